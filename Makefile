@@ -30,7 +30,7 @@ unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a 
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.compiled  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
@@ -41,7 +41,7 @@ lint: $(VENV)/.package  ## run the linters and the type checker
 bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(VENV)/spark.jsa  ## run the long tests: recovery, and every benchmark
+soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, and every benchmark
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
@@ -97,6 +97,16 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py 
 $(VENV)/.compiled: $(VENV)/.package
 	@echo "Compiling what the tests import"
 	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
+	@touch $@
+
+$(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
+	@echo "Installing Spark 4.2 beside the other one, for the tests of Delta Lake; it is 430 MB"
+	@rm -rf $@
+	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
+	@touch $@
+
+$(VENV)/.delta: tests/services/lakes.py $(VENV)/spark-4.2 $(VENV)/.java
+	@$(BIN)/python -m tests.services.lakes
 	@touch $@
 
 $(VENV)/.hdfs: tests/services/hdfs.py $(VENV)/.services

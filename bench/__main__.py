@@ -13,8 +13,10 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    control,
     decoding,
     flow,
+    isolation,
     journal,
     json_columns,
     ledger_time,
@@ -43,7 +45,9 @@ class Name(StrEnum):
     JSON = "json"
     DECODING = "decoding"
     RECOVERY = "recovery"
+    CONTROL = "control"
     BACKFILL = "backfill"
+    ISOLATION = "isolation"
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
@@ -64,7 +68,9 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,
+    Name.CONTROL: control.measure,
     Name.BACKFILL: backfill.measure,
+    Name.ISOLATION: isolation.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,

@@ -22,6 +22,7 @@ class Scale:
         planner_partitions: Partitions of the topic that is planned.
         steady_batches: Batches before a handler becomes slow, and after it is fast again.
         slow_batches: Batches between.
+        control_batches: Batches of each phase of a job that a rate law drives.
         backfill_batches: Batches of a run beside which what failed is backfilled.
         long_run_batches: Batches of the run whose memory is watched.
         backlog_rows: Rows that are read in one batch while the memory is watched.
@@ -51,6 +52,7 @@ class Scale:
     planner_partitions: int = 500
     steady_batches: int = 12
     slow_batches: int = 12
+    control_batches: int = 10
     backfill_batches: int = 24
     long_run_batches: int = 200
     backlog_rows: int = 4_000_000
@@ -81,6 +83,7 @@ QUICK: Final = Scale(
     planner_partitions=50,
     steady_batches=3,
     slow_batches=4,
+    control_batches=4,
     backfill_batches=12,
     long_run_batches=10,
     backlog_rows=20_000,

@@ -18,6 +18,9 @@
     │   ├── LaneTakenError   another writer has a lane of it
     │   └── CorruptionError  a file of a journal is not what was written
     ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
+    ├── NotProcessedError    a batch failed, and its records are not at fault
+    │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
+    │   └── SinkDownError    nothing is processed, whatever the records
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
@@ -95,6 +98,21 @@ class CorruptionError(JournalError):
 
 class HandlerExitError(HeadraceError):
     """A handler raised what is no ``Exception``: SystemExit, KeyboardInterrupt; it is the cause."""
+
+
+class NotProcessedError(HeadraceError):
+    """A batch failed for a reason outside of its records; it is run again, and none is blamed."""
+
+
+class MachineryError(NotProcessedError):
+    """A batch could not be run: Spark refused to read it again, a disk is full, the ledger failed.
+
+    The cause is what was raised.
+    """
+
+
+class SinkDownError(NotProcessedError):
+    """Records that have nothing to do with each other fail one after the other, and none passes."""
 
 
 class ReceiverError(HeadraceError):

@@ -1,11 +1,13 @@
 """Histories of a gate to take snapshots of, and the text of a picture."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console, RenderableType
 
 from headrace.cli.snapshot import GateHistory
+from headrace.control import EstimatorSettings, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     BatchRecord,
@@ -27,11 +29,26 @@ def a_gate(rate_per_s: float | None = 1_000.0) -> GateRecord:
         name="orders",
         interval_ms=INTERVAL_MS,
         source="kafka",
-        estimator='{"name": "pid"}',
+        estimator=EstimatorSettings().to_text(),
         created_ms=NOW_MS - 3_600_000,
         rate_per_s=rate_per_s,
         rate_time_ms=NOW_MS,
     )
+
+
+def learnt(
+    gate: GateRecord,
+    *,
+    fixed_s: float,
+    record_s: float = 52e-6,
+    law: str = "pid",
+    changed_ms: int | None = None,
+) -> GateRecord:
+    """The gate once it knows what its batches cost."""
+    known = (0.01 * fixed_s) ** 2, 0.0, (0.01 * record_s) ** 2
+    cost = SourceCost(fixed_s, record_s, *known, noise=0.08, changed_ms=changed_ms)
+    settings = EstimatorSettings(law)
+    return replace(gate, batch_cost=cost.to_text(), estimator=settings.to_text())
 
 
 def a_batch(  # noqa: PLR0917  (a row has the columns it has)

@@ -41,7 +41,7 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     texts = [text.text for text in picture.findall(f"{name}text")]
     for title in ("admitted, records/s", "waiting, MB", "delay, s"):
         assert texts.count(title) == 2
-    assert {"simulated: none", "simulated: sources"} <= set(texts)
+    assert {"simulated: none, pid", "simulated: sources, pid"} <= set(texts)
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
 
 
@@ -58,12 +58,23 @@ def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     assert said[0] == said[1] != said[2]
     result = json.loads(said[0])
     assert set(result) == {
-        "policy", "seed", "phases", "rate_limit_changes", "signals", "largest_bytes", "times_s",
-        "series",
+        "policy", "laws", "seed", "phases", "rate_limit_changes", "signals", "largest_bytes",
+        "times_s", "series",
     }  # fmt: skip
     assert result["policy"] == "hop-by-hop"
     assert len(result["series"]["score"]["waiting_bytes"]) == len(result["times_s"]) == 91
     assert result["rate_limit_changes"][0]["stage"] == "enrich"
+
+
+@pytest.mark.integration
+def test_both_laws_are_compared_side_by_side(folder: Path) -> None:
+    ended = run("simulate", "five.toml", "--law", "pid", "--law", "learned", folder=folder)
+    assert ended.returncode == 0
+    rows = [line.split("│") for line in ended.stdout.partition("Side by side")[2].splitlines()]
+    laws = [row[3].strip() for row in rows if "hop-by-hop" in "".join(row)]
+    assert laws == ["pid", "learned"] * 3
+    said = run("simulate", "five.toml", "--law", "learned", "--json", folder=folder).stdout
+    assert json.loads(said)["laws"] == ["learned"]
 
 
 @pytest.mark.integration

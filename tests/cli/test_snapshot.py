@@ -9,6 +9,7 @@ from tests.cli.histories import (
     NOW_MS,
     a_batch,
     a_gate,
+    learnt,
     text_of,
     with_lags,
 )
@@ -109,6 +110,30 @@ def reported(
         for ms, batch in zip(took_ms, batches, strict=True)
     ]
     return GateHistory(gate, tuple(batches), tuple(samples))
+
+
+def test_what_a_batch_costs_and_what_the_other_law_would_say_are_shown() -> None:
+    gate = learnt(a_gate(2_400.0), fixed_s=0.31, law="learned", changed_ms=NOW_MS - 180_000)
+    sample = RateSample("orders", NOW_MS, 2_400.0, 2_400, 990, 0, other_per_s=1_900.0)
+    snapshot = take_snapshot(GateHistory(gate, (), (sample,)), NOW_MS)
+    assert (snapshot.law, snapshot.other_per_s) == ("learned", 1_900.0)
+    assert (snapshot.fixed_ms, snapshot.record_us, snapshot.noise) == pytest.approx((310, 52, 0.08))
+    shown = " ".join(text_of(gate_view(snapshot)).replace("│", " ").split())
+    assert "pid would say 1,900/s" in shown
+    assert "batch cost 0.31 s before its first record · 52 µs a record · noise 8%" in shown
+    assert "· changed 3 min 0 s ago" in shown
+
+
+def test_an_interval_that_is_too_short_is_said_directly_under_the_headline() -> None:
+    gate = learnt(a_gate(100.0), fixed_s=1.2, record_s=4e-4)
+    snapshot = take_snapshot(GateHistory(gate), NOW_MS)
+    assert snapshot.advice == (
+        "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s carries"
+        " more than 50 times as much.",
+    )
+    lines = text_of(gate_view(snapshot)).splitlines()
+    assert "No batch yet." in lines[1]
+    assert "A batch costs 1.2 s" in lines[2]
 
 
 @pytest.mark.parametrize(

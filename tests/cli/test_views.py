@@ -33,7 +33,6 @@ from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.snapshot import GateHistory, take_snapshot
 from headrace.cli.status import stages_of, stages_view
 from headrace.cli.verify import verification_view
-from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signals.codec import encode
 from headrace.journal import (
@@ -52,6 +51,7 @@ from headrace.ledger import (
     Finding,
     FindingKind,
     GateRecord,
+    IsolationProgress,
     Kind,
     Ledger,
     Loss,
@@ -108,6 +108,13 @@ def a_gate_in_trouble(_folder: Path) -> RenderableType:
     return gate(history)
 
 
+def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
+    history = past.with_lags(9_000)
+    progress = IsolationProgress("a batch", records=7_131, runs=12, bad=0)
+    found = replace(progress, runs=31, bad=1)
+    return Group(*(gate(replace(history, isolating=each)) for each in (progress, found)))
+
+
 def receivers(_folder: Path) -> RenderableType:
     some = (past.a_receiver(0, 2_500, waiting=7), past.a_receiver(1, 1_200))
     idle = (past.a_receiver(0, 0), past.a_receiver(1, 0))
@@ -118,8 +125,16 @@ def receivers(_folder: Path) -> RenderableType:
 def the_lowest_rate(_folder: Path) -> RenderableType:
     batches = [past.a_batch(number, past.NOW_MS - number * 1_000, 900) for number in range(3)]
     samples = [RateSample("orders", past.NOW_MS, 100.0, 100, 1_050, 0) for _ in batches]
-    slow = replace(past.a_gate(100.0), estimator=EstimatorSettings().to_text())
-    return gate(GateHistory(slow, tuple(batches), tuple(samples)))
+    return gate(GateHistory(past.a_gate(100.0), tuple(batches), tuple(samples)))
+
+
+def a_short_interval(_folder: Path) -> RenderableType:
+    batches = [past.a_batch(number, past.NOW_MS - number * 1_000, 900) for number in range(3)]
+    slow = past.learnt(
+        past.a_gate(100.0), fixed_s=1.2, record_s=4e-4, changed_ms=past.NOW_MS - 60_000
+    )
+    sample = RateSample("orders", past.NOW_MS, 100.0, 100, 1_240, 0, other_per_s=83.0)
+    return gate(GateHistory(slow, tuple(batches), (sample,)))
 
 
 def several_gates(_folder: Path) -> RenderableType:
@@ -273,8 +288,16 @@ def journals(folder: Path) -> RenderableType:
 VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
     each.__name__: each
     for each in (
-        *(a_backlog, late_batches, many_partitions, a_gate_in_trouble, receivers),
-        *(the_lowest_rate, several_gates, stages, batches, failures, dead_letters, a_plan),
+        *(
+            a_backlog,
+            late_batches,
+            many_partitions,
+            a_gate_in_trouble,
+            a_batch_that_is_isolated,
+            receivers,
+        ),
+        *(the_lowest_rate, a_short_interval, several_gates, stages, batches, failures),
+        *(dead_letters, a_plan),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )
 } | {

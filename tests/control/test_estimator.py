@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control import EstimatorSettings, PIDRateEstimator
+from headrace.control import EstimatorSettings, IntervalLaw, PIDRateEstimator
 from headrace.errors import OptionError
 
 Call = tuple[int, int, int, int]
@@ -156,7 +156,7 @@ def test_a_longer_delay_never_gives_a_higher_rate(
 
 
 def test_settings_make_the_estimator_they_describe() -> None:
-    made = EstimatorSettings("pid", 1, 1, 0.5, 7).create(20)
+    made = EstimatorSettings("pid", 1, 1, 0.5, 7).pid(20)
     same = PIDRateEstimator(20, 1, 1, 0.5, 7)
     for call in [(20, 30, 20, 5), (40, 20, 30, 5), (60, 90, 10, 0), (80, 1, 30, 90)]:
         assert made.compute(*call) == same.compute(*call)
@@ -167,14 +167,17 @@ def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
         OptionError,
         match=r"^backpressure\.rateEstimator is 'vegas'; it must be one of: pid, learned",
     ):
-        EstimatorSettings("vegas").create(1000)
+        EstimatorSettings("vegas")
 
 
 @given(gains, gains, gains, st.floats(0, 1e9, exclude_min=True))
 def test_settings_come_back_from_their_text_to_the_last_bit(
     proportional: float, integral: float, derivative: float, min_rate: float
 ) -> None:
-    settings = EstimatorSettings("pid", proportional, integral, derivative, min_rate)
+    gains = proportional, integral, derivative, min_rate
+    settings = EstimatorSettings("learned", *gains, IntervalLaw(5_000, 0.7))
+    assert EstimatorSettings.from_text(settings.to_text()) == settings
+    settings = EstimatorSettings("pid", *gains)
     assert EstimatorSettings.from_text(settings.to_text()) == settings
 
 

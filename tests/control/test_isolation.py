@@ -1,10 +1,22 @@
 import math
+import random
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Ranges, halves
+from headrace.control.isolation import (
+    AwaitControl,
+    Cut,
+    Isolated,
+    Isolation,
+    IsolationBudget,
+    Ranges,
+    Run,
+    expected_runs,
+    halves,
+)
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 
@@ -17,29 +29,82 @@ ranges = st.lists(
     )
 )
 
+MANY = IsolationBudget(max_runs=10_000)
+Place = tuple[int, int]
+
 
 class Bad(Exception):  # noqa: N818  (the tests' own)
     """A record that cannot be processed."""
 
 
-def offsets(parts: Ranges) -> list[tuple[int, int]]:
+def offsets(parts: Ranges) -> list[Place]:
     return [(r.partition, offset) for r in parts for offset in range(r.start, r.until)]
 
 
-def isolate(
-    batch: Ranges, bad: set[tuple[int, int]], budget: IsolationBudget
-) -> tuple[Isolated[Bad], list[tuple[int, int]]]:
-    """Run it as a query would; answers what was processed, too."""
-    processed: list[tuple[int, int]] = []
-    isolation: Isolation[Bad] = Isolation(budget)
-    isolation.record(batch, Bad("whole"))
-    while (part := isolation.next_child(elapsed_ms=0)) is not None:
-        if bad.isdisjoint(offsets(part)):
-            processed += offsets(part)
-            isolation.record(part, None)
-        else:
-            isolation.record(part, Bad(str(part)))
-    return isolation.result, processed
+def batch_of(records: int) -> Ranges:
+    return (OffsetRange("orders", 0, 0, records),)
+
+
+class Query:
+    """Runs an isolation as a query would.
+
+    Args:
+        fails: whether a run on these records fails; it is called once for each run.
+        others: how many runs of other batches pass while this one waits for one.
+    """
+
+    def __init__(self, fails: Callable[[list[Place]], bool], others: int = 0) -> None:
+        self.fails = fails
+        self.others = others
+        self.passes = 0
+        self.processed: list[Place] = []
+        self.runs: list[tuple[list[Place], bool]] = []
+
+    def isolate(self, batch: Ranges, isolation: Isolation[Bad]) -> Isolated[Bad]:
+        isolation.begin(batch, Bad("whole"))
+        return self.go_on({batch}, isolation)
+
+    def go_on(self, parts: set[Ranges], isolation: Isolation[Bad]) -> Isolated[Bad]:
+        while (step := isolation.next_step(0, self.passes)) is not None:
+            match step:
+                case Cut(part, children):
+                    parts.remove(part)
+                    assert sorted(offsets(part)) == sorted(o for c in children for o in offsets(c))
+                    parts |= {*children}
+                case Run(part):
+                    assert part in parts, "it is run before it was cut off"
+                    isolation.record(part, self.run(part))
+                case AwaitControl():
+                    self.wait(isolation)
+        return isolation.result
+
+    def run(self, part: Ranges) -> Bad | None:
+        failed = self.fails(offsets(part))
+        self.runs.append((offsets(part), failed))
+        if failed:
+            return Bad(str(part))
+        self.passes += 1
+        self.processed += offsets(part)
+        return None
+
+    def wait(self, isolation: Isolation[Bad]) -> None:
+        if self.others == 0:
+            isolation.give_up_waiting()
+            return
+        self.others -= 1
+        self.passes += not self.fails([(-1, 0)])
+
+
+def poisoned(bad: set[Place]) -> Callable[[list[Place]], bool]:
+    return lambda places: not bad.isdisjoint(places)
+
+
+def alone(result: Isolated[Bad]) -> set[Place]:
+    return {(r.partition, r.start) for r, _ in result.alone}
+
+
+def left(result: Isolated[Bad]) -> list[Place]:
+    return [where for part, _ in result.left for where in offsets(part)]
 
 
 @given(ranges)
@@ -50,29 +115,27 @@ def test_halves_are_the_whole_in_order_and_even(batch: Ranges) -> None:
 
 
 @given(ranges, st.data())
-def test_exactly_the_bad_records_stand_alone_and_the_rest_is_processed_once(
+def test_only_bad_records_are_convicted_and_the_rest_is_processed_once(
     batch: Ranges, data: st.DataObject
 ) -> None:
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
-    result, processed = isolate(batch, bad, IsolationBudget(max_runs=10_000))
-    assert {(r.partition, r.start) for r, _ in result.alone} == bad
+    query = Query(poisoned(bad), others=1_000)
+    result = query.isolate(batch, Isolation(MANY, can_wait=True))
     assert all(r.count == 1 for r, _ in result.alone)
-    assert sorted(processed) == sorted(set(everything) - bad)
-    assert result.left == []
+    assert alone(result) <= bad
+    assert sorted([*query.processed, *alone(result), *left(result)]) == sorted(everything)
+    if result.down is None:
+        assert alone(result) == bad
 
 
-@pytest.mark.parametrize(("records", "bad"), [(1_000, 1), (100_000, 3), (1_000_000, 5)])
-def test_the_runs_stay_near_2_k_log2_n(records: int, bad: int) -> None:
-    batch = (OffsetRange("orders", 0, 0, records),)
-    where = {int(records * (i + 0.37) / bad) for i in range(bad)}
-    isolation: Isolation[Bad] = Isolation(IsolationBudget(max_runs=10_000))
-    isolation.record(batch, Bad("whole"))
-    while (part := isolation.next_child(0)) is not None:
-        failed = any(part[0].start <= offset < part[0].until for offset in where)
-        isolation.record(part, Bad("part") if failed else None)
-    assert len(isolation.result.alone) == bad
-    assert isolation.result.runs <= 2 * bad * math.ceil(math.log2(records))
+@pytest.mark.parametrize(("records", "bad"), [(7_131, 1), (100_000, 3), (1_000_000, 4)])
+def test_the_runs_stay_near_what_is_expected(records: int, bad: int) -> None:
+    where = {(0, int(records * (i + 0.37) / bad)) for i in range(bad)}
+    result = Query(poisoned(where)).isolate(batch_of(records), Isolation(IsolationBudget()))
+    assert alone(result) == where
+    assert result.runs <= expected_runs(records, bad) + 3
+    assert expected_runs(records, bad) <= bad * (2 * math.ceil(math.log2(records)) + 11) + 4
 
 
 @given(ranges, st.integers(1, 20), st.data())
@@ -81,42 +144,102 @@ def test_what_the_budget_leaves_is_accounted_for(
 ) -> None:
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
-    result, processed = isolate(batch, bad, IsolationBudget(max_runs=runs))
-    left = [where for part, _ in result.left for where in offsets(part)]
-    alone = [(r.partition, r.start) for r, _ in result.alone]
+    query = Query(poisoned(bad))
+    result = query.isolate(batch, Isolation(IsolationBudget(max_runs=runs)))
     assert result.runs <= runs
-    assert sorted(processed + left + alone) == sorted(everything)
+    assert sorted([*query.processed, *left(result), *alone(result)]) == sorted(everything)
 
 
 def test_time_ends_it_too() -> None:
-    batch = (OffsetRange("orders", 0, 0, 8),)
     isolation: Isolation[Bad] = Isolation(IsolationBudget(max_time_ms=100))
-    isolation.record(batch, Bad("whole"))
-    assert isolation.next_child(elapsed_ms=99) is not None
-    assert isolation.next_child(elapsed_ms=100) is None
-    assert [offsets(part) for part, _ in isolation.result.left] == [[(0, n) for n in range(4, 8)]]
+    isolation.begin(batch_of(8), Bad("whole"))
+    assert isinstance(isolation.next_step(99, 0), Cut)
+    assert isinstance(isolation.next_step(99, 0), Run)
+    assert isolation.next_step(100, 0) is None
 
 
 def test_parts_that_were_not_run_any_more_are_run_before_they_are_halved() -> None:
     parts = [(OffsetRange("orders", 0, n, n + 2),) for n in (0, 2)]
-    isolation = Isolation(IsolationBudget(), [(part, Bad("whole")) for part in parts])
-    assert isolation.next_child(0) == parts[0]
-    isolation.record(parts[0], Bad("part"))
-    assert [isolation.next_child(0) for _ in range(4)] == [
-        (OffsetRange("orders", 0, 0, 1),),
-        (OffsetRange("orders", 0, 1, 2),),
-        parts[1],
-        None,
-    ]
+    query = Query(poisoned({(0, 1)}))
+    isolation: Isolation[Bad] = Isolation(MANY, [(part, Bad("whole")) for part in parts])
+    query.go_on({*parts}, isolation)
+    assert query.runs[0] == (offsets(parts[0]), True)
+    assert sorted(query.processed) == [(0, 0), (0, 2), (0, 3)]
 
 
-def test_a_batch_of_one_record_stands_alone_at_once() -> None:
-    isolation: Isolation[Bad] = Isolation(IsolationBudget())
-    isolation.record((OffsetRange("orders", 0, 7, 8),), Bad("it"))
-    assert isolation.next_child(0) is None
-    assert [(str(r), str(error)) for r, error in isolation.result.alone] == [
-        ("orders-0 [7, 8)", "it")
+@pytest.mark.parametrize("records", [1, 2, 5, 13, 32, 7_131])
+def test_a_sink_that_is_down_is_found_soon_and_nobody_is_convicted(records: int) -> None:
+    query = Query(lambda _places: True)
+    result = query.isolate(batch_of(records), Isolation(MANY))
+    assert result.alone == []
+    assert sorted(left(result)) == offsets(batch_of(records))
+    assert result.runs <= (3 if records >= 32 else 12)
+    assert (result.down is not None) == (records >= 5)
+
+
+def test_each_round_has_its_control() -> None:
+    bad = [(0, 40)]
+    query = Query(poisoned({*bad}))
+    result = query.isolate(batch_of(100), Isolation(MANY))
+    assert alone(result) == {*bad}
+    marks = [
+        "F" if where == bad else "." for where, failed in query.runs if where == bad or not failed
     ]
+    assert [len(each) for each in "".join(marks).split(".") if each] == [3, 4, 5]
+    assert marks[-1] == ".", "the last round has no control"
+
+
+def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() -> None:
+    one = batch_of(1)
+    query = Query(poisoned({(0, 0)}))
+    assert alone(query.isolate(one, Isolation(MANY))) == set()
+    assert len(query.runs) == 0, "nothing can prove that it is the record"
+    assert alone(query.isolate(one, Isolation(MANY, can_wait=True))) == set()
+    query.others = 100
+    assert alone(query.isolate(one, Isolation(MANY, can_wait=True))) == {(0, 0)}
+    assert query.others == 94
+    assert alone(query.isolate(one, Isolation(MANY, final=True))) == {(0, 0)}
+
+
+@pytest.mark.parametrize("period", range(2, 15))
+@given(st.integers(1, 300), st.integers(0, 20), st.booleans())
+@settings(max_examples=30)
+def test_a_handler_that_fails_at_every_nth_call_has_nobody_convicted(
+    period: int, records: int, calls: int, others: bool
+) -> None:
+    def fails(_places: list[Place]) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls % period == 0
+
+    query = Query(fails, others=1_000 * others)
+    result = query.isolate(batch_of(records), Isolation(MANY, can_wait=others))
+    assert result.alone == []
+
+
+@given(
+    st.integers(1, 200),
+    st.sampled_from([0.05, 0.2, 0.5, 0.8]),
+    st.sampled_from([1, 3, 10]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=300)
+def test_a_sink_that_comes_and_goes_has_nobody_convicted(
+    records: int, down: float, dwell: int, others: bool, dice: random.Random
+) -> None:
+    """It is down for so much of the time; each state lasts for some runs on the average."""
+    is_down = dice.random() < down
+
+    def fails(_places: list[Place]) -> bool:
+        nonlocal is_down
+        if dice.random() < 1 / dwell:
+            is_down = dice.random() < down
+        return is_down
+
+    query = Query(fails, others=100 * others)
+    result = query.isolate(batch_of(records), Isolation(IsolationBudget(), can_wait=others))
+    assert result.alone == []
 
 
 @pytest.mark.parametrize("wrong", [{"max_runs": 0}, {"max_time_ms": 0}])

@@ -16,12 +16,15 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
 from tests.docs.test_commands_run import SPARK
+from tests.services.kafka import Topics, records_in
 from tests.services.waiting import wait_until
 
 import headrace
@@ -156,6 +159,65 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     engine.dispose()
 
 
+def sinks(spark: SparkSession, shop: Shop) -> None:
+    """Its handlers on a batch of three records, twice.
+
+    That for Delta needs another Spark; `tests/recovery/sinks.py` runs it.
+    """
+    engine = sqlalchemy.create_engine(f"sqlite:///{shop.folder}/sink.db")
+    orders = sqlalchemy.Table(
+        "orders",
+        sqlalchemy.MetaData(),
+        sqlalchemy.Column("offset", sqlalchemy.Integer),
+        sqlalchemy.Column("value", sqlalchemy.LargeBinary),
+    )
+    orders.create(engine)
+    (shop.folder / "lake").mkdir()
+    lake = SqlCatalog(
+        "lake",
+        uri=f"sqlite:///{shop.folder}/catalog.db",
+        warehouse=f"file://{shop.folder}/lake",
+    )
+    lake.create_namespace("shop")
+    table = lake.create_table(
+        "shop.orders", pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+    )
+    copies = Topics(shop.topic.bootstrap_servers).create(prefix="copies")
+    kafka = {"kafka.bootstrap.servers": shop.topic.bootstrap_servers}
+    names: dict[str, Any] = {
+        "spark": spark,
+        "sqlalchemy": sqlalchemy,
+        "engine": engine,
+        "orders": orders,
+        "catalog": lake,
+        "kafka": kafka | {"topic": copies.name},
+        "kafka_source": kafka | {"subscribe": copies.name, "startingOffsets": "earliest"},
+    }
+    reader = Reader("docs/sinks.md", names, {'f"out/': f'f"{shop.folder}/new/out/'})
+    batch = headrace.Batch("a key", 0, (), 1, "live", 1)
+    df = spark.read.format("headrace-kafka").options(**kafka, subscribe=shop.topic.name).load()
+    for block in reader.read():
+        reader.run(block)
+        for handler in {
+            "write_orders",
+            "write_iceberg",
+            "write_files",
+            "write_kafka",
+        } & names.keys():
+            for _run in range(2):
+                names[handler](df.limit(3), batch)
+            del names[handler]
+    with engine.connect() as connection:
+        assert len(connection.execute(sqlalchemy.select(orders)).all()) == 3
+    engine.dispose()
+    assert len(table.refresh().scan().to_arrow()) == 3
+    assert spark.read.parquet(f"{shop.folder}/new/out").count() == 3
+    assert len(records_in(copies)) == 6
+    kept = names["once"].writeStream.format("memory").queryName("kept")
+    kept.trigger(availableNow=True).start().awaitTermination()
+    assert spark.table("kept").count() == 3
+
+
 def receivers(spark: SparkSession, shop: Shop) -> None:
     names = {
         "headrace": headrace,
@@ -232,6 +294,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/getting-started.md": getting_started,
     "docs/operations.md": operations,
     "docs/failures.md": failures,
+    "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,
     "docs/flows.md": flows,
     "docs/kafka-client-options.md": kafka_client_options,

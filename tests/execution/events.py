@@ -67,6 +67,7 @@ def progress(
     batch_id: int = 0,
     start_ms: int = 1_700_000_000_000,
     duration_ms: int = 1_000,
+    overhead_ms: int = 0,
 ) -> QueryProgressEvent:
     """The report of a batch that read these sources, in their order."""
     started = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -77,7 +78,7 @@ def progress(
         "timestamp": started.replace("+00:00", "Z"),
         "batchId": batch_id,
         "batchDuration": duration_ms,
-        "durationMs": {"triggerExecution": duration_ms},
+        "durationMs": {"triggerExecution": duration_ms, "addBatch": duration_ms - overhead_ms},
         "stateOperators": [],
         "sources": list(sources),
         "sink": {"description": "a sink", "numOutputRows": -1},

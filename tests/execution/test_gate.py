@@ -95,6 +95,38 @@ def test_any_other_interval_is_refused_from_a_millisecond_to_a_year(
         Gate("orders", interval=interval, ledger=ledger_url)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected_ms"),
+    [
+        ({"interval": "auto"}, 1_000),
+        ({"interval": " AUTO ", "max_delay": "500 ms"}, 250),
+        ({"interval": "auto", "max_delay": timedelta(minutes=1), "work": 0.5}, 1_000),
+    ],
+)
+def test_an_auto_interval_begins_with_a_second_or_half_of_its_longest_delay(
+    arguments: dict[str, Any], expected_ms: int, ledger_url: str
+) -> None:
+    assert Gate("orders", ledger=ledger_url, **arguments).interval_ms == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"interval": "1 second", "max_delay": "5 seconds"}, "it is for an interval that is auto"),
+        ({"interval": "1 second", "work": 0.5}, "it is for an interval that is auto"),
+        ({"interval": "auto", "max_delay": "150 ms"}, "headrace.maxDelay is 150"),
+        ({"interval": "auto", "max_delay": 5}, "The gate's max_delay is 5; it must be a duration"),
+        ({"interval": "auto", "work": 1.5}, "headrace.work is 1.5"),
+        ({"interval": "auto", "work": "most"}, "headrace.work is 'most'; it must be a number"),
+    ],
+)
+def test_what_an_auto_interval_cannot_hold_is_refused(
+    arguments: dict[str, Any], message: str, ledger_url: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        Gate("orders", ledger=ledger_url, **arguments)
+
+
 @given(
     st.text(max_size=5)
     | st.from_regex(r"[\w.\-]{0,201}", fullmatch=True)

@@ -1,11 +1,13 @@
 """What an exception of a handler is taken for: the source's, a stop of the query, its own."""
 
+import errno
 import re
 import traceback
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PythonException
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from headrace.errors import (
     BrokerError,
@@ -13,9 +15,10 @@ from headrace.errors import (
     DataLossError,
     JournalError,
     LedgerError,
+    MachineryError,
     SourceError,
 )
-from headrace.execution.handler_errors import shorten_interrupts, unreadable
+from headrace.execution.handler_errors import not_the_records, shorten_interrupts, unreadable
 from headrace.execution.handler_errors import unreachable_source as unreached
 
 TASK = """An exception was thrown from the Python worker:
@@ -96,3 +99,41 @@ def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None
     assert len("".join(traceback.format_exception(caught.value))) < 2000
     with pytest.raises(Py4JJavaError), shorten_interrupts():
         raise Py4JJavaError("", Thrown("java.lang.OutOfMemoryError"))
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+OF_SPARK = of_spark("Job aborted: java.io.IOException: No space left on device")
+IS_AWAY = OperationalError("SELECT 1", {}, OSError("it does not answer"))
+REFUSED = IntegrityError("INSERT", {}, ValueError("a key is there twice"))
+
+
+def of_the_ledger(cause: Exception | None) -> LedgerError:
+    error = LedgerError("The ledger failed.")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "raised", [FULL, OF_SPARK, of_the_ledger(IS_AWAY), Py4JNetworkError("nobody answers")]
+)
+def test_what_the_machinery_raises_says_nothing_of_the_records(raised: Exception) -> None:
+    wrapped = RuntimeError("cannot write")
+    wrapped.__cause__ = raised
+    for each in (raised, wrapped):
+        found = not_the_records(each)
+        assert isinstance(found, MachineryError)
+        assert "which says nothing of the records" in str(found)
+        assert not_the_records(found) is found
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        ValueError("No space left on device, says a record"),
+        OSError(errno.ECONNREFUSED, "the sink is away"),
+        of_the_ledger(REFUSED),
+        of_the_ledger(None),
+    ],
+)
+def test_what_may_be_the_records_fault_is_not_excused(raised: Exception) -> None:
+    assert not_the_records(raised) is None

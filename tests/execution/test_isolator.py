@@ -1,6 +1,6 @@
 """Batches that are isolated, with a real ledger, and with crashes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame
 from tests.execution.events import planned
 from tests.execution.readers import (
     AWAY,
@@ -28,11 +29,20 @@ from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
-from headrace.errors import BrokerError
-from headrace.execution.batch import Handler
+from headrace.errors import BrokerError, MachineryError, SinkDownError
+from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
-from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, PlannedRange, Status
+from headrace.ledger import (
+    BatchRecord,
+    DeadLetterStatus,
+    ErrorReport,
+    IsolationProgress,
+    Ledger,
+    PlannedRange,
+    Status,
+)
 from headrace.processes import new_owner
 from headrace.testing import MemoryReader
 
@@ -46,6 +56,7 @@ class Scene:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.health = HandlerHealth()
 
     def executor(
         self,
@@ -64,6 +75,7 @@ class Scene:
             policy=policy or isolate(max_runs=1_000),
             reader=reader,
             turn=nullcontext(),
+            health=self.health,
             **options,
         )
 
@@ -80,13 +92,20 @@ class Scene:
         key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
         attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
-            self.executor(owner, handler, **options).run_live(READER.frame(ranges), attached, 7)
+            df = options.get("reader", READER).frame(ranges)
+            self.executor(owner, handler, **options).run_live(df, attached, 7)
         return key
+
+    def pass_something(self, _wait_s: float) -> None:
+        """The stream goes on beside a backfill: another batch passes."""
+        self.health.note(READER.frame([OffsetRange("orders-topic", 0, 150, 151)]))
 
     def backfill(
         self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
     ) -> Exception | None:
-        """Run a failed batch again; why it failed."""
+        """Run a failed batch again, beside a stream that goes on; why it failed."""
+        options.setdefault("control_wait_s", 1)
+        options.setdefault("sleep", self.pass_something)
         claimed = self.ledger.batches.claim(key, "a backfill", LEASE_MS)
         assert claimed is not None
         executor = self.executor("a backfill", handler, max_backfills=max_backfills, **options)
@@ -158,6 +177,8 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
     with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
         sink = KeyedSink(bad)
         scene.run_live(sink)
+        assert set(scene.dead_letters) <= bad
+        scene.backfill_all(sink)
         assert sink.everything == sorted(set(EVERYTHING) - bad)
         assert scene.dead_letters == sorted(bad) == scene.places(Status.DEAD)
         assert scene.places(Status.SUCCESS) == sink.everything
@@ -294,10 +315,34 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
     assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
 
 
+class Refused(MemoryReader):
+    """Spark does not start what would read a child again."""
+
+    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
+        if sum(each.offsets.count for each in ranges) <= 4:
+            raise StreamingQueryException("the checkpoint is not one of this version")
+        super().run(ranges, use)
+
+
+def test_a_replay_that_spark_refuses_makes_no_dead_letter_and_no_batch_dead(scene: Scene) -> None:
+    """Seen: eleven good records became dead letters, for none of them could be read again."""
+    sink = KeyedSink({(0, 3)})
+    scene.run_live(sink, reader=Refused(OrdersLog()))
+    assert scene.dead_letters == []
+    failed = scene.ledger.batches.failed("orders")
+    assert {row.error.error_class for row in failed if row.error} == {
+        "headrace.errors.MachineryError"
+    }
+    assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
+    again = scene.backfill(failed[0].schedule_id, sink, reader=Refused(OrdersLog()))
+    assert isinstance(again, MachineryError)
+    assert "checkpoint is not one of this version" in str(again)
+
+
 class Unkept(MemoryReader):
     """Reads records of which none can be kept."""
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> None:
+    def dead_letter(self, offset: PlannedRange, error: BaseException | ErrorReport) -> None:
         raise ValueError(f"{offset.offsets} cannot be read")
 
 
@@ -336,8 +381,19 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) ->
     assert scene.places(Status.SUCCESS) == EVERYTHING
 
 
-def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> None:
-    scene.run_live(KeyedSink({(0, 5)}), ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+def nothing_passes(_wait_s: float) -> None:
+    """The stream has nothing to do."""
+
+
+def test_a_record_alone_in_its_batch_is_kept_once_others_pass_and_without_a_split(
+    scene: Scene,
+) -> None:
+    sink = KeyedSink({(0, 5)})
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    assert (scene.row(key).status, sink.calls) == (Status.FAILED, 1)
+    assert isinstance(scene.backfill(key, sink, sleep=nothing_passes), Poisoned)
+    assert (scene.row(key).status, scene.dead_letters) == (Status.FAILED, [])
+    assert scene.backfill(key, sink) is None
     (row,) = scene.ledger.batches.newest("orders")
     (letter,) = scene.ledger.dead_letters.oldest("orders")
     assert row.status is Status.DEAD
@@ -345,8 +401,43 @@ def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> No
     assert letter.letter.error.message == "cannot keep (0, 5)"
 
 
+def test_a_record_alone_is_kept_by_its_last_backfill_even_if_nothing_passes(scene: Scene) -> None:
+    sink = KeyedSink({(0, 5)})
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    for last in (False, True):
+        scene.backfill(key, sink, max_backfills=2, sleep=nothing_passes)
+        assert scene.dead_letters == [(0, 5)] * last
+    assert scene.row(key).status is Status.DEAD
+
+
+def test_a_sink_that_is_down_is_no_records_fault_and_no_more_batches_are_split(
+    scene: Scene,
+) -> None:
+    sink = KeyedSink(EVERYTHING)
+    first = scene.run_live(sink)
+    assert scene.dead_letters == []
+    why = scene.ledger.batches.failed("orders")[0].error
+    assert why is not None
+    assert why.error_class == "headrace.errors.SinkDownError"
+    assert why.message == (
+        "The sink seems to be down, for records that have nothing to do with each other fail one"
+        " after the other, and none passes: tests.execution.readers.Poisoned: cannot keep (1, 101)"
+    )
+    second = [OffsetRange("orders-topic", 0, 20, 30)]
+    sink.bad = [*EVERYTHING, *places(second)]
+    key, calls = scene.run_live(sink, ranges=second), sink.calls
+    assert scene.ledger.batches.children(first) != ()
+    assert scene.ledger.batches.children(key) == ()
+    assert isinstance(scene.backfill(key, sink), SinkDownError)
+    assert sink.calls == calls + 1
+    sink.bad = ()
+    scene.backfill_all(sink)
+    assert sink.everything == sorted(EVERYTHING + places(second))
+    assert scene.dead_letters == []
+
+
 def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Scene) -> None:
-    sink = KeyedSink({(0, 3)})
+    sink = KeyedSink({(0, 0), (0, 3)})
     with pytest.raises(Poisoned):
         scene.run_live(sink, stopped=lambda: sink.calls > 2)
     assert sink.calls == 3
@@ -356,3 +447,23 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Sc
     scene.run_live(sink)
     assert sink.everything == EVERYTHING
     assert scene.places(Status.SUCCESS) == EVERYTHING
+
+
+def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
+    seen: list[IsolationProgress | None] = []
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        seen.append(scene.ledger.batches.isolating("orders"))
+        sink(df, batch)
+
+    sink = KeyedSink({(0, 3)})
+    key = scene.run_live(handle)
+    assert scene.dead_letters == [(0, 3)]
+    assert scene.ledger.batches.isolating("orders") is None
+    assert seen[0] is None
+    after = [each for each in seen[1:] if each is not None]
+    assert len(after) == len(seen) - 1
+    assert {(each.schedule_id, each.records) for each in after} == {(key, len(EVERYTHING))}
+    assert [each.runs for each in after] == sorted(each.runs for each in after)
+    assert (after[0].runs, after[0].bad, after[-1].bad) == (0, 0, 1)
+    assert abs(after[-1].runs - len(after)) <= 3

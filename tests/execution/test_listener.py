@@ -11,12 +11,12 @@ import pytest
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
 from tests.ledger.samples import stored
 
-from headrace.control import EstimatorSettings
+from headrace.control import EstimatorSettings, IntervalLaw, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener
-from headrace.ledger import ErrorReport, Ledger, Status
+from headrace.ledger import ErrorReport, Ledger, RateSample, Status
 from headrace.processes import new_owner
 
 START_MS = 1_700_000_000_000
@@ -309,6 +309,120 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
     assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [None, 100.0, None]
 
 
+def run_job(
+    ledger: Ledger,
+    settings: EstimatorSettings,
+    fixed_ms: int,
+    *,
+    batches: int = 30,
+    interval_ms: int = 1_000,
+    gates: Sequence[str] = ("orders",),
+) -> GateListener:
+    """A job on a backlog that takes so long and 0.1 ms for each record, at the ledger's rates."""
+    for gate in gates:
+        ledger.gates.declare(
+            gate, interval_ms=interval_ms, source="kafka", estimator=settings.to_text()
+        )
+    listener, run, start_ms = GateListener(lambda _gate, _run: ledger), uuid4(), START_MS
+    offsets = dict.fromkeys(gates, 0)
+    for number in range(batches):
+        sources, total = [], 0
+        for gate, offset in offsets.items():
+            admission = ledger.gates.admission(gate)
+            seconds = (admission.interval_ms or interval_ms) / 1000
+            count = int((admission.rate_per_s or 100) * seconds)
+            offsets[gate] += count
+            total += count
+            sources.append(gated_source(gate, orders(offset, offset + count), unread=10**9))
+        report(
+            listener,
+            *sources,
+            run=run,
+            batch_id=number,
+            start_ms=start_ms,
+            duration_ms=fixed_ms + total // 10,
+            overhead_ms=50,
+        )
+        start_ms += max(fixed_ms + total // 10, interval_ms)
+    return listener
+
+
+LEARNED = EstimatorSettings("learned")
+
+
+def test_both_laws_hear_of_each_batch_and_the_one_that_was_chosen_is_in_force(
+    ledger: Ledger,
+) -> None:
+    run_job(ledger, LEARNED, 500)
+    newest = ledger.rates.history("orders")[0]
+    assert newest.rate_per_s == ledger.rates.current("orders") == pytest.approx(5_000, rel=0.03)
+    assert newest.other_per_s == pytest.approx(5_000, rel=0.05)
+    assert newest.proportional is None
+    run_job(ledger, EstimatorSettings(), 500, gates=["payments"], batches=6)
+    climbing = ledger.rates.history("payments")[0]
+    assert climbing.proportional is not None
+    assert climbing.rate_per_s is not None
+    assert climbing.other_per_s is not None
+    assert climbing.rate_per_s < 0.5 * climbing.other_per_s
+
+
+def test_what_a_batch_costs_is_kept_with_the_gate_and_a_restart_begins_with_it(
+    ledger: Ledger,
+) -> None:
+    run_job(ledger, LEARNED, 500)
+    gate = ledger.gates.get("orders")
+    assert gate is not None
+    assert gate.batch_cost is not None
+    cost = SourceCost.from_text(gate.batch_cost)
+    assert cost.fixed_s == pytest.approx(0.5, abs=0.02)
+    assert cost.record_s == pytest.approx(1e-4, rel=0.05)
+    # A night of few records has lowered nothing, and a slow first batch says nothing.
+    run_job(ledger, LEARNED, 5_000, batches=1)
+    assert ledger.rates.current("orders") == pytest.approx(5_000, rel=0.05)
+
+
+def test_a_cost_that_cannot_be_read_is_one_warning_and_is_learnt_anew(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    sample = RateSample("orders", START_MS, 100.0, 100, 900, 0)
+    ledger.rates.report("a batch", 0, START_MS, sample, batch_cost="{}")
+    run_job(ledger, LEARNED, 500)
+    assert [each.partition(":")[0] for each in warnings()] == [
+        "The gate 'orders' learns the cost of a batch anew"
+    ]
+    assert ledger.rates.current("orders") == pytest.approx(5_000, rel=0.03)
+
+
+def test_the_sources_of_a_join_share_the_time_of_a_batch(ledger: Ledger) -> None:
+    run_job(ledger, LEARNED, 200, gates=["orders", "payments"], batches=70)
+    rates = [ledger.rates.current(gate) for gate in ("orders", "payments")]
+    assert rates == pytest.approx([4_000, 4_000], rel=0.1)
+
+
+def test_an_interval_near_the_fixed_cost_is_one_warning_after_some_batches(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    run_job(ledger, LEARNED, 800, batches=8)
+    assert warnings() == []
+    run_job(ledger, LEARNED, 800, batches=60)
+    (warning,) = warnings()
+    assert warning.startswith("The gate 'orders': A batch costs 0.7")
+    assert " s before its first record; the interval of 1 s is too short, 5 s carries 2." in warning
+
+
+def test_an_auto_interval_becomes_what_the_fixed_cost_asks_for_and_the_log_says_why(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace.execution")
+    run_job(ledger, replace(LEARNED, auto=IntervalLaw(max_delay_ms=60_000)), 600, batches=60)
+    admission = ledger.gates.admission("orders")
+    assert admission.interval_ms == pytest.approx(3_000, abs=200)
+    assert admission.rate_per_s == pytest.approx(8_000, rel=0.05)
+    messages = [each.getMessage() for each in caplog.records if "interval" in each.getMessage()]
+    assert 1 <= len(messages) <= 3
+    assert messages[-1].startswith("The gate 'orders' has another interval: a batch costs 0.")
+
+
 HERE, ELSEWHERE = new_owner(), "elsewhere:7:0/run"
 
 
@@ -418,7 +532,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
         '{"unheard_of": 1}',
         '{"proportional": "much"}',
         EstimatorSettings(min_rate=-1).to_text(),
-        EstimatorSettings(name="clairvoyant").to_text(),
+        EstimatorSettings().to_text().replace("pid", "clairvoyant"),
     ],
 )
 def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_resolved_still(

@@ -224,11 +224,11 @@ def test_isolation_reads_nothing_of_a_topic_that_was_recreated_since_its_batch_w
     df = df.filter("offset >= 0") if derived else df
     start(gate, df, handle, tmp_path, headrace.isolate())
     start(gate, df, handle, tmp_path, headrace.isolate())  # what came meanwhile
-    assert handled == ["new"] * 20
+    # What is written as it was read was read once, when the batch failed.
+    assert handled == [*["old"] * (0 if derived else 20), *["new"] * 20]
     assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
-    assert set(asked(tmp_path, "SELECT error_class FROM control WHERE status = 'failed'")) == {
-        ("headrace.errors.DataLossError",)
-    }
+    failed = set(asked(tmp_path, "SELECT error_class FROM control WHERE status = 'failed'"))
+    assert failed == ({("headrace.errors.DataLossError",)} if derived else set())
 
 
 def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(

@@ -15,6 +15,7 @@ from headrace.source.source_options import BATCH_ONLY
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 GATE = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///headrace.db"}
+AUTO = GATE | {"headrace.interval": "auto"}
 
 
 def stream(**options: str) -> KafkaOptions:
@@ -111,6 +112,13 @@ def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
         ({"subscribe": "a", **GATE, "backpressure.initialRate": "100",
           "backpressure.pid.minRate": "101"}, "below the 101 of backpressure.pid.minRate"),
         ({"subscribe": "a", "headrace.interval": "366 days"}, "at most 365 days"),
+        (GATE | {"headrace.maxDelay": "2s"}, "is for an interval that is auto"),
+        (GATE | {"headrace.work": "0.5", "headrace.interval": "2s"}, "an interval that is auto"),
+        (AUTO | {"headrace.maxDelay": "199 ms"}, "headrace.maxDelay is 199 ms; it must be a whole"),
+        (AUTO | {"headrace.maxDelay": "soon"}, "headrace.maxDelay is 'soon'; it must be"),
+        (AUTO | {"headrace.work": "1"}, "headrace.work is 1 (a part)"),
+        (AUTO | {"headrace.work": "2"}, "headrace.work is 2.0 (a part); it must be"),
+        (AUTO | {"minRatePerPartition": "20", "maxRatePerPartition": "100"}, "in a batch of 0.1 s"),
         ({"subscribe": "a", "backpressure.initialRate": "5"}, "needs a gate"),
         ({"subscribe": "a", "headrace.ledger": "sqlite:///x"}, "needs a gate"),
         ({"subscribe": "a", "headrace.interval": "0"}, "headrace.interval is 0"),

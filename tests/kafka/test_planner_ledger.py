@@ -11,6 +11,7 @@ from headrace.control import Reason
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, PlannedRange, RateSample, Status
+from headrace.testing import ManualClock
 
 
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
@@ -152,3 +153,37 @@ def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
             )
         with pytest.raises(LedgerError):
             planner.advance(start, everything=False)
+
+
+def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
+    topic: TopicFactory, url: str
+) -> None:
+    orders, clock = topic(1), ManualClock()
+    orders.produce(*[b"x"] * 5_000)
+    options = gated(url, **{"headrace.interval": "auto", "headrace.maxDelay": "4 seconds"})
+    with planner_of(orders, options, clock) as planner, Ledger.open(url) as ledger:
+        first, ranges = next_batch(planner, planner.initial())
+        assert count(ranges) == 100, "one second at the initial rate"
+        assert next_batch(planner, first)[0] == first, "its second has not passed"
+        (batch,) = ledger.batches.newest("orders")
+        sample = RateSample("orders", 0, 200.0, 100, 900, 0, schedule_id=batch.schedule_id)
+        ledger.rates.report(batch.schedule_id, 0, 0, sample, interval_ms=2_000)
+        clock.now_ms += 1_000
+        second, ranges = next_batch(planner, first)
+        assert count(ranges) == 400, "two seconds at the new rate"
+        clock.now_ms += 1_900
+        assert planner.advance(second, everything=False) == second
+        clock.now_ms += 200
+        assert planner.advance(second, everything=False) != second
+        everything = planner.advance(second, everything=True)
+        clock.now_ms += 2_000
+        assert planner.advance(everything, everything=False) == everything, "nothing is new"
+        orders.produce(b"x")
+        clock.now_ms += 400
+        assert planner.advance(everything, everything=False) == everything, "it is not looked at"
+        clock.now_ms += 200
+        assert planner.advance(everything, everything=False) != everything, "a quarter has passed"
+    with planner_of(orders, options, clock) as planner:
+        planner.advance(second, everything=False)
+        with Ledger.open(url) as ledger:
+            assert ledger.gates.admission("orders").interval_ms == 2_000, "a restart keeps it"

@@ -1,5 +1,6 @@
 """``format("headrace-kafka")`` as a sink: what the native connector writes, it writes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -88,6 +89,32 @@ def test_each_row_may_name_its_topic_and_other_columns_are_not_written(
         found.append((written_to(one), written_to(other)))
     assert found[0] == found[1]
     assert [len(each) for each in found[0]] == [len(ROWS) - 2, 2]
+
+
+def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
+    spark: SparkSession, topic: TopicFactory
+) -> None:
+    headrace.register(spark)
+    written = topic(1)
+    given = [("a", "b,c", 1), ("a,b", "c", 1), ("a", None, 2), ("a", "null", 2), ('"', "\\", None)]
+    df = spark.createDataFrame(given, "one string, other string, number int")
+    for key in ("the parent", "a child"):
+        headers = headrace.Batch(key, None, (), 1, "live", 1).kafka_headers(*df.columns)
+        rows = df.select(headers.alias("headers"), df.one.alias("value"))
+        save(rows, written, {"topic": written.name})
+    found = [dict(each or ()) for _, _, _, each in written_to(written)]
+    copies = Counter(each["headrace-record"] for each in found)
+    assert [count for _, count in copies.items()] == [2] * len(given)
+    assert b'["a","b,c","1"]' in copies
+    assert Counter(each["headrace-batch-key"] for each in found) == {
+        b"the parent": len(given),
+        b"a child": len(given),
+    }
+
+
+def test_copies_cannot_be_told_by_nothing() -> None:
+    with pytest.raises(OptionError, match="without columns; name those that tell each row"):
+        headrace.Batch("a key", None, (), 1, "live", 1).kafka_headers()
 
 
 def test_a_stream_is_written_as_by_the_native_sink(

@@ -8,8 +8,8 @@ the handler ``handling``, or ``backfilling`` for a backfill's, and ``raising``, 
 ``written``. It ends when it has processed what there is, or when its input ends.
 
 Into the folder go the checkpoint, the ledger ``headrace.db`` if the job names no other one, and the
-sink: a file for each batch, named by its key. ``runs`` has a line for every call of the handler,
-and a second one if it raises.
+sink: a file for each batch, named by its key, or what the job names. ``runs`` has a line for every
+call of the handler, and a second one if it raises.
 """
 
 import json
@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.recovery import stops
 from tests.recovery.job import GATE, Job
+from tests.recovery.sinks import SINKS, jars
 
 import headrace
 from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
@@ -50,7 +51,7 @@ def main(job: Job) -> None:
         stops.arm(*job.stop)
     if job.hurried:
         hurry()
-    spark = session(job.master)
+    spark = session(job.master, job.sink)
     say("ready")
     if not sys.stdin.readline():
         return
@@ -64,7 +65,7 @@ def main(job: Job) -> None:
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query."""
-    gate = headrace.Gate(GATE, interval="500 ms", ledger=job.ledger)
+    gate = headrace.Gate(GATE, interval=job.interval, ledger=job.ledger)
     if job.servers:
         reader = gate.read(spark, "kafka").option("kafka.bootstrap.servers", job.servers)
         reader = reader.option("subscribe", job.topic).option("startingOffsets", "earliest")
@@ -101,6 +102,7 @@ class Sink:
     """Writes each batch under its key, whole or not at all, over what is there already."""
 
     def __init__(self, job: Job) -> None:
+        self._job = job
         self._files = job.path / "sink"
         self._files.mkdir(exist_ok=True)
         self._runs = job.path / "runs"
@@ -129,16 +131,22 @@ class Sink:
             say("raising")
             raise Refused(f"{len(rows)} records are refused")
         say("writing")
+        if self._job.sink:
+            SINKS[self._job.sink](df, batch, self._job)
+        else:
+            self._write_file(rows, batch)
+        say("written")
+        self._calls_before_it_is_held -= 1
+        if self._calls_before_it_is_held == 0:
+            threading.Event().wait()
+
+    def _write_file(self, rows: list[list[str]], batch: headrace.Batch) -> None:
         unfinished = self._files / f"{batch.key}.unfinished"
         with unfinished.open("w") as file:
             json.dump(rows, file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(self._files / f"{batch.key}.json")
-        say("written")
-        self._calls_before_it_is_held -= 1
-        if self._calls_before_it_is_held == 0:
-            threading.Event().wait()
 
     def _note(self, **what: object) -> None:
         with self._runs.open("a") as runs:
@@ -153,8 +161,8 @@ def refusals(once_in: int, chance: random.Random) -> Iterator[bool]:
             yield call == raising
 
 
-def session(master: str) -> SparkSession:
-    """A small Spark."""
+def session(master: str, sink: str = "") -> SparkSession:
+    """A small Spark, with what the sink needs."""
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -167,6 +175,7 @@ def session(master: str) -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
+    settings.update(jars(sink))
     builder = headrace.configure(SparkSession.builder.master(master).config(map=settings))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.recovery.job import Job
+from tests.recovery.sinks import surroundings_of
 
 
 class Driver:
@@ -25,6 +26,7 @@ class Driver:
                 stderr=log,
                 text=True,
                 start_new_session=True,
+                env=os.environ | surroundings_of(job.sink),
             )
 
     def __enter__(self) -> Self:

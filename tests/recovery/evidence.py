@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tests.recovery.job import GATE, Job
+from tests.recovery.sinks import READERS
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import DEFECTS, FindingKind, Ledger, Status, verify
@@ -59,10 +60,7 @@ class Evidence:
 
 def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
     """What the drivers of a job have left."""
-    arrived = {
-        file.stem: tuple(value for value, _executor in json.loads(file.read_text()))
-        for file in (job.path / "sink").glob("*.json")
-    }
+    arrived = READERS[job.sink](job) if job.sink else _files(job)
     with Ledger.open(job.ledger, create=False) as ledger:
         batches = ledger.batches.newest(GATE, limit=1_000_000)
         letters = ledger.dead_letters.oldest(GATE, limit=1_000_000)
@@ -95,6 +93,13 @@ def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
             if finding.kind in {*DEFECTS, FindingKind.OPEN}
         ),
     )
+
+
+def _files(job: Job) -> dict[str, tuple[str, ...]]:
+    return {
+        file.stem: tuple(value for value, _executor in json.loads(file.read_text()))
+        for file in (job.path / "sink").glob("*.json")
+    }
 
 
 def _runs(lines: Iterable[str]) -> Iterator[Run]:

@@ -31,6 +31,10 @@ class Job:
         held: the handler does not return from its call of this number, from 1, though it has
             written all there is; from each, where it is 0.
         stop: the process kills itself at the passage of this number, from 1, of this point.
+        sink: what remembers which batches it has, by its name in `tests.recovery.sinks`; files that
+            are named by their batch, where it is empty.
+        sink_url: where that is, if it is a database.
+        interval: the gate's.
     """
 
     servers: str
@@ -48,6 +52,9 @@ class Job:
     hurried: bool = False
     held: int = 0
     stop: tuple[str, int] | None = None
+    sink: str = ""
+    sink_url: str = ""
+    interval: str = "500 ms"
 
     @property
     def ledger(self) -> str:

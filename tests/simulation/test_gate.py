@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.scenarios import ran
 
-from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, PIDRateEstimator, Reason
+from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, Reason
 from headrace.simulation import (
     Load,
     Scenario,
@@ -95,29 +95,17 @@ def test_a_backlog_is_worked_off_and_then_the_lag_is_one_interval_of_arrivals() 
     assert lags[-1] == 5000
 
 
-class AnswersOnce(PIDRateEstimator):
-    """An estimator that answers the first batch and no other."""
-
-    def __init__(self) -> None:
-        super().__init__(1000)
-        self._answers = [700.0]
-
-    def compute(
-        self, time_ms: int, num_elements: int, processing_delay_ms: int, scheduling_delay_ms: int
-    ) -> float | None:
-        assert min(num_elements, processing_delay_ms) > 0 <= min(time_ms, scheduling_delay_ms)
-        return self._answers.pop() if self._answers else None
-
-
 def test_a_rate_stays_in_force_until_there_is_another() -> None:
+    """PID answers nothing to its first batch, nor to one that took no time."""
     partitions = partitions_of("orders", 1)
-    gate = SimulatedGate(AnswersOnce(), BatchLimits(1.0, initial_rate=300), partitions)
+    limits = BatchLimits(1.0, initial_rate=300)
+    gate = SimulatedGate(EstimatorSettings(), limits, partitions)
     rates = []
-    for start_ms in range(0, 4000, 1000):
+    for start_ms, lasted_ms in ((0, 700), (1000, 700), (2000, 0), (3000, 700)):
         planned = gate.plan({partitions[0]: 10_000})
         rates.append(planned.rate_per_s)
-        gate.end(planned, BatchProgress(start_ms, 700, planned.records, planned.left_over))
-    assert rates == [300.0, 700.0, 700.0, 700.0]
+        gate.end(planned, BatchProgress(start_ms, lasted_ms, planned.records, planned.left_over))
+    assert rates == [300.0, 300.0, 428.0, 428.0]
 
 
 def test_without_records_there_are_no_batches() -> None:

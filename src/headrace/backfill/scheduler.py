@@ -35,6 +35,7 @@ from headrace.errors import (
     HandlerExitError,
     HeadraceError,
     JournalError,
+    MachineryError,
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
@@ -317,7 +318,7 @@ class BackfillScheduler:
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
-            unread = isinstance(error, SourceError | JournalError)
+            unread = isinstance(error, SourceError | JournalError | MachineryError)
             ended = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
             status = self._ledger.batches.release(
                 key,

@@ -14,11 +14,13 @@ from headrace.cli.snapshot import (
     BatchSnapshot,
     GateSnapshot,
     GateState,
+    IsolationSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
     ReceiverState,
 )
 from headrace.cli.trends import Trend
+from headrace.control import LawName
 
 BATCHES: Final = 6
 """Batches that have a bar of their own."""
@@ -64,6 +66,7 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 28 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
         out.line(_headline(snapshot), style=f"bold {_style(snapshot.state)}"),
+        *(Text(sentence, style="yellow") for sentence in snapshot.advice),
         Text(),
         _facts(snapshot),
     ]
@@ -73,7 +76,6 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
         parts += [Text(), _partitions(snapshot.partitions)]
     if trouble := _trouble(snapshot):
         parts.append(out.line(trouble, style="bold red"))
-    parts += [Text(sentence, style="yellow") for sentence in snapshot.advice]
     title = f"{snapshot.gate} · {snapshot.source} · every {out.duration(snapshot.interval_ms)}"
     query = snapshot.query
     behind = filter(None, [query.program, query.checkpoint]) if query else ()
@@ -172,14 +174,37 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
     signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
-    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed
+    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed, _other(snapshot)
+    if snapshot.fixed_ms is not None:
+        yield "batch cost", out.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {_since(snapshot, newest.planned_ms if newest else None)} ago"
     yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
+    if snapshot.isolating is not None:
+        yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
     present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
     if present:
         yield "receivers", out.count(len(present)), *_receiving(present)
+
+
+def _other(snapshot: GateSnapshot) -> str:
+    """What the law in the shadow would say."""
+    if snapshot.law is None or snapshot.other_per_s is None:
+        return ""
+    return f"{LawName(snapshot.law).other} would say {out.count(snapshot.other_per_s)}/s"
+
+
+def _cost_details(snapshot: GateSnapshot) -> list[str]:
+    """What is known of a batch's cost, besides what it costs before its first record."""
+    words = ["before its first record"]
+    if snapshot.record_us is not None:
+        words.append(f"{snapshot.record_us:,.3g} µs a record")
+    if snapshot.noise is not None:
+        words.append(f"noise {snapshot.noise:.0%}")
+    if snapshot.cost_changed_ms is not None:
+        words.append(f"changed {_since(snapshot, snapshot.cost_changed_ms)} ago")
+    return words
 
 
 def _lag_details(snapshot: GateSnapshot) -> list[str]:
@@ -195,6 +220,12 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
         ]
     arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
     return [*old, moving, arriving, f"admitted {out.count(snapshot.throughput_per_s)}/s"]
+
+
+def _isolating(found: IsolationSnapshot) -> list[str]:
+    """Of how many runs, and what they have found."""
+    bad = out.plural(found.bad, "record") + " failed alone so far" if found.bad else ""
+    return [f"of about {found.expected_runs} runs", f"{out.count(found.records)} records", bad]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:

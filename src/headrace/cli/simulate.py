@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -14,9 +14,10 @@ from rich.console import Console
 from headrace.cli.printing import write_svg
 from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.simulate_view import chart_svg, comparison, view
-from headrace.cli.trends import newest_run
+from headrace.cli.trends import batch_cost_of, newest_run
+from headrace.control import LawName
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, Kind, Ledger, redact_url
+from headrace.ledger import BatchRecord, GateRecord, Kind, Ledger, redact_url
 from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]
@@ -33,11 +34,19 @@ def simulate(
         list[Policy],
         typer.Option(help="Who slows down when a stage is overloaded; several are compared."),
     ] = DEFAULT_POLICY,
+    law: Annotated[
+        list[LawName] | None,
+        typer.Option(
+            help="The law that every stage learns its rate by; several are compared."
+            " Default: each stage's own."
+        ),
+    ] = None,
     history: Annotated[
         str | None,
         typer.Option(
             metavar="SOURCE=GATE",
-            help="What came to this gate, as its ledger has it, comes to that source.",
+            help="What came to this gate, as its ledger has it, comes to that source, whose batches"
+            " cost what that gate's do.",
         ),
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
@@ -55,8 +64,12 @@ def simulate(
     scenario = read_scenario(file)
     if history is not None:
         scenario = with_history(scenario, history, ledger)
-    # Each policy meets the same chance.
-    results = [run(scenario, each, Random(seed)) for each in dict.fromkeys(policy)]  # noqa: S311
+    # Each policy and each law meets the same chance.
+    results = [
+        run(each, who, Random(seed))  # noqa: S311
+        for who in dict.fromkeys(policy)
+        for each in under_laws(scenario, law or [])
+    ]
     if svg is not None:
         write_svg(chart_svg(results), svg)
     if as_json:
@@ -70,9 +83,24 @@ def simulate(
         console.print(comparison(results))
 
 
+def under_laws(scenario: Scenario, laws: Sequence[LawName]) -> list[Scenario]:
+    """The scenario under each law, or under its stages' own where none is named."""
+    return [
+        replace(
+            scenario,
+            stages=tuple(
+                replace(stage, estimator=replace(stage.estimator, name=name))
+                for stage in scenario.stages
+            ),
+        )
+        for name in dict.fromkeys(laws)
+    ] or [scenario]
+
+
 def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
     """The scenario with what came to a gate, as its ledger has it, for what comes to a source.
 
+    Where the gate has learnt what its batches cost, the source has its interval, cost and noise.
     ``choice`` is ``source=gate``. The gate's newest run must have two batches whose lag is known.
     """
     name, _, gate = choice.partition("=")
@@ -83,7 +111,7 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
             f" {sources[0]}=orders, and the sources are {', '.join(sources)}."
         )
     with Ledger.open(url, create=False) as ledger:
-        gates_of(ledger, gate, url)
+        (record,) = gates_of(ledger, gate, url)
         batches = ledger.batches.newest(gate, MOST_BATCHES, kind=Kind.LIVE, children=False)
     known = [batch for batch in reversed(newest_run(batches)) if batch.lag is not None]
     if len(known) < 2:
@@ -91,12 +119,24 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
             f"The gate {gate!r} in {redact_url(url)} has no history to go by; it takes two batches"
             " of one run, so name a gate that has run."
         )
-    load, backlog = load_of(known), known[0].lag or 0
+    came = {"load": load_of(known), "backlog": known[0].lag or 0, **_job_of(record)}
     stages = tuple(
-        replace(stage, load=load, backlog=backlog) if stage.name == name else stage
-        for stage in scenario.stages
+        replace(stage, **came) if stage.name == name else stage for stage in scenario.stages
     )
     return replace(scenario, stages=stages)
+
+
+def _job_of(gate: GateRecord) -> dict[str, Any]:
+    """What a gate has learnt of its job, as a simulated stage has it; nothing where it has not."""
+    cost = batch_cost_of(gate)
+    if cost is None:
+        return {}
+    return {
+        "interval_ms": gate.interval_ms,
+        "fixed_ms": round(cost.fixed_s * 1000),
+        "capacity_per_s": 1 / cost.record_s,
+        "noise": min(cost.noise, 0.5),
+    }
 
 
 def load_of(batches: Sequence[BatchRecord]) -> Load:
@@ -117,6 +157,7 @@ def load_of(batches: Sequence[BatchRecord]) -> Load:
 def _json_of(result: Result, seed: int) -> dict[str, object]:
     return {
         "policy": result.policy,
+        "laws": result.scenario.laws,
         "seed": seed,
         "phases": [asdict(phase) for phase in phases(result)],
         "rate_limit_changes": [asdict(change) for change in result.changes],

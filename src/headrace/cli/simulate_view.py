@@ -33,12 +33,12 @@ def view(result: Result) -> RenderableType:
     """Every phase of one run."""
     scenario = result.scenario
     stages = f"{len(scenario.stages)} stages, {scenario.duration_s:g} s"
-    title = f"{scenario.name}, {result.policy}: {stages}"
+    title = f"{scenario.name}, {_name_of(result)}: {stages}"
     return Group(title, *(_table(scenario, phase) for phase in phases(result)))
 
 
 def comparison(results: Sequence[Result]) -> RenderableType:
-    """The same phases under several policies, side by side."""
+    """The same phases under several policies and laws, side by side."""
     scenario = results[0].scenario
     sources = [stage.name for stage in scenario.stages if not stage.after]
     read = {name for stage in scenario.stages for name in stage.after}
@@ -46,6 +46,7 @@ def comparison(results: Sequence[Result]) -> RenderableType:
     table = Table(title="Side by side", title_justify="left")
     table.add_column("seconds", no_wrap=True)
     table.add_column("policy", no_wrap=True)
+    table.add_column("law", no_wrap=True)
     for heading in ("sinks /s", "swing", "MB", "delay", "turns"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.caption = "swing: of the sources; MB, delay: the most between two stages"
@@ -56,6 +57,7 @@ def comparison(results: Sequence[Result]) -> RenderableType:
             table.add_row(
                 f"{phase.from_s:g} - {phase.until_s:g}",
                 result.policy,
+                ", ".join(result.scenario.laws),
                 count(sum(phase.of(name).processed_per_s for name in sinks)),
                 f"{max(phase.of(name).swing for name in sources):.2f}",
                 f"{max((each.largest_bytes for each in inner), default=0) / _MB:.1f}",
@@ -63,6 +65,10 @@ def comparison(results: Sequence[Result]) -> RenderableType:
                 count(max(each.turns for each in phase.stages)),
             )
     return table
+
+
+def _name_of(result: Result) -> str:
+    return f"{result.policy}, {' and '.join(result.scenario.laws)}"
 
 
 def _table(scenario: Scenario, phase: Phase) -> Table:
@@ -106,7 +112,7 @@ def chart_svg(results: Sequence[Result]) -> str:
     ]
     for number, result in enumerate(results):
         names, above = _drawn(result), number * height_of_one
-        title = f"{result.scenario.name}: {result.policy}"
+        title = f"{result.scenario.name}: {_name_of(result)}"
         lines.append(_label(title, _LEFT, above + 20, ' font-size="15" font-weight="bold"'))
         for place, name in enumerate(names):
             left = _LEFT + place * (_WIDTH - _LEFT - _RIGHT) / MOST_CURVES

@@ -7,11 +7,21 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from headrace.cli.printing import error_line, planned_or_counted, status_word
-from headrace.cli.trends import LagChange, Trend, advice_on, drain_trend, newest_run
+from headrace.cli.trends import (
+    LagChange,
+    Trend,
+    advice_on,
+    batch_cost_of,
+    drain_trend,
+    law_of,
+    newest_run,
+)
+from headrace.control.isolation import expected_runs
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
+    IsolationProgress,
     Kind,
     Ledger,
     Loss,
@@ -86,6 +96,7 @@ class GateHistory:
     unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
+    isolating: IsolationProgress | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -100,6 +111,7 @@ class GateHistory:
             unresolved=ledger.batches.count_unresolved(gate.name),
             receivers=ledger.receivers.of_gate(gate.name),
             query=ledger.gates.query(gate.name),
+            isolating=ledger.batches.isolating(gate.name),
         )
 
     def is_silent(self, now_ms: int) -> bool:
@@ -211,6 +223,20 @@ class QuerySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class IsolationSnapshot:
+    """How far the isolation of a batch has come."""
+
+    records: int
+    """The offsets in the batch."""
+    runs: int
+    """About how often the handler was run on its children."""
+    expected_runs: int
+    """About how many runs it takes, from the bad records found so far."""
+    bad: int
+    """Records that have failed alone; they are run again before they are dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
 class GateSnapshot:
     """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
 
@@ -226,7 +252,13 @@ class GateSnapshot:
         reason: What limited the last batch.
         rate_per_s: The rate in force.
         processing_rate_per_s: How fast the last reported batch was processed.
-        proportional, integral, derivative: What the estimator's terms added to the last rate.
+        proportional, integral, derivative: What PID's terms added to the last rate.
+        law: The law in force: ``pid`` or ``learned``.
+        other_per_s: The rate that the other law would have given.
+        fixed_ms: What a batch costs before its first record (ms), as learnt.
+        record_us: What a record costs (µs), as learnt.
+        noise: The standard deviation of a batch's time, as a part of it.
+        cost_changed_ms: When the job's cost was last seen to change.
         lag: Records that waited when the last batch was planned.
         lag_age_ms: How long ago that was.
         lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
@@ -248,6 +280,7 @@ class GateSnapshot:
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
         query: The query that runs behind it; None where none runs.
+        isolating: How far the batch is that is isolated now; None where none is.
     """
 
     gate: str
@@ -261,6 +294,12 @@ class GateSnapshot:
     proportional: float | None
     integral: float | None
     derivative: float | None
+    law: str | None
+    other_per_s: float | None
+    fixed_ms: float | None
+    record_us: float | None
+    noise: float | None
+    cost_changed_ms: int | None
     lag: int | None
     lag_age_ms: int | None
     lag_now: int | None
@@ -282,6 +321,7 @@ class GateSnapshot:
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
     query: QuerySnapshot | None
+    isolating: IsolationSnapshot | None
 
     @property
     def newest(self) -> BatchSnapshot | None:
@@ -301,7 +341,8 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
     run = newest_run(batches)
     change = LagChange.of(run)
     sample = samples[0] if samples else None
-    terms = ("processing_rate_per_s", "proportional", "integral", "derivative")
+    terms = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
+    cost = batch_cost_of(gate)
     moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
     query = history.query
     return GateSnapshot(
@@ -311,6 +352,11 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         interval_ms=gate.interval_ms,
         state=_state(history, change, now_ms, lag_now),
         rate_per_s=gate.rate_per_s,
+        law=law_of(gate),
+        fixed_ms=cost.fixed_s * 1000 if cost else None,
+        record_us=cost.record_s * 1_000_000 if cost else None,
+        noise=cost.noise if cost else None,
+        cost_changed_ms=cost.changed_ms if cost else None,
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
         left_over=_left_over(newest) if newest else None,
@@ -326,10 +372,18 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
+        isolating=_isolating(history.isolating),
         **_values(newest, "reason", "lag"),
         **_values(sample, *terms),
         **_values(change, *moved),
     )
+
+
+def _isolating(found: IsolationProgress | None) -> IsolationSnapshot | None:
+    if found is None:
+        return None
+    expected = max(expected_runs(found.records, found.bad), found.runs)
+    return IsolationSnapshot(found.records, found.runs, expected, found.bad)
 
 
 def _values(source: object | None, *names: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headrace.cli.printing import count, duration
-from headrace.control.estimators import EstimatorSettings
+from headrace.control import EstimatorSettings, SourceCost
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
 
@@ -116,6 +116,22 @@ def advice_on(
     return tuple(sentence for sentence in found if sentence is not None)
 
 
+def batch_cost_of(gate: GateRecord) -> SourceCost | None:
+    """What is known of a batch's cost; None where nothing is, or another version wrote it."""
+    try:
+        return None if gate.batch_cost is None else SourceCost.from_text(gate.batch_cost)
+    except OptionError:
+        return None
+
+
+def law_of(gate: GateRecord) -> str | None:
+    """The law in force; None where another version wrote it."""
+    try:
+        return EstimatorSettings.from_text(gate.estimator).name
+    except OptionError:
+        return None
+
+
 def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
     """Whether the handler has read nothing of the newest batches that were reported."""
     by_batch = {batch.schedule_id: batch for batch in batches}
@@ -133,11 +149,18 @@ def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample])
 
 
 def _too_short_an_interval(gate: GateRecord, samples: Sequence[RateSample]) -> str | None:
-    """Whether batches at the lowest rate take about the interval, nearly all of it fixed cost."""
+    """Whether a batch's fixed cost is near the interval.
+
+    Where the model cannot tell, as batches were all of one size: whether batches at the lowest
+    rate take about the interval.
+    """
     try:
-        lowest = EstimatorSettings.from_text(gate.estimator).min_rate
+        settings = EstimatorSettings.from_text(gate.estimator)
     except OptionError:
         return None
+    cost, lowest = batch_cost_of(gate), settings.min_rate
+    if cost is not None and (sentence := settings.too_short(gate.interval_ms, cost)):
+        return sentence
     taught = [sample for sample in samples if sample.rate_per_s is not None][:_RECENT]
     if gate.rate_per_s is None or gate.rate_per_s > lowest or len(taught) < _RECENT:
         return None

@@ -1,11 +1,12 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
+from headrace.control.batch_cost import BatchCost, SourceCost
 from headrace.control.chunk_rate import ChunkRate
 from headrace.control.estimators import (
     BatchProgress,
     BatchStats,
     EstimatorSettings,
-    RateEstimator,
+    LawName,
     batch_stats,
 )
 from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
@@ -17,16 +18,20 @@ from headrace.control.hop import (
     UpstreamThrottle,
     takes_per_s,
 )
-from headrace.control.learned import BatchCost, LearnedRateEstimator
+from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
+from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.limits import BatchLimits, PartitionLimit
 from headrace.control.pid import PIDRateEstimator, PIDTerms
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
+from headrace.control.query_rates import LearntRate, QueryRates
 from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
+    "AUTO",
+    "AutoInterval",
     "BatchCost",
     "BatchLimits",
     "BatchProgress",
@@ -35,20 +40,26 @@ __all__ = [
     "Demand",
     "Epoch",
     "EstimatorSettings",
+    "FinishedBatch",
     "HopController",
     "HopSettings",
     "InputQueue",
-    "LearnedRateEstimator",
+    "IntervalChange",
+    "IntervalLaw",
+    "LawName",
+    "LearnedBatches",
+    "LearntRate",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",
     "Plan",
     "PressureSignal",
     "PressureState",
-    "RateEstimator",
+    "QueryRates",
     "RateLimit",
     "Reason",
     "SignalOutcome",
+    "SourceCost",
     "TokenBucket",
     "Upstream",
     "UpstreamThrottle",

@@ -6,12 +6,29 @@ the missed ticks are skipped. `batch_stats` therefore reads the delay off two su
 """
 
 import json
-from dataclasses import asdict, astuple, dataclass
-from typing import Final, NamedTuple, Protocol, Self
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
 
-from headrace.control.learned import LearnedRateEstimator
+from headrace.control.batch_cost import MOST_FIXED, SourceCost
+from headrace.control.interval import IntervalLaw, too_short
 from headrace.control.pid import PIDRateEstimator
 from headrace.errors import OptionError
+
+
+class LawName(StrEnum):
+    """The laws that learn a rate. The values are what users write."""
+
+    PID = "pid"
+    """The estimator of Spark's DStreams: `PIDRateEstimator`."""
+    LEARNED = "learned"
+    """It learns what a batch costs before its first record: `LearnedBatches`."""
+
+    @property
+    def other(self) -> "LawName":
+        """The law that runs in the shadow of this one."""
+        return LawName.LEARNED if self is LawName.PID else LawName.PID
+
 
 _AT_ONCE: Final = 0.1
 """The part of the interval within which a batch that follows another one began at once.
@@ -22,25 +39,21 @@ that waited for data begins when the data comes, nine times out of ten later tha
 """
 
 
-class RateEstimator(Protocol):
-    """A law that turns finished batches into the rate of the next ones."""
-
-    def compute(
-        self,
-        time_ms: int,
-        num_elements: int,
-        processing_delay_ms: int,
-        scheduling_delay_ms: int,
-    ) -> float | None:
-        """The new rate (records/s), or None to keep the rate in force; see `PIDRateEstimator`."""
-
-
 @dataclass(frozen=True, slots=True)
 class EstimatorSettings:
-    """The estimator of ``backpressure.rateEstimator``, ``pid`` or ``learned``, and its settings.
+    """The law of ``backpressure.rateEstimator``, ``pid`` or ``learned``, and its settings.
 
-    The estimators document and check them; the gains are PID's alone. The settings go as text
-    through the ledger from the source's process, which knows the options, to the driver's listener.
+    `PIDRateEstimator` documents and checks the gains, which are PID's alone. The settings go as
+    text through the ledger from the source's process, which knows the options, to the driver's
+    listener.
+
+    Attributes:
+        name: ``pid`` or ``learned``.
+        min_rate: The smallest rate that is ever learnt (records/s); above 0.
+        auto: What the interval must hold where it is ``auto``; None for a fixed one.
+
+    Raises:
+        OptionError: There is no such law.
     """
 
     name: str = "pid"
@@ -48,22 +61,28 @@ class EstimatorSettings:
     integral: float = 0.2
     derivative: float = 0.0
     min_rate: float = 100.0
+    auto: IntervalLaw | None = None
 
-    def create(self, batch_interval_ms: int) -> RateEstimator:
-        """A new estimator.
+    def __post_init__(self) -> None:
+        if self.name not in list(LawName):
+            raise OptionError(
+                f"backpressure.rateEstimator is {self.name!r}; it must be one of:"
+                f" {', '.join(LawName)}."
+            )
+
+    def pid(self, batch_interval_ms: int) -> PIDRateEstimator:
+        """A new estimator with the gains.
 
         Raises:
-            OptionError: There is no estimator of that name, or a gain is out of its range.
+            OptionError: A gain or the smallest rate is out of its range.
         """
-        match self.name:
-            case "pid":
-                gains = self.proportional, self.integral, self.derivative
-                return PIDRateEstimator(batch_interval_ms, *gains, self.min_rate)
-            case "learned":
-                return LearnedRateEstimator(batch_interval_ms, self.min_rate)
-        raise OptionError(
-            f"backpressure.rateEstimator is {self.name!r}; it must be one of: pid, learned."
-        )
+        gains = self.proportional, self.integral, self.derivative
+        return PIDRateEstimator(batch_interval_ms, *gains, self.min_rate)
+
+    def too_short(self, interval_ms: int, cost: SourceCost) -> str | None:
+        """One sentence where an interval (ms) is too short for what a batch costs; else None."""
+        least_work = 1 - MOST_FIXED if self.name == LawName.LEARNED else 0.0
+        return too_short(interval_ms, cost, least_work=least_work, auto=self.auto)
 
     def to_text(self) -> str:
         """As JSON."""
@@ -81,12 +100,12 @@ class EstimatorSettings:
             " it writes itself, so use one version throughout."
         )
         try:
-            settings = cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
+            values = json.loads(text)
+            auto = values.pop("auto")
+            settings = cls(**values, auto=None if auto is None else IntervalLaw(**auto))
+            settings.pid(1)
+        except (AttributeError, KeyError, TypeError, ValueError, OptionError) as error:
             raise unreadable from error
-        name, *gains = astuple(settings)
-        if not isinstance(name, str) or not all(isinstance(gain, int | float) for gain in gains):
-            raise unreadable
         return settings
 
 
@@ -102,6 +121,7 @@ class BatchProgress:
         left_over: The offsets that its plan left unread (`Plan.left_over`).
         waited_ms: How much of its time it waited for something else, such as a backfill that had
             the handler.
+        overhead_ms: How much of its time was not the sink's: planning, the checkpoint.
     """
 
     start_ms: int
@@ -109,6 +129,7 @@ class BatchProgress:
     records: int
     left_over: int
     waited_ms: int = 0
+    overhead_ms: int = 0
 
     @property
     def end_ms(self) -> int:

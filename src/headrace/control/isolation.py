@@ -1,17 +1,54 @@
 """Isolation: halve what failed until each record that cannot be processed is alone.
 
-A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs more: each bad
-record is on one path of a binary tree, and each node of the path has two halves that are run.
+A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
+bad record is on one path of a binary tree, and each node of the path has two halves that are run.
+
+That a record has failed alone proves nothing: the sink may be down, or fail now and then. So it is
+convicted in rounds, and after each round something else must pass, a *control*::
+
+    found   F F F   control   F F F F   control   F F F F F   control   convicted
+
+A handler that fails at every m-th call, or for a while, lets the record pass in one of the rounds.
+The rounds have different lengths, so that no period fits all of them. A good record that fails with
+the probability p at each call is convicted with p^12·(1-p)^3 at most, and only if all that was run
+before failed as if that record were bad. Where something has failed without a cause, or nothing led
+to the record, there are six rounds: p^33·(1-p)^6.
+
+The breaker: if three parts that have no record in common fail, and nothing passes in between, the
+records are not at fault. Isolation stops then, and nobody is convicted.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.validation import require_whole
 
 Ranges = tuple[OffsetRange, ...]
+
+FIRST_ROUND: Final = 3
+"""How often a record fails in the first round; each later one is longer by one."""
+
+ROUNDS: Final = 3
+"""Rounds after which a record is convicted to which halving has led, and nothing else failed."""
+
+ROUNDS_IN_DOUBT: Final = 6
+"""The same, where something failed without a cause, or nothing led to the record."""
+
+UNLIKE: Final = 3
+"""So many parts without a common record fail in a row, and it is not the records."""
+
+_RESERVE: Final = 64
+"""Records that are kept for controls, at most; but no more than a third of the batch."""
+
+_CONTROLS: Final = 8
+"""Into how many controls a reserve is cut, if it has as many records."""
+
+_SAMPLED_FIRST: Final = 32
+"""The records from which on a batch is not halved before a control has passed: a sink that is down
+is found in three runs then. A smaller batch needs its controls later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +57,7 @@ class IsolationBudget:
 
     Attributes:
         max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
-            finds some 5 bad records in a million. Too low: good records wait for the backfill
+            finds some 4 bad records in a million. Too low: good records wait for the backfill
             beside bad ones.
         max_time_ms: From the first failure on (ms); above 0. Default: 60 000. The stream waits
             that long at most, and one run more.
@@ -45,16 +82,41 @@ class Isolated(Generic[Why]):
     """What became of a batch.
 
     Attributes:
-        alone: The single offsets that cannot be processed, each with why.
+        alone: The single offsets that are convicted: they cannot be processed, each with why.
         left: Ranges that are deferred, each with why: those that were not run, with their parent's
-            failure where the budget was spent or what `Isolation.defer` was given, and those that
-            were left alone with `Isolation.leave`.
+            failure or what `Isolation.defer` was given; those that were left alone with
+            `Isolation.leave`; and records that failed alone, but were not convicted.
         runs: How often the handler ran.
+        down: What was raised last, if the breaker has stopped this.
     """
 
     alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)
     left: list[tuple[Ranges, Why]] = field(default_factory=list)
     runs: int = 0
+    down: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the handler on this part."""
+
+    part: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Divide a part into these."""
+
+    part: Ranges
+    children: tuple[Ranges, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitControl:
+    """Wait until something that is not of this batch has passed."""
+
+
+Step = Run | Cut | AwaitControl
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
@@ -66,8 +128,12 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
     >>> [str(r) for r in first], [str(r) for r in second]
     (['orders-0 [0, 2)', 'orders-1 [0, 2)'], ['orders-1 [2, 5)'])
     """
-    total = sum(r.count for r in ranges)
-    wanted = (total + 1) // 2 if total > 1 else total
+    total = count(ranges)
+    return cut_after(ranges, (total + 1) // 2 if total > 1 else total)
+
+
+def cut_after(ranges: Sequence[OffsetRange], wanted: int) -> tuple[Ranges, Ranges]:
+    """The first so many offsets, in the ranges' order, and the others."""
     first: list[OffsetRange] = []
     second: list[OffsetRange] = []
     for r in ranges:
@@ -80,59 +146,255 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
     return tuple(first), tuple(second)
 
 
+def count(ranges: Iterable[OffsetRange]) -> int:
+    """How many offsets there are."""
+    return sum(r.count for r in ranges)
+
+
+def expected_runs(records: int, bad: int) -> int:
+    """About how many runs an isolation takes that finds so many bad records among these.
+
+    ::
+
+        bad · (2·log2(records) + 11) + 4
+
+    >>> expected_runs(7_131, 1)
+    41
+    """
+    found = max(bad, 1)
+    again = sum(range(FIRST_ROUND, FIRST_ROUND + ROUNDS)) - 1
+    return found * (2 * math.ceil(math.log2(max(records, 2))) + again) + ROUNDS + 1
+
+
+@dataclass(slots=True)
+class _Suspect(Generic[Why]):
+    """A record that has failed alone, as often as it was run: in these rounds, and in this one."""
+
+    why: Why
+    rounds: int = 0
+    in_round: int = 1
+
+    @property
+    def is_through(self) -> bool:
+        """Whether it has failed as often as its round is long, and waits for a control."""
+        return self.in_round >= FIRST_ROUND + self.rounds
+
+
 class Isolation(Generic[Why]):
-    """Decides which ranges of a failed batch are run next.
+    """Decides what is run next of a batch that failed, and who is convicted.
 
     ::
 
         isolation = Isolation(IsolationBudget())
-        isolation.record(batch, error)
-        while (child := isolation.next_child(elapsed_ms)) is not None:
-            isolation.record(child, run(child))    # None, or why it failed
+        isolation.begin(batch, error)
+        while (step := isolation.next_step(elapsed_ms, passes)) is not None:
+            match step:
+                case Run(part):
+                    isolation.record(part, run(part))    # None, or why it failed
 
-    The children that succeed are disjoint, and with ``alone`` and ``left`` at the end they make up
-    the batch. Earlier ranges come before later ones.
+    The parts that succeed are disjoint, and with ``alone`` and ``left`` they make up the batch.
+    ``passes`` counts what has passed, of this batch or another: runs that succeeded with at least
+    one record, and each before the next one began.
 
     Args:
         budget: How much this may take.
-        not_run: Children that an earlier isolation had still to run, with why their parents failed.
+        not_run: Parts that an earlier isolation had still to run, with why their parents failed.
+        can_wait: Whether something else may pass meanwhile.
+        final: Whether a batch of one record is convicted without a control: by its last backfill.
     """
 
-    def __init__(self, budget: IsolationBudget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
+    def __init__(
+        self,
+        budget: IsolationBudget,
+        not_run: Sequence[tuple[Ranges, Why]] = (),
+        *,
+        can_wait: bool = False,
+        final: bool = False,
+    ) -> None:
         self.result: Isolated[Why] = Isolated()
         self._budget = budget
+        self._can_wait = can_wait
+        self._final = final
         self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
+        self._reserve: list[tuple[Ranges, Why]] = []
+        self._cuts: list[Cut] = []
+        self._suspects: dict[Ranges, _Suspect[Why]] = {}
+        self._unexplained: list[Ranges] = []
+        self._failed_in_a_row: list[Ranges] = []
+        self._needs_control = False
+        self._sample: tuple[Ranges, Why] | None = None
+        self._passes: int | None = None
+        self._is_lone = sum(count(part) for part, _ in not_run) == 1
+        self._in_doubt = self._is_lone
 
-    def next_child(self, elapsed_ms: int) -> Ranges | None:
-        """The ranges to run now, so long after the batch failed (ms).
+    def begin(self, batch: Ranges, why: Why) -> None:
+        """Record that the batch itself has failed, first of all."""
+        self._is_lone = self._in_doubt = count(batch) == 1
+        self.record(batch, why)
+        self._needs_control = count(batch) >= _SAMPLED_FIRST
 
-        None when there are no more, or the budget is spent.
-        """
+    def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
+        """What to do now, so long after the batch failed (ms); None when this has ended."""
+        self._count_passes(passes)
+        if self._cuts:
+            return self._cuts.pop(0)
+        # A backfill of one record keeps nobody waiting, and must come to its end one day.
+        unlimited = self._is_lone and self._can_wait
         spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
-        if spent:
-            self.result.left += reversed(self._waiting)
-            self._waiting.clear()
-        if not self._waiting:
-            return None
-        self.result.runs += 1
-        return self._waiting.pop()[0]
+        tried = self._final and self._is_lone and self._suspects
+        if not ((spent and not unlimited) or tried or self.result.down is not None):
+            step = self._next_run()
+            if step is not None:
+                return step
+        self._end()
+        return None
 
-    def leave(self, ranges: Ranges, why: Why) -> None:
-        """Leave a child that failed, and is not to be halved or isolated; the others go on."""
-        self.result.left.append((ranges, why))
+    def _next_run(self) -> Step | None:
+        """Controls that are needed come first, then suspects, then what was not run yet."""
+        if self._sample is not None:
+            (sample, _), self._sample = self._sample, None
+            return self._run(sample)
+        if self._needs_control:
+            return self._control()
+        if (part := self._due()) is not None:
+            return self._run(part)
+        if not self._waiting and any(each.rounds < self._rounds for each in self._all_suspects()):
+            return self._control()
+        if not self._waiting and self._reserve:
+            self._waiting.append(self._reserve.pop())
+        return self._run(self._waiting.pop()[0]) if self._waiting else None
 
-    def defer(self, ranges: Ranges, why: Why) -> None:
-        """Leave a child that could not be run, and all that still wait, which cannot be either."""
-        waiting = [each for each, _ in self._waiting[::-1]]
-        self.result.left += [(each, why) for each in (ranges, *waiting)]
-        self._waiting.clear()
-
-    def record(self, ranges: Ranges, error: Why | None) -> None:
-        """Record how a child, or first of all the batch itself, ended; None for success."""
-        if error is None:
+    def record(self, part: Ranges, why: Why | None) -> None:
+        """Record how a part ended that was to be run; None for success."""
+        if why is None:
+            if self._suspects.pop(part, None) is not None:
+                self._in_doubt = True
+            self._look_for_causes()
             return
-        first, second = halves(ranges)
-        if second:
-            self._waiting += [(second, error), (first, error)]
+        self._note_failure(part, why)
+        if (suspect := self._suspects.get(part)) is not None:
+            suspect.why, suspect.in_round = why, suspect.in_round + 1
+        elif count(part) == 1:
+            self._suspects[part] = _Suspect(why)
+        elif self.result.down is not None:
+            self._waiting.append((part, why))
         else:
-            self.result.alone.append((first[0], error))
+            self._divide(part, why)
+
+    def leave(self, part: Ranges, why: Why) -> None:
+        """Leave a part that failed, and is not to be halved or isolated; the others go on."""
+        self._suspects.pop(part, None)
+        self.result.left.append((part, why))
+
+    def defer(self, part: Ranges, why: Why) -> None:
+        """Leave a part that could not be run, and all that still wait, which cannot be either."""
+        waiting = [each for each, _ in self._not_run()]
+        if part not in self._suspects:
+            waiting.insert(0, part)
+        self._waiting, self._reserve, self._sample = [], [], None
+        self.result.left += [(each, why) for each in waiting]
+        self._end()
+
+    def give_up_waiting(self) -> None:
+        """Say that nothing else passes: what waits for it is left."""
+        self._can_wait = False
+
+    def _all_suspects(self) -> Iterable[_Suspect[Why]]:
+        return self._suspects.values()
+
+    @property
+    def _rounds(self) -> int:
+        return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
+
+    def _count_passes(self, passes: int) -> None:
+        before, self._passes = self._passes, passes
+        if before is None or passes <= before:
+            return
+        self._failed_in_a_row.clear()
+        self._needs_control = False
+        for suspect in self._all_suspects():
+            if suspect.is_through:
+                suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
+
+    def _due(self) -> Ranges | None:
+        """The suspect that is to be run again, if a control can follow."""
+        if not (self._can_wait or self._waiting or self._reserve):
+            return None
+        for part, suspect in self._suspects.items():
+            if suspect.rounds < self._rounds and not suspect.is_through:
+                return part
+        return None
+
+    def _control(self) -> Step | None:
+        """Run a sample of what has not been run yet, or wait for others; None without either."""
+        if not self._reserve and self._waiting:
+            self._reserve.append(self._waiting.pop(0))
+        if not self._reserve:
+            return AwaitControl() if self._can_wait else None
+        part, why = self._reserve.pop()
+        total = count(part)
+        sample, rest = cut_after(part, max(1, min(total, _RESERVE) // _CONTROLS))
+        if not rest:
+            return self._run(part)
+        self._reserve.append((rest, why))
+        self._sample = (sample, why)
+        return Cut(part, (sample, rest))
+
+    def _run(self, part: Ranges) -> Run:
+        self.result.runs += 1
+        return Run(part)
+
+    def _note_failure(self, part: Ranges, why: Why) -> None:
+        apart = [each for each in self._failed_in_a_row if not _within(part, each)]
+        if part not in self._suspects:
+            self._failed_in_a_row = [*apart, part]
+        if len(self._failed_in_a_row) >= UNLIKE:
+            self.result.down = why
+        elif len(self._failed_in_a_row) > 1:
+            self._needs_control = True
+
+    def _divide(self, part: Ranges, why: Why) -> None:
+        """Halve a part; where nothing else is left for controls, keep some of it for them."""
+        self._unexplained.append(part)
+        held = 0 if self._waiting or self._reserve else min(_RESERVE, count(part) // 3)
+        halved, reserve = cut_after(part, count(part) - held)
+        first, second = halves(halved)
+        self._reserve += [(reserve, why)] if reserve else []
+        self._waiting += [(each, why) for each in (second, first) if each]
+        self._cuts.append(Cut(part, tuple(each for each in (first, second, reserve) if each)))
+
+    def _look_for_causes(self) -> None:
+        """Something passed: see whether there is still a cause for each failure before."""
+        causes = [*self._suspects, *(part for part, _ in (*self._not_run(), *self.result.left))]
+        for failed in list(self._unexplained):
+            if not any(_within(each, failed) for each in causes):
+                self._unexplained.remove(failed)
+                self._in_doubt = True
+
+    def _not_run(self) -> list[tuple[Ranges, Why]]:
+        sample = [] if self._sample is None else [self._sample]
+        return [*reversed(self._waiting), *sample, *self._reserve]
+
+    def _end(self) -> None:
+        """Convict who failed in all rounds, and leave the others."""
+        for part, suspect in self._suspects.items():
+            if suspect.rounds >= self._rounds or (self._final and self._is_lone):
+                self.result.alone.append((part[0], suspect.why))
+            else:
+                self.result.left.append((part, suspect.why))
+        self.result.left += self._not_run()
+        self._sample = None
+        self._suspects.clear()
+        self._waiting.clear()
+        self._reserve.clear()
+
+
+def _within(part: Ranges, other: Ranges) -> bool:
+    """Whether a part is some of another one, or all of it."""
+    return all(
+        any(
+            r.topic_partition == o.topic_partition and o.start <= r.start and r.until <= o.until
+            for o in other
+        )
+        for r in part
+    )

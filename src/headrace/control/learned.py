@@ -1,54 +1,46 @@
-"""The law that learns what a batch costs before its first record.
+"""The law that learns what a batch costs before its first record, and fills the interval.
 
-A batch of n records takes ``T = a + b n``: a seconds whatever is in it (planning, the checkpoint,
-starting tasks, the sink's commit), and b for each record. `BatchCost` is a Kalman filter of
-``x = (a, b)`` with the covariance P. With ``h = (1, n)`` and noise in proportion to the time::
-
-    expected   T^ = a + b n
-    variance   S  = h P h' + R,    R = (sigma T^)^2
-    surprise   z  = (T - T^) / sqrt(S)
-    gain       k  = P h' / S
-    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (0.03 b)^2
-
-where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval. Two sums detect
-that the job has changed, which of drifts alone would be learnt too slowly::
+What is learnt is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
+which the filter alone would learn too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
-Above 3.5, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
+Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
 was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
 model better, the old model is back.
 
-The next batch has the largest n with::
+The next batch is the largest that `BatchCost.most` allows in the time of::
 
-    a + b n                            <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
-    a + b n + kappa sqrt(h P h')       <= 1.1 i
-    n                                  <= 8 times the last batch
+    max(i, a / 0.7)
+
+and at most 8 times the largest since the last change. Where a is known and takes more than 0.7 of
+the interval i, each batch is late, or nearly so, whatever is in it: then at least 0.3 of its time
+is work, where batches of the smallest rate would carry nothing.
 
 So little is admitted while little is known, and the climb from a small batch is the experiment that
-tells a from b. ``tests/control/test_learned.py`` says after how many batches it settles.
+tells a from b. Where hardly more than the smallest rate is allowed, and that is not known to be a's
+fault, every other batch is twice as large: it tells.
+
+The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
+and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
+15 %, in turns: batches in which both stand in one proportion would never tell them apart.
 """
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Final
 
-from headrace.core.validation import require_number
-
-KAPPA: Final = 0.2
-"""How many standard deviations of the expected time must have room. More: it climbs slower."""
-
-_ALLOWED: Final = 1.1
-"""Of the interval, with `KAPPA` standard deviations."""
+from headrace.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCost
 
 _MOST_GROWTH: Final = 8.0
-"""Of a batch over the one before."""
+"""Of a batch over the largest since the last change."""
 
 _SLACK: Final = 0.5
 """What a surprise must exceed to count as a change: in standard deviations."""
 
-_CHANGE: Final = 3.5
+_CHANGE: Final = 3.0
 """The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
 
 _REMEMBERED: Final = 12
@@ -57,141 +49,33 @@ _REMEMBERED: Final = 12
 _OUTLIER: Final = 3.0
 """A surprise beyond which the noise is not learnt from it."""
 
-_LEAST_NOISE: Final = 0.02
-_FIRST_NOISE: Final = 0.1
-_NOISE_WEIGHT: Final = 0.07
-_NOISE_OF_DEVIATION: Final = 1.25
-"""The standard deviation over the mean absolute one, of a normal distribution."""
+_MOST_OVERHEAD: Final = 0.95
+"""Of the interval, what the phases around the sink say of a at most."""
 
-_DRIFT_A: Final = 0.003
-"""How much a may change from batch to batch, of the interval."""
+_TILT: Final = 0.15
+"""By how much the parts of a join's sources are changed while they cannot be told apart."""
 
-_DRIFT_B: Final = 0.03
-"""How much b may change from batch to batch, of itself."""
-
-_TINY: Final = 1e-300
-"""No variance is less, whatever rounding makes of it."""
-
-_MOST_A: Final = 0.95
-"""Of the interval. With more, no rate would leave time for records."""
+_LEAST_PART: Final = 0.05
+"""Of the time for records, what a source gets of which nothing came."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCost:
-    """What is known of a batch's time, ``a + b n``.
+class FinishedBatch:
+    """What is known of a batch that has ended.
 
     Attributes:
-        fixed_s: a, the time of a batch without records (s).
-        record_s: b, the time of one record (s); above 0.
-        fixed_variance: P_aa (s²).
-        covariance: P_ab (s²).
-        record_variance: P_bb (s²).
-        noise: sigma, the standard deviation of a batch's time over the expected time.
+        time_ms: When it ended (Unix time in ms).
+        records: Those of each source.
+        duration_ms: How long it took, planning and commit included (ms).
+        overhead_ms: How much of that was not the sink's: planning, the checkpoint (ms).
+        behind: The sources that have left records unread.
     """
 
-    fixed_s: float
-    record_s: float
-    fixed_variance: float
-    covariance: float
-    record_variance: float
-    noise: float = _FIRST_NOISE
-
-    @classmethod
-    def first(cls, records: float, time_s: float, interval_s: float) -> "BatchCost":
-        """From one batch, which says what a and b are together, and hardly what each of them is."""
-        fixed_s = min(0.2 * interval_s, time_s / 2)
-        variance = (0.3 * interval_s) ** 2
-        noise_s = _FIRST_NOISE * time_s
-        return cls(
-            fixed_s,
-            (time_s - fixed_s) / records,
-            variance,
-            -variance / records,
-            (variance + noise_s**2) / records**2,
-        )
-
-    def expected_s(self, records: float) -> float:
-        """How long a batch of so many records takes (s)."""
-        return self.fixed_s + self.record_s * records
-
-    def variance(self, records: float) -> float:
-        """Of `expected_s`, for a and b are not known exactly (s²)."""
-        cross = 2 * self.covariance * records
-        return max(self.fixed_variance + cross + self.record_variance * records**2, 0.0)
-
-    def surprise(self, records: float, time_s: float) -> float:
-        """By how many standard deviations a batch took longer than expected."""
-        expected_s = self.expected_s(records)
-        return (time_s - expected_s) / math.sqrt(
-            self.variance(records) + (self.noise * expected_s) ** 2
-        )
-
-    def drifted(self, interval_s: float) -> "BatchCost":
-        """One batch later: a and b may have changed a little."""
-        return replace(
-            self,
-            fixed_variance=self.fixed_variance + (_DRIFT_A * interval_s) ** 2,
-            record_variance=self.record_variance + (_DRIFT_B * self.record_s) ** 2,
-        )
-
-    def updated(self, records: float, time_s: float, interval_s: float) -> "BatchCost":
-        """With what one batch says."""
-        weight = max(abs(self.surprise(records, time_s)) / 2, 1.0)
-        known = self.variance(records)
-        spread = known + weight * (self.noise * self.expected_s(records)) ** 2
-        along_fixed = self.fixed_variance + self.covariance * records
-        along_record = self.covariance + self.record_variance * records
-        error_s = time_s - self.expected_s(records)
-        fixed_s = self.fixed_s + along_fixed / spread * error_s
-        record_s = self.record_s + along_record / spread * error_s
-        fixed_variance = max(self.fixed_variance - along_fixed**2 / spread, _TINY)
-        covariance = self.covariance - along_fixed * along_record / spread
-        record_variance = max(self.record_variance - along_record**2 / spread, _TINY)
-        possible_s = min(max(fixed_s, 0.0), _MOST_A * interval_s)
-        if possible_s != fixed_s:
-            record_s += covariance / fixed_variance * (possible_s - fixed_s)
-        if not record_s > 0:
-            record_s = max(time_s - possible_s, 0.05 * time_s) / records
-        return replace(
-            self,
-            fixed_s=possible_s,
-            record_s=record_s,
-            fixed_variance=fixed_variance,
-            covariance=covariance,
-            record_variance=record_variance,
-        )
-
-    def with_noise_of(self, records: float, time_s: float) -> "BatchCost":
-        """With what one batch says of the noise."""
-        expected_s = self.expected_s(records)
-        seen = _NOISE_OF_DEVIATION * abs(time_s - expected_s) / expected_s
-        return replace(
-            self, noise=max(self.noise + _NOISE_WEIGHT * (seen - self.noise), _LEAST_NOISE)
-        )
-
-    def best_records(self, interval_s: float) -> float:
-        """The largest batch that meets the first two conditions of the law; 0 where a is too much.
-
-        The target exceeds the interval by as little as lets noise not cost throughput, and by
-        nothing where there is none.
-        """
-        slack = min(max(0.15 * (self.noise - 0.03), 0.0), 0.02)
-        most = max(interval_s - self.fixed_s, 0.0) * (1 + slack) / self.record_s
-        # (1.1 i - a - b n)^2 = kappa^2 h P h' is q n^2 - 2 p n + c = 0, of which the smaller root.
-        left_s = _ALLOWED * interval_s - self.fixed_s
-        q = self.record_s**2 - KAPPA**2 * self.record_variance
-        p = left_s * self.record_s + KAPPA**2 * self.covariance
-        c = left_s**2 - KAPPA**2 * self.fixed_variance
-        if c <= 0:
-            return 0.0
-        root = p**2 - q * c
-        if root < 0 or p + math.sqrt(root) <= 0:
-            return most
-        return min(most, c / (p + math.sqrt(root)))
-
-    def forgotten(self) -> "BatchCost":
-        """After a change: a is what it was, and b may be anything."""
-        return replace(self, covariance=0.0, record_variance=(2 * self.record_s) ** 2)
+    time_ms: int
+    records: Mapping[str, int]
+    duration_ms: int
+    overhead_ms: int = 0
+    behind: Set[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -212,71 +96,103 @@ class _Sum:
         self.value, self.batches = 0.0, 0
 
 
-class LearnedRateEstimator:
-    """Learns the fixed and the marginal cost of a batch, and fills the interval.
+class LearnedBatches:
+    """Learns the costs of one query's batches, of one source or several.
 
-    An estimator belongs to one source of one query; batches are reported in the order in which they
-    end, by one thread. Batches that something else limited teach it too. ::
+    It belongs to one run of a query; batches are reported in the order in which they end, by one
+    thread. Batches that something else limited teach it too. The first batch of a run pays for
+    starting workers and for code that is not compiled yet: it teaches only how long one takes at
+    most. ::
 
-        >>> estimator = LearnedRateEstimator(batch_interval_ms=1000)
-        >>> for records in (100, 800, 1400):  # each takes 0.3 s, and 0.5 ms for each record
-        ...     rate = estimator.compute(0, records, 300 + records // 2, 0)
-        >>> round(rate, -2)
-        1400.0
+        >>> law = LearnedBatches(interval_ms=1000)
+        >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record
+        ...     law.learn(FinishedBatch(0, {"orders": count}, 300 + count // 20))
+        >>> round(law.records({"orders": 100.0})["orders"], -2)
+        14000.0
 
     Args:
-        batch_interval_ms: The time that a batch should take (ms); above 0.
-        min_rate: The smallest rate that is ever returned (records/s); above 0. Default: 100.
-        cost: What an earlier run has learnt. Default: nothing.
+        interval_ms: The time that a batch should take (ms); above 0.
+        costs: What earlier runs have learnt, by source. Default: nothing.
 
     Attributes:
+        interval_ms: It may be changed between batches.
         cost: What it knows; None before the first batch.
-        changes: How often it has seen the job change.
-
-    Raises:
-        OptionError: An argument is out of its range, or not a finite number.
+        changed_ms: When it last saw the job change (Unix time in ms); None for never.
     """
 
-    def __init__(
-        self, batch_interval_ms: int, min_rate: float = 100.0, cost: BatchCost | None = None
-    ) -> None:
-        require_number("batch_interval_ms", batch_interval_ms, above=True)
-        require_number("min_rate", min_rate, above=True)
-        self._interval_s = batch_interval_ms / 1000
-        self._min_rate = min_rate
+    def __init__(self, interval_ms: int, costs: Mapping[str, SourceCost] | None = None) -> None:
+        self.interval_ms = interval_ms
+        self.cost = BatchCost.of_sources(costs or {})
+        known = [each.changed_ms for each in (costs or {}).values() if each.changed_ms is not None]
+        self.changed_ms = max(known, default=None)
         self._sums = (_Sum(+1), _Sum(-1))
-        self._recent: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[tuple[Records, float]] = deque(maxlen=_REMEMBERED)
+        self._overheads_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._largest: dict[str, float] = {}
+        self._last: FinishedBatch | None = None
+        self._upper_bound_s: float | None = None
+        """How long a first batch took, while that is all that is known (s)."""
         self._before: BatchCost | None = None
         """The model from before a change that a single batch has made."""
-        self.cost = cost
-        self.changes = 0
+        self._turn = False
 
-    def compute(
-        self,
-        time_ms: int,
-        num_elements: int,
-        processing_delay_ms: int,
-        scheduling_delay_ms: int,
-    ) -> float | None:
-        """Take one finished batch into account; the arguments are those of `PIDRateEstimator`.
+    @property
+    def _interval_s(self) -> float:
+        return self.interval_ms / 1000
 
-        A batch that had no records or took no time changes nothing. When it ended, and how late it
-        began, say nothing of what it costs.
+    def add(self, source: str, cost: SourceCost) -> None:
+        """Begin with what an earlier run has learnt of one more source."""
+        if self.cost is None or source in self.cost.sources:
+            self.cost = self.cost or BatchCost.of_sources({source: cost})
+            self.changed_ms = cost.changed_ms if self.changed_ms is None else self.changed_ms
+            return
+        self.cost = self.cost.with_source(source, 1.0, cost.record_s)
 
-        Returns:
-            The new rate (records/s); None where the batch changed nothing.
-        """
-        if num_elements <= 0 or processing_delay_ms <= 0:
-            return None
-        records, time_s = float(num_elements), processing_delay_ms / 1000
+    def learn(self, batch: FinishedBatch) -> None:
+        """Take one finished batch into account; one without records or time teaches nothing."""
+        records = {name: float(count) for name, count in batch.records.items() if count > 0}
+        time_s = batch.duration_ms / 1000
+        if not records or time_s <= 0:
+            return
+        is_first, self._last = self._last is None, batch
+        overhead_s = min(batch.overhead_ms / 1000, _MOST_OVERHEAD * min(time_s, self._interval_s))
+        self._overheads_s.append(max(overhead_s, 0.0))
         if self.cost is None:
             self.cost = BatchCost.first(records, time_s, self._interval_s)
+            self._upper_bound_s = time_s
         else:
-            self._learn(self.cost, records, time_s)
-        most = min(self.cost.best_records(self._interval_s), _MOST_GROWTH * records)
-        return max(most / self._interval_s, self._min_rate)
+            self._learn_again(self._with_all(self.cost, records, time_s), batch, records, is_first)
+        for name, count in records.items():
+            self._largest[name] = max(self._largest.get(name, 0.0), count)
 
-    def _learn(self, cost: BatchCost, records: float, time_s: float) -> None:
+    def _learn_again(
+        self, cost: BatchCost, batch: FinishedBatch, records: Records, is_first: bool
+    ) -> None:
+        time_s, bound_s = batch.duration_ms / 1000, self._upper_bound_s
+        self._upper_bound_s = None
+        took_less = cost.surprise(records, time_s) < 0
+        if bound_s is not None and self._paid_for_starting(cost, records, time_s, bound_s):
+            self.cost = BatchCost.first(records, time_s, self._interval_s)
+        elif is_first and not took_less:
+            self.cost = cost
+        else:
+            self._learn(cost, records, time_s, batch.time_ms)
+
+    def _paid_for_starting(
+        self, cost: BatchCost, records: Records, time_s: float, bound_s: float
+    ) -> bool:
+        """Whether the second batch shows that the first took longer than its records did."""
+        is_larger = all(count >= self._largest.get(name, 0.0) for name, count in records.items())
+        return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
+
+    def _with_all(self, cost: BatchCost, records: Records, time_s: float) -> BatchCost:
+        """The model with every source that the batch has records of."""
+        for name, count in records.items():
+            if name not in cost.sources:
+                cost = cost.with_source(name, count, time_s - cost.expected_s(records))
+        return cost
+
+    def _learn(self, cost: BatchCost, records: Records, time_s: float, time_ms: int) -> None:
         before, self._before = self._before, None
         if before is not None:
             of_old, of_new = (abs(c.surprise(records, time_s)) for c in (before, cost))
@@ -289,13 +205,14 @@ class LearnedRateEstimator:
         changed = [each for each in self._sums if each.add(surprise)]
         if not changed:
             drifted = cost.drifted(self._interval_s)
-            self.cost = drifted.updated(records, time_s, self._interval_s)
+            self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
             return
-        self.changes += 1
+        self.changed_ms = time_ms
         if changed[0].batches == 1:
             self._before = cost
         self.cost = self._relearnt(cost, changed[0].batches)
         self._recent.clear()
+        self._largest.clear()
         for each in self._sums:
             each.clear()
 
@@ -303,5 +220,64 @@ class LearnedRateEstimator:
         """The model from the last batches alone, but for a."""
         cost = cost.forgotten()
         for records, time_s in list(self._recent)[-batches:]:
-            cost = cost.updated(records, time_s, self._interval_s)
+            cost = cost.updated(records, time_s, self._interval_s, self._least_s)
         return cost
+
+    @property
+    def _least_s(self) -> float:
+        """What the phases around the sink took in each of the last batches."""
+        return min(self._overheads_s)
+
+    def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
+        """The records of each source in the next batch; none of those that nothing is known of.
+
+        They are at least what the smallest rates (records/s) come to in the interval.
+        """
+        cost, last = self.cost, self._last
+        if cost is None or last is None:
+            return {}
+        parts = self._parts(cost, last)
+        direction = {
+            name: part / cost.record_s[place] for place, (name, part) in enumerate(parts.items())
+        }
+        # Where a is only believed, a longer batch would seem to confirm it.
+        least_s = cost.fixed_s / MOST_FIXED if cost.is_sure_of_fixed(self._interval_s) else 0.0
+        times = cost.most(direction, max(self._interval_s, least_s))
+        self._turn = not self._turn
+        found = {}
+        for name, each in direction.items():
+            least = least_per_s.get(name, 0.0) * self._interval_s
+            most = _MOST_GROWTH * self._largest.get(name, math.inf)
+            wanted = min(times * each, most)
+            if wanted < 2 * least and self._is_to_probe(cost, last, name, least):
+                wanted = 2 * least
+            found[name] = max(wanted, least)
+        return found
+
+    def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
+        """Whether a larger batch is to tell if it is a that takes the interval."""
+        is_known = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
+        return not is_known and last.records.get(name, 0) < 1.9 * least
+
+    def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
+        """The parts of the time for records, of 1, that the sources get; in the model's order."""
+        names, work_s = cost.sources, max(self._interval_s - cost.fixed_s, 0.01 * self._interval_s)
+        wanted = {
+            name: math.inf
+            if name in last.behind
+            else max(2 * each_s * last.records.get(name, 0) / work_s, _LEAST_PART)
+            for name, each_s in zip(names, cost.record_s, strict=True)
+        }
+        parts, left, open_ = dict[str, float](), 1.0, sorted(names, key=lambda n: wanted[n])
+        for place, name in enumerate(open_):
+            parts[name] = min(wanted[name], left / (len(open_) - place))
+            left -= parts[name]
+        total = sum(parts.values())
+        tilted = len(names) > 1 and any(cost.is_vague(name) for name in names)
+        return {
+            name: parts[name] / total * (1 + self._tilt(place) if tilted else 1)
+            for place, name in enumerate(names)
+        }
+
+    def _tilt(self, place: int) -> float:
+        return _TILT if (place % 2 == 0) is self._turn else -_TILT

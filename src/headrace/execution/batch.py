@@ -5,15 +5,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
+from headrace.execution import sinks
 from headrace.execution.rejections import Rejections
 from headrace.ledger.database import UnknownCommitError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 Reject = Callable[[DataFrame | Iterable[object], str | Column], None]
@@ -47,6 +51,7 @@ class Batch:
     sequence: int
     _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
     _reject: Reject | None = field(default=None, repr=False, compare=False)
+    _parents: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -75,6 +80,104 @@ class Batch:
         if self._open is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
         return self._open()
+
+    def once(self, connection: Connection, name: str = "") -> bool:
+        """Whether this batch is still to be written into a database; it counts as written then.
+
+        For any database that SQLAlchemy knows. The answer is True once for each batch whose
+        transaction commits, whatever ran in between: the key goes into the table
+        ``headrace_batches``, which is made if it is missing, in the connection's transaction. So
+        key and rows are durable together, or neither is. Another run of the same batch waits in
+        PostgreSQL until this transaction ends, and in SQLite until the file is free.
+
+        A child of a batch that was split counts as written if a batch that it was split off is.
+        Such a batch has failed although it was committed: the answer to the commit was lost, or the
+        handler raised after it.
+
+        >>> def handler(df, batch):
+        ...     rows = [row.asDict() for row in df.collect()]
+        ...     with engine.begin() as connection:
+        ...         if batch.once(connection):
+        ...             connection.execute(insert(orders), rows)
+
+        Args:
+            connection: with a transaction, which the caller commits.
+            name: tells several writes of one handler into one database apart, each in a
+                transaction of its own. Default: "".
+
+        Raises:
+            OptionError: the connection commits each statement by itself.
+            SQLAlchemyError: what the database raises, such as that another transaction had the
+                key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
+        """
+        return sinks.once(connection, (self.key, *self._parents), name)
+
+    def delta_options(self, name: str = "") -> dict[str, str]:
+        """Options of a write into a Delta table, by which the table has this batch once.
+
+        They are ``txnAppId``, an id of this batch's own, and ``txnVersion``, the same for all: the
+        table skips a batch that it has, and no other, in whatever order they come. Two runs at a
+        time are one write too: the later commit fails as a conflict.
+
+        >>> def handler(df, batch):
+        ...     options = batch.delta_options()
+        ...     df.write.format("delta").mode("append").options(**options).save("lake/orders")
+
+        Args:
+            name: tells several writes of one handler into one table apart: the table would skip
+                the second otherwise. Default: "".
+        """
+        return sinks.delta_options(self.key, name)
+
+    def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
+        """Append the batch's rows to an Iceberg table, unless it has them; whether it had not.
+
+        The rows and a property of the snapshot with the batch's key are one commit. The table has
+        a batch if its current snapshot or one of those before it has the key. That is looked at
+        before the write, and again in each commit, so two runs at a time are one write too. Nor is
+        a child written if a batch that it was split off is there. A snapshot that was expired is
+        not there any more: a batch that runs again after that is written again. One that was
+        rolled back does not count, and its batch is written again.
+
+        The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
+        'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
+
+        >>> def handler(df, batch):
+        ...     batch.append_iceberg(df, catalog.load_table("shop.orders"))
+
+        Args:
+            df: with the table's columns.
+            table: PyIceberg's, with its main branch; it is refreshed.
+            name: tells several writes of one handler into one table apart. Default: "".
+
+        Raises:
+            Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
+                the next run finds out.
+        """
+        return sinks.append_iceberg(df, table, (self.key, *self._parents), name)
+
+    def kafka_headers(self, *columns: str) -> Column:
+        """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.
+
+        A Kafka sink writes at least once, and this changes nothing of it: all copies of a row have
+        the same header ``headrace-record``, a JSON list of the columns' values, such as
+        ``["orders","0","1042"]``, and a reader that keeps one of each has each row once. Another
+        header, ``headrace-batch-key``, names the batch that has written the copy; a copy may have
+        another one, for a child of a batch that was split has a key of its own.
+
+        >>> def handler(df, batch):
+        ...     headers = batch.kafka_headers("topic", "partition", "offset")
+        ...     rows = df.select("value", headers.alias("headers"))
+        ...     rows.write.format("headrace-kafka").mode("append").options(**kafka).save()
+
+        Args:
+            columns: names of those that tell each row from every other, in every batch: where the
+                record was read, and what else tells apart the rows that one record became.
+
+        Raises:
+            OptionError: there are no columns.
+        """
+        return sinks.kafka_headers(self.key, columns)
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Keep records of this batch as dead letters: they cannot be processed, and it goes on.

@@ -6,11 +6,15 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final, Protocol
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -143,6 +147,10 @@ class BatchReader(RecordReader, Protocol):
     def passes_over_losses(self) -> bool:
         """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is a record at each offset that is read, as far as it is known."""
+
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
 
@@ -150,6 +158,13 @@ class BatchReader(RecordReader, Protocol):
 
         Raises:
             Exception: what ``use`` raises, or Spark because a record has left the source.
+        """
+
+    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
+        """Read these ranges once, for parts of them that are run within the ``with``.
+
+        The reader that it gives has the same parts used as this one. Where they cannot be kept, it
+        reads each part again.
         """
 
     def close(self) -> None:
@@ -169,7 +184,9 @@ class BatchReader(RecordReader, Protocol):
             BrokerError: the brokers cannot be reached.
         """
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset, whole, with why it cannot be processed.
 
         Returns:
@@ -179,12 +196,24 @@ class BatchReader(RecordReader, Protocol):
 
 @dataclass(frozen=True)
 class SparkBatchReader:
-    """Reads with Spark what a gate's batches read, with the options of the stream's reader."""
+    """Reads with Spark what a gate's batches read, with the options of the stream's reader.
+
+    Attributes:
+        spark: The session.
+        connector: Of the source.
+        options: The stream's.
+        derived: Runs what the stream derives from what it reads; None where that is written as it
+            was read.
+        kept: What was read already: parts of it are read no more.
+        is_dense: Whether it has a record at each offset.
+    """
 
     spark: SparkSession
     connector: Connector
     options: Mapping[str, str]
     derived: DerivedStream | None = None
+    kept: DataFrame | None = None
+    is_dense: bool = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -199,10 +228,30 @@ class SparkBatchReader:
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Use the ranges themselves, or what the stream derives from them."""
-        if self.derived is None:
+        if self.kept is not None:
+            use(_part_of(self.kept, [each.offsets for each in ranges]))
+        elif self.derived is None:
             use(self._read(ranges))
         else:
             self.derived.run(ranges, use)
+
+    @contextmanager
+    def held(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
+        """Persist the ranges, in memory or on disk, until the ``with`` ends.
+
+        What a stream derives is not kept: only its own plan derives it from a part.
+        """
+        kept = None if self.derived is not None else self._read(ranges)
+        if kept is None:
+            yield self
+            return
+        kept.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            records = _count(kept)
+            is_dense = records == sum(each.offsets.count for each in ranges)
+            yield self if records is None else replace(self, kept=kept, is_dense=is_dense)
+        finally:
+            kept.unpersist()
 
     def close(self) -> None:
         """End the query of derived streams."""
@@ -217,7 +266,9 @@ class SparkBatchReader:
         """Where the log begins in each of these partitions."""
         return self.connector.beginnings(self.options, ranges)
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset, whole, or None."""
         df = self._read([offset], includeHeaders="true")
         # Python has no times past the year 9999; Kafka takes any that a producer sends.
@@ -258,7 +309,31 @@ class SparkBatchReader:
         return self.spark.read.format(self.connector.format).options(**shown).load()
 
 
-def _dead_letter(row: Row, error: BaseException) -> DeadLetter:
+def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The records in these ranges."""
+    each = [
+        (F.col("topic") == r.topic)
+        & (F.col("partition") == r.partition)
+        & (F.col("offset") >= r.start)
+        & (F.col("offset") < r.until)
+        for r in ranges
+    ]
+    return df.where(reduce(or_, each))
+
+
+def _count(df: DataFrame) -> int | None:
+    """The records of what is to be persisted, which keeps it; None where it cannot be read.
+
+    A half of it may be readable even if it is not.
+    """
+    try:
+        return df.count()
+    except Exception as error:  # noqa: BLE001  (whatever Spark makes of a read that fails)
+        _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
+        return None
+
+
+def _dead_letter(row: Row, error: BaseException | ErrorReport) -> DeadLetter:
     return DeadLetter(
         topic=row.topic,
         partition=row.partition,

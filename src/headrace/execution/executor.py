@@ -15,7 +15,12 @@ from headrace.errors import HandlerExitError, LedgerError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.handler_errors import (
+    machinery_error,
+    not_the_records,
+    unreadable,
+)
+from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
@@ -44,6 +49,9 @@ class BatchExecutor:
         records: reads what the handler rejects. Default: the reader.
         turn: held while the handler runs: it is never called twice at a time. It returns whether it
             was free; None where nobody knows.
+        health: what is known of the handler; one for all who call it. Default: a new one.
+        control_wait_s: how long a backfill waits for the stream to process something, before it
+            says that a record failed alone while others passed (s). Default: 0.
         stopped: whether the query is being stopped: what the handler raises then says nothing of
             the batch.
         sleep: waits so many seconds.
@@ -58,6 +66,8 @@ class BatchExecutor:
         policy: OnFailure,
         reader: BatchReader | None,
         turn: AbstractContextManager[bool | None],
+        health: HandlerHealth | None = None,
+        control_wait_s: float = 0,
         records: RecordReader | None = None,
         stopped: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
@@ -70,6 +80,8 @@ class BatchExecutor:
         self._optional_reader = reader
         self._records = reader if records is None else records
         self._turn = turn
+        self._health = HandlerHealth() if health is None else health
+        self._control_wait_s = control_wait_s
         self._stopped = stopped
         self._sleep = sleep
 
@@ -107,18 +119,22 @@ class BatchExecutor:
         """
         with self._leases(batch) as leases:
             error = self._run_again(batch)
-            why = None if error is None else unreadable(error) or unreachable_source(error)
+            why = None if error is None else not_the_records(error)
             ended = error is not None and (why is not None or self._is_ended_by(error))
-            if error is None or ended or not self._may_isolate(batch):
+            final = batch.backfills + 1 >= self._settings.max_backfills
+            down = None if final else self._health.down
+            if error is None or ended or down is not None or not self._may_isolate(batch):
                 self._reader.close()
-                return why or error
+                return why or (error and down) or error
             try:
-                self._isolate(batch, leases, error)
+                isolated = self._isolate(batch, leases, error, self._control_wait_s, final=final)
             except LedgerError:
                 raise
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
                 return raised
-            return None
+            # What was split is resolved, and so is a record that was convicted.
+            ranges = tuple(each.offsets for each in self._ledger.batches.ranges(batch.schedule_id))
+            return error if any(part == ranges for part, _ in isolated.left) else None
 
     @property
     def _reader(self) -> BatchReader:
@@ -153,6 +169,7 @@ class BatchExecutor:
             try:
                 with transaction.watched():
                     self._handler(df, described)
+                self._health.note(df)
             except Exception as error:
                 if not self._is_done(batch, transaction, error):
                     return error
@@ -161,21 +178,37 @@ class BatchExecutor:
         self._report_rejected(batch, transaction)
         return None
 
-    def _run_again(self, batch: BatchRecord) -> Exception | None:
+    def _run_again(self, batch: BatchRecord, reader: BatchReader | None = None) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
+        reader = reader or self._reader
         planned = self._ledger.batches.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
-        reader, transaction = self._reader, self._transaction(batch, ranges)
+        transaction = self._transaction(batch, ranges)
+        raised: list[Exception] = []
 
         def handle(df: DataFrame) -> None:
-            with self._turn, transaction.watched():
-                self._handler(df, self._describe(batch, ranges, None, transaction))
+            with self._turn:
+                described = self._describe(batch, ranges, None, transaction)
+                try:
+                    with transaction.watched():
+                        self._handler(df, described)
+                except Exception as error:
+                    raised.append(error)
+                    if transaction.committed:
+                        self._health.note(df, is_dense=reader.is_dense)
+                    raise
+                self._health.note(df, is_dense=reader.is_dense)
 
         try:
             reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
             if not self._is_done(batch, transaction, error):
-                return error
+                if raised or self._is_ended_by(error):
+                    return error
+                # The handler was not called, or it had returned.
+                return not_the_records(error) or machinery_error(
+                    "The batch could not be run", error
+                )
         self._report_rejected(batch, transaction)
         return None
 
@@ -230,7 +263,17 @@ class BatchExecutor:
             sequence,
             transaction.open,
             transaction.reject,
+            self._parents(batch),
         )
+
+    def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
+        """The keys of the batches that this one was split off, the nearest first."""
+        found: list[str] = []
+        row: BatchRecord | None = batch
+        while row is not None and row.parent is not None:
+            found.append(row.parent)
+            row = self._ledger.batches.get(row.parent)
+        return tuple(found)
 
     def _is_done(
         self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
@@ -297,12 +340,12 @@ class BatchExecutor:
             # Not the handler's failure: the batch is run again when the query is started again.
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
-        unreachable = unreachable_source(error) if self._policy.skips else None
+        blameless = not_the_records(error) or self._health.down if self._policy.skips else None
         # One with a run whose outcome is unknown may be in the sink, under its own key.
-        if unreachable is None and self._policy.last == "isolate" and not batch.outcome_unknown:
+        if blameless is None and self._policy.last == "isolate" and not batch.outcome_unknown:
             self._isolate(batch, leases, error)
         else:
-            self._fail(batch, unreachable or error)
+            self._fail(batch, blameless or error)
 
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""
@@ -339,23 +382,39 @@ class BatchExecutor:
         known = batch.backfills >= enough or not batch.outcome_unknown
         return self._policy.last == "isolate" and known
 
-    def _isolate(self, batch: BatchRecord, leases: BatchLeases, error: Exception | None) -> None:
+    def _isolate(
+        self,
+        batch: BatchRecord,
+        leases: BatchLeases,
+        error: Exception | None,
+        control_wait_s: float = 0,
+        *,
+        final: bool = False,
+    ) -> Isolated[Cause]:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
-        isolator = Isolator(
-            self._ledger,
-            leases,
-            self._reader,
-            policy=self._policy,
-            run=self._run_again,
-            end=self._end,
-            stopped=self._stopped,
-            sleep=self._sleep,
-        )
+        planned = self._ledger.batches.ranges(batch.schedule_id)
         try:
-            isolated = isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+            with self._reader.held(planned) as reader:
+                isolator = Isolator(
+                    self._ledger,
+                    leases,
+                    reader,
+                    policy=self._policy,
+                    health=self._health,
+                    run=partial(self._run_again, reader=reader),
+                    end=self._end,
+                    stopped=self._stopped,
+                    sleep=self._sleep,
+                    control_wait_s=control_wait_s,
+                    final=final,
+                )
+                isolated = (
+                    isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+                )
         finally:
             self._reader.close()
         self._log_isolated(batch, isolated)
+        return isolated
 
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
         left = sum(r.count for ranges, _ in isolated.left for r in ranges)

@@ -22,6 +22,7 @@ from headrace.backfill import (
     Schedule,
     parse_schedule,
 )
+from headrace.control import AUTO
 from headrace.core.clock import wall_clock_ms
 from headrace.core.options import gate_name, interval_ms
 from headrace.core.stop import cancel_when
@@ -41,8 +42,12 @@ from headrace.execution.stream_reader import (
 from headrace.ledger import Ledger, normalize_url
 from headrace.processes import new_owner
 from headrace.source.gate_ledger import await_turn
+from headrace.source.source_options import interval_law
 
 _LOG: Final = logging.getLogger("headrace.execution")
+
+_POLL_MS: Final = 50
+"""How often the trigger fires where the interval is ``auto``: the planner knows what is due."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,9 @@ class StreamBackfill:
             state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
+        admission = self.ledger.gates.admission(self.gate)
         return state_of(self.ledger.url, self.gate).live(
-            self.ledger.rates.current(self.gate), self.interval_ms
+            admission.rate_per_s, admission.interval_ms or self.interval_ms
         )
 
 
@@ -148,6 +154,31 @@ class GatedStreamWriter(DataStreamWriter):
         return query
 
 
+def pace_options(
+    interval: str | timedelta, max_delay: str | timedelta | None, work: float | None
+) -> dict[str, str]:
+    """The options of a source that say how often its batches start.
+
+    Raises:
+        OptionError: one is not of its form.
+    """
+    pace = {"headrace.interval": AUTO}
+    if not isinstance(interval, str) or interval.strip().lower() != AUTO:
+        fixed_ms = interval_ms("The gate's interval", interval)
+        pace["headrace.interval"] = f"{fixed_ms} ms"
+    if max_delay is not None:
+        longest_ms = interval_ms("The gate's max_delay", max_delay)
+        pace["headrace.maxDelay"] = f"{longest_ms} ms"
+    if work is not None:
+        pace["headrace.work"] = str(work)
+    return pace
+
+
+def _control_wait_s(interval_ms: int) -> float:
+    """How long a backfill waits for the next batch of the stream (s): a minute at most."""
+    return min(2 * interval_ms / 1000 + 5, 60)
+
+
 class Gate:
     """The gate of one source in one query.
 
@@ -164,18 +195,37 @@ class Gate:
             belongs to the name: a job that is started again under it goes on with the rate it had.
         interval: how often a batch starts and so how long it should take, as Spark writes it
             (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. Too short, and the
-            fixed cost of a batch eats it; too long, and records wait.
+            fixed cost of a batch eats it; too long, and records wait. ``"auto"``: the shortest in
+            which enough of the time is work, from what a batch costs before its first record;
+            changed rarely, and logged with the reason.
         ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
             relative path begins at the working directory of now.
+        max_delay: with ``"auto"``, how long a record waits at most until its batch has ended, where
+            the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most half.
+        work: with ``"auto"``, the part of the time that should be work; above 0, below 1.
+            Default: 0.8.
 
     Raises:
-        OptionError: the name or the interval is not of that form.
+        OptionError: the name, the interval, the delay or the part is not of that form.
         LedgerError: the URL is not a ledger's.
     """
 
-    def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval: str | timedelta,
+        ledger: str,
+        max_delay: str | timedelta | None = None,
+        work: float | None = None,
+    ) -> None:
         self.name = gate_name("The gate's name", name)
-        self.interval_ms = interval_ms("The gate's interval", interval)
+        self._pace = pace_options(interval, max_delay, work)
+        auto = interval_law(self._pace)
+        self._is_auto = auto is not None
+        self.interval_ms = (
+            interval_ms("The gate's interval", interval) if auto is None else auto.first_ms
+        )
         self._interval = interval
         # In full, for the planner is another process.
         self._ledger_url = normalize_url(ledger)
@@ -205,7 +255,7 @@ class Gate:
             connector,
             gate=self.name,
             ledger_url=self._ledger_url,
-            interval_ms=self.interval_ms,
+            pace=self._pace,
         )
 
     def write(
@@ -270,17 +320,18 @@ class Gate:
                 StreamBackfill(
                     self.name,
                     ledger,
-                    gated.executor(owner),
+                    gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms)),
                     reader,
                     owner=owner,
                     interval_ms=self.interval_ms,
                     schedule=schedule,
                 ).follow(query)
 
+        trigger_ms = _POLL_MS if self._is_auto else self.interval_ms
         return (
             GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
             .foreachBatch(gated)
-            .trigger(processingTime=f"{self.interval_ms} milliseconds")
+            .trigger(processingTime=f"{trigger_ms} milliseconds")
             .queryName(self.name)
         )
 

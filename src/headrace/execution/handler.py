@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.backfill import OwnerSettings
+from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, LedgerError
@@ -21,6 +21,7 @@ from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
+from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
@@ -75,6 +76,7 @@ class GatedHandler:
         self._owner = new_owner()
         self._query: StreamingQuery | None = None
         self._live_turn = Turn(self._turn)
+        self._health = HandlerHealth()
         self._executor = self.executor(self._owner, self._live_turn)
         begun = ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
@@ -93,17 +95,26 @@ class GatedHandler:
         self._checkpoint = checkpoint
         self._state.follow(query)
 
-    def executor(self, owner: str, turn: Turn | None = None) -> BatchExecutor:
+    def executor(
+        self,
+        owner: str,
+        turn: Turn | None = None,
+        *,
+        control_wait_s: float = 0,
+        max_backfills: int = MAX_BACKFILLS,
+    ) -> BatchExecutor:
         """Runs batches with this handler as an owner; no two of them at a time."""
         return BatchExecutor(
             self._ledger,
             self._handle,
-            OwnerSettings(owner, self._lease_ms),
+            OwnerSettings(owner, self._lease_ms, max_backfills),
             policy=self._policy,
             reader=self._reader,
             records=self._records,
             stopped=self._stopped,
             turn=turn or Turn(self._turn),
+            health=self._health,
+            control_wait_s=control_wait_s,
             sleep=self._sleep,
         )
 

@@ -1,12 +1,14 @@
 """What an exception of a handler says: the source is at fault, the query is stopped, or neither."""
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from headrace import errors
 from headrace.errors import (
@@ -15,6 +17,9 @@ from headrace.errors import (
     DataLossError,
     HandlerExitError,
     HeadraceError,
+    LedgerError,
+    MachineryError,
+    NotProcessedError,
     RejectionError,
     SourceError,
 )
@@ -74,6 +79,9 @@ _WHILE_READING: Final = re.compile(
     rf"^(?:{re.escape(HeadraceError.__module__)}\.(\w+): )?(.+)\n{re.escape(READ)}$", re.MULTILINE
 )
 
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_FULL_IN_TEXT: Final = re.compile(r"No space left on device|Disk quota exceeded")
+
 
 def unreadable(error: BaseException) -> HeadraceError | None:
     """Why the source could not be read, in one sentence, if that is what was raised.
@@ -117,6 +125,50 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
                 kind = getattr(errors, found[1] or "", SourceError)
                 return cast(HeadraceError, kind(found[2]))
     return None
+
+
+def not_the_records(error: BaseException) -> HeadraceError | None:
+    """Why a handler's exception says nothing of its records; None where it may.
+
+    The source could not be read, a disk is full, the ledger failed, or the JVM is gone.
+    """
+    if isinstance(error, NotProcessedError):
+        return error
+    found = unreadable(error) or unreachable_source(error)
+    if found is not None:
+        return found
+    for each in _with_causes(error):
+        what = _broken_machinery(each)
+        if what is not None:
+            return machinery_error(what, each)
+    return None
+
+
+def machinery_error(what: str, cause: BaseException) -> MachineryError:
+    """That a batch could not be run, in one sentence, with the exception that says why."""
+    first_line = _text(cause).strip().partition("\n")[0]
+    error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
+    error.__cause__ = cause
+    return error
+
+
+def _broken_machinery(error: BaseException) -> str | None:
+    """What failed, if an exception is the machinery's, whoever has raised it."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "A disk is full"
+    if isinstance(error, LedgerError) and _is_the_databases(error):
+        return "The ledger failed while the batch ran"
+    if isinstance(error, Py4JNetworkError):
+        return "Spark's JVM does not answer"
+    spark_says = _text(error) if isinstance(error, Py4JError | PySparkException) else ""
+    return "A disk is full" if _FULL_IN_TEXT.search(spark_says) else None
+
+
+def _is_the_databases(error: LedgerError) -> bool:
+    """Whether the database failed: neither a handler's misuse of it, nor a row that it refused."""
+    causes = [each for each in _with_causes(error) if isinstance(each, SQLAlchemyError)]
+    refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
+    return bool(causes) and not refused
 
 
 def _text(error: BaseException) -> str:

@@ -3,14 +3,25 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from headrace.backfill.splitting import split_batch
-from headrace.control.isolation import Isolated, Isolation, Ranges, halves
+from headrace.control.isolation import (
+    AwaitControl,
+    Cut,
+    Isolated,
+    Isolation,
+    Ranges,
+    Run,
+    Step,
+)
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.handler_errors import not_the_records, unreadable
+from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.processes import is_gone
@@ -29,20 +40,24 @@ class Isolator:
     """Halves a batch until what cannot be processed stands alone.
 
     Whatever becomes of a child is in the ledger before the next one is run, so that after a crash
-    the same batch goes on where it was left. A record that cannot be processed becomes a dead
-    letter; what the budget leaves is ``failed``, and so backfilled. So is all that is left when the
-    source cannot be reached for a child: that says nothing of the child's records.
+    the same batch goes on where it was left. A record becomes a dead letter when it has failed
+    alone again and again while others passed; what is not proved or not run is ``failed``, and so
+    backfilled. So is all that is left when a child could not be run, or nothing passes any more:
+    that says nothing of the child's records.
 
     Args:
         ledger: of the batch.
         leases: keep the batch, and its children, for their owner.
         reader: reads the children.
         policy: how much this may take, and which topic receives the dead letters.
+        health: what the handler processes meanwhile, for this batch and for others.
         run: runs the handler on a child; returns why it failed.
         end: describes what a run raised if the query ends with it, and it says nothing of the
             records; None for anything else.
         stopped: whether the query is being stopped.
         sleep: waits so many seconds.
+        control_wait_s: how long to wait for a run of another batch that passes (s).
+        final: whether a batch of one record has been tried as often as it may be.
     """
 
     def __init__(
@@ -52,26 +67,38 @@ class Isolator:
         reader: BatchReader,
         *,
         policy: OnFailure,
+        health: HandlerHealth,
         run: Callable[[BatchRecord], Exception | None],
         end: Callable[[Exception], ErrorReport | None],
         stopped: Callable[[], bool],
         sleep: Callable[[float], None],
+        control_wait_s: float = 0,
+        final: bool = False,
     ) -> None:
         self._ledger = ledger
         self._leases = leases
         self._owner = leases.owner
         self._reader = reader
+        self._health = health
         self._run = run
-        self._budget = policy.budget
         self._letters = reader.dead_letter_topic(policy.topic)
         self._end = end
         self._stopped = stopped
         self._sleep = sleep
+        self._control_wait_s = control_wait_s
+        self._isolation: Callable[..., Isolation[Cause]] = partial(
+            Isolation, policy.budget, can_wait=control_wait_s > 0, final=final
+        )
         self._rows: dict[Ranges, BatchRecord] = {}
         self._parents: list[BatchRecord] = []
+        self._has_run: set[str] = set()
+        self._root: Ranges | None = None
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
+
+        A batch of one record that is left stays as it is where it is ``backfilling``: the caller
+        writes its outcome.
 
         Raises:
             LedgerError: the batch is not this owner's any more.
@@ -80,8 +107,10 @@ class Isolator:
         """
         ranges = self._ranges(batch)
         self._rows[ranges] = batch
-        isolation: Isolation[Cause] = Isolation(self._budget)
-        self._failed(isolation, ranges, error)
+        self._root = ranges
+        self._has_run.add(batch.schedule_id)
+        isolation = self._isolation()
+        isolation.begin(ranges, error)
         return self._run_all(isolation)
 
     def resume(self, batch: BatchRecord) -> Isolated[Cause]:
@@ -90,52 +119,80 @@ class Isolator:
         It raises what `isolate` does.
         """
         not_run = [(self._ranges(row), row.error or _NOT_RUN) for row in self._open(batch)]
-        return self._run_all(Isolation(self._budget, not_run))
+        return self._run_all(self._isolation(not_run))
 
     def _run_all(self, isolation: Isolation[Cause]) -> Isolated[Cause]:
         began = time.monotonic()
-        while (part := isolation.next_child(round((time.monotonic() - began) * 1000))) is not None:
-            row = self._rows[part]
-            error = self._run(row)
-            if error is None:
-                self._succeed(row)
-            elif (end := self._end(error)) is not None:
-                self._abandon(end, running=row)
-                raise error
-            elif (unread := unreadable(error)) is not None:
-                self._leave_unread(row, unread)
-                isolation.leave(part, unread)
-            elif (unreachable := unreachable_source(error)) is not None:
-                isolation.defer(part, unreachable)
-            elif row.outcome_unknown:
-                # It may be in the sink, under its own key.
-                self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
-                isolation.leave(part, error)
-            else:
-                self._failed(isolation, part, error)
-        for part, why in isolation.result.left:
-            self._ledger.batches.fail(self._rows[part].schedule_id, why, owner=self._owner)
+        with self._health:
+            while (step := self._next_step(isolation, began)) is not None:
+                match step:
+                    case Run(part):
+                        self._run_part(isolation, part)
+                    case Cut(part, children):
+                        self._split(self._rows[part], children)
+                    case AwaitControl():
+                        self._await_control(isolation)
+        return self._resolve(isolation.result)
+
+    def _next_step(self, isolation: Isolation[Cause], began_s: float) -> Step | None:
+        elapsed_ms = round((time.monotonic() - began_s) * 1000)
+        return isolation.next_step(elapsed_ms, self._health.passes)
+
+    def _await_control(self, isolation: Isolation[Cause]) -> None:
+        if not self._health.await_pass(self._control_wait_s, self._sleep, self._stopped):
+            isolation.give_up_waiting()
+
+    def _run_part(self, isolation: Isolation[Cause], part: Ranges) -> None:
+        row = self._counted(self._rows[part])
+        error = self._run(row)
+        if error is None:
+            self._succeed(row)
+            isolation.record(part, None)
+        elif (end := self._end(error)) is not None:
+            self._abandon(end, running=row)
+            raise error
+        elif (unread := unreadable(error)) is not None:
+            self._leave_unread(row, unread)
+            isolation.leave(part, unread)
+        elif (blameless := not_the_records(error)) is not None:
+            isolation.defer(part, blameless)
+        elif row.outcome_unknown and part != self._root:
+            # It may be in the sink, under its own key.
+            isolation.leave(part, error)
+        else:
+            isolation.record(part, error)
+
+    def _counted(self, row: BatchRecord) -> BatchRecord:
+        """A row that is about to be run, with one attempt more where it was run before."""
+        key = row.schedule_id
+        again = key in self._has_run and row.status is Status.IN_PROGRESS
+        self._has_run.add(key)
+        if not (again and self._ledger.batches.retry(key, self._owner, self._leases.lease_ms)):
+            return row
+        counted = replace(row, attempts=row.attempts + 1)
+        self._rows[self._ranges(row)] = counted
+        return counted
+
+    def _resolve(self, result: Isolated[Cause]) -> Isolated[Cause]:
+        """Keep who is convicted, and leave the others to a backfill."""
+        down = None if result.down is None else self._health.stopped_by(result.down)
+        for each, why in list(result.alone):
+            if not self._keep_dead_letter(self._rows[(each,)], why):
+                result.alone.remove((each, why))
+                result.left.append(((each,), why))
+        for part, why in result.left:
+            key = self._rows[part].schedule_id
+            self._ledger.batches.fail(key, down or why, owner=self._owner)
         for parent in reversed(self._parents):
             self._succeed(parent)
         if self._letters is not None:
             self._letters.flush()
-        return isolation.result
-
-    def _failed(self, isolation: Isolation[Cause], part: Ranges, error: Exception) -> None:
-        first, second = halves(part)
-        if second:
-            isolation.record(part, error)
-            self._split(self._rows[part], [first, second])
-        elif self._keep_dead_letter(self._rows[part], error):
-            isolation.record(part, error)
-        else:
-            isolation.leave(part, error)
+        return result
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
         """Leave a child that cannot be read to a backfill, or stop at it."""
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
         if row.kind is Kind.BACKFILL or goes_on:
-            self._ledger.batches.fail(row.schedule_id, why, owner=self._owner)
             return
         self._abandon(self._end(why) or ErrorReport.of(why))
         raise why from None
@@ -204,15 +261,14 @@ class Isolator:
             if child.status is Status.IN_PROGRESS:
                 yield from self._open(child)
 
-    def _keep_dead_letter(self, row: BatchRecord, error: Exception) -> bool:
+    def _keep_dead_letter(self, row: BatchRecord, why: Cause) -> bool:
         """Keep the one record that cannot be processed; False where it is failed instead."""
         (planned,) = self._ledger.batches.ranges(row.schedule_id)
         offset = planned.offsets
         try:
-            letter = self._reader.dead_letter(planned, error)
+            letter = self._reader.dead_letter(planned, why)
         except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
             _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
-            self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
             return False
         if letter is None:
             self._succeed(row)  # There is nothing at this offset.

@@ -5,7 +5,7 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -27,8 +27,10 @@ from headrace.control import (
     BatchProgress,
     BatchStats,
     EstimatorSettings,
-    PIDRateEstimator,
-    RateEstimator,
+    FinishedBatch,
+    LearntRate,
+    QueryRates,
+    SourceCost,
     batch_stats,
 )
 from headrace.core.stop import cancel_when
@@ -128,12 +130,12 @@ UNREAD_BATCHES: Final = 3
 
 @dataclass(slots=True)
 class _GateRun:
-    """One gate in one run of a query; without an estimator where its settings are unreadable."""
+    """One gate in one run of a query; it learns nothing where its settings are unreadable."""
 
     ledger: Ledger
     checkpoint_id: str
     interval_ms: int
-    estimator: RateEstimator | None
+    learns: bool
     previous: BatchProgress | None = None
     """The batch before; None where its time says nothing of the job."""
     aside_ms: int = 0
@@ -144,9 +146,10 @@ class _GateRun:
 
 
 class GateListener(JsonStreamingQueryListener):
-    """Feeds the estimators. Sources are distinguished by the gate's name in their own offsets.
+    """Feeds the rate laws. Sources are distinguished by the gate's name in their own offsets.
 
-    Each run of a query has estimators of its own; the rate that they begin from is the ledger's.
+    Each run of a query has laws of its own; the rate that they begin from, and what is known of a
+    batch's cost, are the ledger's.
     What cannot be processed is logged, for an exception would only vanish in Spark's own log: the
     planner keeps the last rate then.
 
@@ -170,6 +173,7 @@ class GateListener(JsonStreamingQueryListener):
         self._new_worker = new_worker
         self._workers: dict[tuple[str, str], Worker] = {}
         self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
+        self._rates: dict[UUID, QueryRates] = {}
         self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -180,7 +184,7 @@ class GateListener(JsonStreamingQueryListener):
         """No batch ran; nothing is learnt."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch ended: resolve its rows, feed the estimators, publish their rates."""
+        """A batch ended: resolve its rows, feed the laws, publish their rates."""
         run = event.progress.runId
         reports = [(report, self._watch(run, report)) for report in _reports(event.progress)]
         known = [(report, watched) for report, watched in reports if watched is not None]
@@ -192,8 +196,13 @@ class GateListener(JsonStreamingQueryListener):
         ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
-        for report, watched in known:
-            self._do(watched, report.gate, partial(_process, watched, report, ended))
+        lessons = [_lesson(watched, report, ended) for report, watched in known]
+        learnt = _learn(self._rates.get(run), lessons)
+        for lesson in lessons:
+            if (new := learnt.get(lesson.report.gate)) and new.interval is not None:
+                lesson.watched.interval_ms = new.interval.interval_ms
+            gate = lesson.report.gate
+            self._do(lesson.watched, gate, partial(_process, lesson, learnt.get(gate)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -206,6 +215,7 @@ class GateListener(JsonStreamingQueryListener):
             if event.exception is not None and watched is not None:
                 # Behind its reports, for the last one may say that the batch went through.
                 self._do(watched, gate, partial(self._fail, watched, gate, event))
+        self._rates.pop(event.runId, None)
         if self._newest_run.get(event.id) == event.runId:
             del self._newest_run[event.id]
 
@@ -272,13 +282,25 @@ class GateListener(JsonStreamingQueryListener):
                 gate,
             )
             return None
+        watched = _GateRun(ledger, checkpoint_id, declared.interval_ms, learns=True)
         try:
             settings = EstimatorSettings.from_text(declared.estimator)
-            estimator = settings.create(declared.interval_ms)
         except OptionError as error:
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
-            return _GateRun(ledger, checkpoint_id, declared.interval_ms, None)
-        return _GateRun(ledger, checkpoint_id, declared.interval_ms, estimator)
+            watched.learns = False
+            return watched
+        rates = self._rates.setdefault(run, QueryRates())
+        rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
+        return watched
+
+
+def _known_cost(gate: str, text: str | None) -> SourceCost | None:
+    """What earlier runs have learnt of a batch's cost."""
+    try:
+        return None if text is None else SourceCost.from_text(text)
+    except OptionError as error:
+        _LOG.warning("The gate %r learns the cost of a batch anew: %s", gate, error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -312,61 +334,109 @@ def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
             duration_ms=progress.durationMs["triggerExecution"],
             records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
             left_over=_left_over(end, _offset(source.latestOffset)),
+            overhead_ms=_overhead_ms(progress.durationMs),
         )
         yield _Report(end.gate, end.checkpoint_id, batch, progress.batchId, times)
 
 
-def _process(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
-    state = state_of(watched.ledger.url, report.gate)
-    try:
-        with cancel_when(state.is_stopped, "the query was stopped"):
-            _on_batch(watched, report, ended)
-    except HeadraceError as error:
-        _LOG.warning(_NOT_PROCESSED, error)
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """What one gate's part of a batch says.
+
+    Attributes:
+        present: The batch's times and records.
+        stats: The same for the laws, by the clock of what was taught.
+        teaches: Whether it says anything of the job.
+        is_unread: Whether the batch went through, and no record of it was read.
+    """
+
+    watched: _GateRun
+    report: _Report
+    present: BatchProgress
+    stats: BatchStats
+    teaches: bool
+    is_unread: bool
 
 
-def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
+def _lesson(watched: _GateRun, report: _Report, ended: BatchEnd) -> _Lesson:
     present = replace(report.progress, waited_ms=ended.waited_ms)
     teaches = ended.went_through and (present.records > 0 or not report.batch)
     previous, watched.previous = watched.previous, present if teaches else None
     watched.aside_ms += present.waited_ms if teaches else present.duration_ms
+    stats = batch_stats(previous, present, watched.interval_ms)
+    stats = stats._replace(time_ms=stats.time_ms - watched.aside_ms)
+    is_unread = ended.went_through and not present.records
+    return _Lesson(watched, report, present, stats, teaches, is_unread)
+
+
+def _learn(rates: QueryRates | None, lessons: list[_Lesson]) -> dict[str, LearntRate]:
+    """What a batch teaches, by gate: nothing where a part of it says nothing of the job."""
+    parts = [lesson for lesson in lessons if lesson.report.batch and lesson.watched.learns]
+    if rates is None or not parts or not all(lesson.teaches for lesson in lessons):
+        return {}
+    newest = parts[0].present
+    batch = FinishedBatch(
+        newest.end_ms,
+        {lesson.report.gate: lesson.present.records for lesson in parts},
+        newest.own_ms,
+        newest.overhead_ms,
+        {lesson.report.gate for lesson in parts if lesson.present.left_over > 0},
+    )
+    return rates.finished(batch, {lesson.report.gate: lesson.stats for lesson in parts})
+
+
+def _process(lesson: _Lesson, learnt: LearntRate | None) -> None:
+    report, watched = lesson.report, lesson.watched
     if not report.batch:
         return
-    _warn_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
-    sample = None
-    if watched.estimator is not None:
-        # Where nothing is learnt it is published too, for the planner waits for the report.
-        stats = batch_stats(previous, present, watched.interval_ms)
-        estimator = watched.estimator if teaches else None
-        sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
-    watched.ledger.rates.report(report.batch, report.query_batch_id, present.start_ms, sample)
+    _warn_of_unread(watched, report.gate, is_unread=lesson.is_unread)
+    state = state_of(watched.ledger.url, report.gate)
+    try:
+        with cancel_when(state.is_stopped, "the query was stopped"):
+            _publish(lesson, learnt)
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
 
 
-def _sample(
-    report: _Report, stats: BatchStats, estimator: RateEstimator | None, time_ms: int
-) -> RateSample:
-    """What was measured; without an estimator, nothing is taught and the rate stays what it is."""
-    rate = processing_rate = None
-    if estimator is not None:
-        rate = estimator.compute(
-            time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
-        )
-        if stats.processing_delay_ms > 0:
-            processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
-    terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
+def _publish(lesson: _Lesson, learnt: LearntRate | None) -> None:
+    """Write down what was learnt; where it is nothing too, for the planner waits for the report."""
+    report, watched = lesson.report, lesson.watched
+    interval = learnt.interval if learnt is not None else None
+    cost = learnt.cost if learnt is not None else None
+    watched.ledger.rates.report(
+        report.batch,
+        report.query_batch_id,
+        lesson.present.start_ms,
+        _sample(lesson, learnt) if watched.learns else None,
+        batch_cost=None if cost is None else cost.to_text(),
+        interval_ms=None if interval is None else interval.interval_ms,
+    )
+    if interval is not None:
+        _LOG.info("The gate %r has another interval: %s.", report.gate, interval.why)
+    if learnt is not None and learnt.too_short is not None:
+        _LOG.warning("The gate %r: %s", report.gate, learnt.too_short)
+
+
+def _sample(lesson: _Lesson, learnt: LearntRate | None) -> RateSample:
+    """What was measured; where nothing was learnt, the rate stays what it is."""
+    present, stats, processing_rate = lesson.present, lesson.stats, None
+    if learnt is not None and stats.processing_delay_ms > 0:
+        processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
+    known = learnt or LearntRate()
     return RateSample(
-        gate=report.gate,
-        time_ms=stats.time_ms,
-        rate_per_s=rate,
+        gate=lesson.report.gate,
+        time_ms=present.end_ms,
+        rate_per_s=known.rate_per_s,
         records=stats.num_elements,
         processing_delay_ms=stats.processing_delay_ms,
         scheduling_delay_ms=stats.scheduling_delay_ms,
         processing_rate_per_s=processing_rate,
-        proportional=terms.proportional if terms else None,
-        integral=terms.integral if terms else None,
-        derivative=terms.derivative if terms else None,
-        query_batch_id=report.query_batch_id,
-        schedule_id=report.batch,
+        proportional=known.terms.proportional if known.terms else None,
+        integral=known.terms.integral if known.terms else None,
+        derivative=known.terms.derivative if known.terms else None,
+        other_per_s=known.other_per_s,
+        query_batch_id=lesson.report.query_batch_id,
+        schedule_id=lesson.report.batch,
     )
 
 
@@ -398,6 +468,12 @@ def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
     return sum(
         max(offset - end.positions.get(tp, offset), 0) for tp, offset in latest.positions.items()
     )
+
+
+def _overhead_ms(phases: Mapping[str, int]) -> int:
+    """How long a batch's trigger did other things than to give it to the sink (ms)."""
+    whole_ms = phases["triggerExecution"]
+    return max(whole_ms - phases.get("addBatch", whole_ms), 0)
 
 
 def _epoch_ms(timestamp: str) -> int:

@@ -163,7 +163,7 @@ class GatedStreamReader(DataStreamReader):
         *,
         gate: str,
         ledger_url: str,
-        interval_ms: int,
+        pace: Mapping[str, str],
     ) -> None:
         super().__init__(spark)
         self._connector = connector
@@ -172,7 +172,7 @@ class GatedStreamReader(DataStreamReader):
         self._of_gate = {
             "headrace.gate": gate,
             "headrace.ledger": ledger_url,
-            "headrace.interval": f"{interval_ms} ms",
+            **pace,
         }
         self._raw: dict[str, str] = {}
         super().format(connector.format)

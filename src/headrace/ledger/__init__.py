@@ -8,6 +8,7 @@ from headrace.core.clock import WallClock
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headrace.ledger.gates import GateClaim, GateQuery
+from headrace.ledger.isolating import IsolationProgress
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.outages import Timeouts
 from headrace.ledger.proof import extended, lost_records, verify
@@ -53,6 +54,7 @@ __all__ = [
     "GateClaim",
     "GateQuery",
     "GateRecord",
+    "IsolationProgress",
     "Kind",
     "Ledger",
     "Loss",

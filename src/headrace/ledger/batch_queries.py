@@ -32,8 +32,8 @@ from headrace.ledger.batch_rows import (
     together,
 )
 from headrace.ledger.gates import GATES
+from headrace.ledger.isolating import IsolationQueries
 from headrace.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange, Unresolved
-from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, control, dead_letter, failure, gate, has_run_out
 from headrace.ledger.transitions import Kind, Status
 
@@ -118,7 +118,7 @@ _WAITING_LETTERS: Final = (
 )
 
 
-class BatchQueries(Store):
+class BatchQueries(IsolationQueries):
     """What a ledger answers of its batches."""
 
     def get(self, schedule_id: str) -> BatchRecord | None:

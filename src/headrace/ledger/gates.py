@@ -41,6 +41,8 @@ class GateClaim:
     interval_ms: int
     source: str
     estimator: str
+    keeps_interval: bool = False
+    """Whether an interval that is there already stays, as one that is ``auto`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,14 @@ class GateQuery:
 
 GATES: Final = select(
     *gate.c[
-        "name", "interval_ms", "source", "estimator", "created_ms", "rate_per_s", "rate_time_ms"
+        "name",
+        "interval_ms",
+        "source",
+        "estimator",
+        "created_ms",
+        "rate_per_s",
+        "rate_time_ms",
+        "batch_cost",
     ]
 ).order_by(gate.c.name)
 
@@ -123,6 +132,7 @@ _BEGUN_AND_QUERY: Final = (
 
 _ADMISSION: Final = select(
     gate.c.rate_per_s,
+    gate.c.interval_ms,
     case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
     gate.c.throttled_by,
     gate.c.throttle_level,
@@ -198,12 +208,11 @@ class GateStore(Store):
         Returns:
             None if the gate is the query's now; else the query that has it, and nothing is changed.
         """
-        described = {
-            "interval_ms": claim.interval_ms,
-            "source": claim.source,
-            "estimator": claim.estimator,
-        }
-        new = {"name": claim.gate, "created_ms": self._clock(), **described}
+        described: dict[str, Any] = {"source": claim.source, "estimator": claim.estimator}
+        interval = {"interval_ms": claim.interval_ms}
+        new = {"name": claim.gate, "created_ms": self._clock(), **described, **interval}
+        if not claim.keeps_interval:
+            described |= interval
         declared = self._database.insert(gate).values(new).on_conflict_do_nothing()
         statement = _CLAIM.values(
             **described,
@@ -270,8 +279,9 @@ class GateStore(Store):
         if not found:
             return Admission(None, None)
         throttle: list[Any]
-        rate_per_s, *throttle = found[0]
-        return Admission(rate_per_s, None if throttle[0] is None else RateLimit(*throttle))
+        rate_per_s, interval_ms, *throttle = tuple(found[0])
+        limit = None if throttle[0] is None else RateLimit(*throttle)
+        return Admission(rate_per_s, limit, interval_ms)
 
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str

@@ -5,8 +5,10 @@ from dataclasses import asdict
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Double,
+    Text,
     bindparam,
     case,
     cast,
@@ -36,6 +38,10 @@ SET_RATE: Final = (
             (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
         ),
         reported=bindparam("batch"),
+        batch_cost=func.coalesce(bindparam("new_cost", type_=Text), gate.c.batch_cost),
+        interval_ms=func.coalesce(
+            bindparam("new_interval_ms", type_=BigInteger), gate.c.interval_ms
+        ),
     )
 )
 
@@ -81,7 +87,14 @@ class RateStore(Store):
         return schedule_id
 
     def report(
-        self, schedule_id: str, query_batch_id: int, start_time_ms: int, sample: RateSample | None
+        self,
+        schedule_id: str,
+        query_batch_id: int,
+        start_time_ms: int,
+        sample: RateSample | None,
+        *,
+        batch_cost: str | None = None,
+        interval_ms: int | None = None,
     ) -> None:
         """Take in what the engine reports of a batch that it has done with, in one transaction.
 
@@ -95,6 +108,8 @@ class RateStore(Store):
             sample: What was learnt from it: its new rate is put in force, unless it is None; and
                 a batch that it names gets its number of records, if any were read. A sample is
                 kept once: the same one again changes nothing.
+            batch_cost: What is known of a batch's cost from now on, with a sample; None: no news.
+            interval_ms: The gate's interval from now on, with a sample; None to leave it.
 
         Raises:
             LedgerError: The rate is not a positive number, or the gate is not declared.
@@ -112,19 +127,27 @@ class RateStore(Store):
 
         def report(connection: Connection) -> None:
             if sample is not None:
-                self._publish(connection, sample)
+                self._publish(connection, sample, batch_cost, interval_ms)
             connection.execute(transitions.ATTACH, attached | self._leased(None))
             connection.execute(transitions.SUCCEED, ended)
 
         self._database.write(report)
 
-    def _publish(self, connection: Connection, sample: RateSample) -> None:
+    def _publish(
+        self,
+        connection: Connection,
+        sample: RateSample,
+        batch_cost: str | None,
+        interval_ms: int | None,
+    ) -> None:
         # First, for it makes whoever publishes for this gate wait for the one before.
         in_force = {
             "gate": sample.gate,
             "new_rate": sample.rate_per_s,
             "new_time_ms": sample.time_ms,
             "batch": sample.schedule_id,
+            "new_cost": batch_cost,
+            "new_interval_ms": interval_ms,
         }
         connection.execute(SET_RATE, in_force)
         self._insert_under(sample.gate, connection, KEEP_SAMPLE, asdict(sample))

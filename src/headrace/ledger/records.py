@@ -308,6 +308,8 @@ class GateRecord:
     """The rate learnt last; None while there is none."""
     rate_time_ms: int | None
     """When that rate was learnt."""
+    batch_cost: str | None = None
+    """What is known of a batch's cost (`SourceCost`), as text; None while nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +320,8 @@ class Admission:
     """The rate learnt last; None while there is none."""
     rate_limit: RateLimit | None
     """What a stage after it leaves of its rate; None while it is not throttled."""
+    interval_ms: int | None = None
+    """The interval in force; None for a gate that is not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +343,8 @@ class RateSample:
     query_batch_id: int | None = None
     schedule_id: str | None = None
     """The batch it was measured on, whose number of records is written with it."""
+    other_per_s: float | None = None
+    """The rate that the law in the shadow would have given; None where it gave none."""
 
 
 @dataclass(frozen=True, slots=True)

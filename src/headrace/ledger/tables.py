@@ -64,6 +64,8 @@ gate: Final = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
+    # What is known of a batch's cost, as the learned law writes it.
+    Column("batch_cost", Text),
     # The batch that its newest rate sample was learnt from.
     Column("reported", Text),
     # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
@@ -110,6 +112,8 @@ rate: Final = Table(
     Column("proportional", Double),
     Column("integral", Double),
     Column("derivative", Double),
+    # What the law in the shadow would say.
+    Column("other_per_s", Double),
     Column("query_batch_id", BigInteger),
     # No foreign key: a sample outlives its batch or goes before it when history is pruned.
     Column("schedule_id", Text),

@@ -204,7 +204,9 @@ class SimulatedStage:
         if self.initial_rate_per_s is not None:
             name = "initial_rate_per_s" + of
             require_number(name, self.initial_rate_per_s, "records/s", above=True)
-        self.estimator.create(self.interval_ms)
+        self.estimator.pid(self.interval_ms)
+        if self.estimator.auto is not None:
+            raise OptionError(f"auto{of} is set; a simulated interval is fixed, so leave it out.")
         if self.after and (self.load is not None or self.backlog):
             raise OptionError(
                 f"Stage {self.name!r} has a load or a backlog and reads {', '.join(self.after)};"
@@ -268,6 +270,11 @@ class Scenario:
         object.__setattr__(self, "order", tuple(self._sorted()))
         for disturbance in self.disturbances:
             self._refuse_if_misplaced(disturbance)
+
+    @property
+    def laws(self) -> list[str]:
+        """The laws that the stages learn their rates by."""
+        return sorted({stage.estimator.name for stage in self.stages})
 
     def _sorted(self) -> Iterator[str]:
         names = {stage.name for stage in self.stages}

@@ -1,27 +1,37 @@
-"""A gate in simulated time: estimator, timing and planner, which are the control code itself."""
+"""A gate in simulated time: rate law, timing and planner, which are the control code itself."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from headrace.control import (
     BatchLimits,
     BatchProgress,
+    EstimatorSettings,
+    FinishedBatch,
     Plan,
-    RateEstimator,
+    QueryRates,
     RateLimit,
     batch_stats,
     plan,
 )
 from headrace.core.ranges import TopicPartition
 
+_GATE: Final = "gate"
+"""Its name for the law: it is alone in its query."""
+
 
 class SimulatedGate:
-    """What a gate knows between two batches: its positions, its rate and its estimator."""
+    """What a gate knows between two batches: its positions, its rate and what it has learnt."""
 
     def __init__(
-        self, estimator: RateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
+        self,
+        settings: EstimatorSettings,
+        limits: BatchLimits,
+        partitions: Sequence[TopicPartition],
     ) -> None:
         self.interval_ms = round(limits.seconds_per_batch * 1000)
-        self._estimator = estimator
+        self._rates = QueryRates()
+        self._rates.add(_GATE, settings, self.interval_ms)
         self._limits = limits
         self._positions = dict.fromkeys(partitions, 0)
         self._rate: float | None = None
@@ -40,7 +50,14 @@ class SimulatedGate:
 
     def end(self, planned: Plan, progress: BatchProgress) -> None:
         """Take note of a batch that has ended: it is read, and something is learnt from it."""
-        answer = self._estimator.compute(*batch_stats(self._previous, progress, self.interval_ms))
+        stats = batch_stats(self._previous, progress, self.interval_ms)
+        batch = FinishedBatch(
+            progress.end_ms,
+            {_GATE: progress.records},
+            progress.own_ms,
+            behind={_GATE} if progress.left_over else frozenset(),
+        )
+        answer = self._rates.finished(batch, {_GATE: stats})[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer
         self._positions, self._previous = planned.until, progress
 

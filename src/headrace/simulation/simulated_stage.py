@@ -151,7 +151,7 @@ class RunningStage:
         self.queued = SimulatedQueue(stage, [d for d in disturbances if isinstance(d, Spike)])
         initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
         self._gate = SimulatedGate(
-            stage.estimator.create(stage.interval_ms),
+            stage.estimator,
             BatchLimits(stage.interval_ms / 1000, initial_rate=initial_per_s),
             self.queued.partitions,
         )

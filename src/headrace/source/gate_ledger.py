@@ -90,6 +90,7 @@ class GateLedger:
         self._driver = os.getppid()
         self._ledger = open_ledger(ledger_url, timeouts=timeouts)
         self._owner = new_owner()
+        self._interval_ms = gate.interval_ms
         self._held: ClaimedGate | None = None
         self._begun: str | None = None
         self._begun_before: str | None = None
@@ -111,6 +112,7 @@ class GateLedger:
             interval_ms=gate.interval_ms,
             source=gate.source,
             estimator=gate.estimator.to_text(),
+            keeps_interval=gate.estimator.auto is not None,
         )
         with self._while_the_driver_lives():
             self._held = ClaimedGate(self._ledger, claim, self._wait_for_the_gate)
@@ -130,7 +132,9 @@ class GateLedger:
         """
         with self._while_the_driver_lives():
             self._await_report()
-            return self._ledger.gates.admission(self._gate.name)
+            admission = self._ledger.gates.admission(self._gate.name)
+        self._interval_ms = admission.interval_ms or self._interval_ms
+        return admission
 
     def _await_report(self) -> None:
         if self._begun is None:
@@ -138,7 +142,7 @@ class GateLedger:
         newest = self._ledger.rates.last_reported(self._gate.name)
         # Where nobody listens (no headrace.register), waiting for it each time would be in vain.
         listening = self._begun_before is None or newest == self._begun_before
-        patience_s = self._gate.interval_ms / 1000 if listening else 0
+        patience_s = self._interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
         while newest != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)

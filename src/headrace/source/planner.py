@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.control import Plan, empty_plan, plan, should_wait
@@ -26,6 +26,9 @@ from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.source")
+
+_IDLE_PART: Final = 0.25
+"""Of an ``auto`` interval, after which a source that had nothing new is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,12 @@ class StreamPlanner:
         self._options = options
         self._clock = clock
         self._gate_ledger = _open_gate_ledger(log, options, clock, driver, open_ledger)
+        self._interval_ms = options.interval_ms
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
+        self._next_s = -math.inf
+        """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
 
     def initial(self) -> dict[str, Any]:
@@ -148,6 +154,9 @@ class StreamPlanner:
         # Not earlier: a query that reads batches once more plans none, and has no gate.
         if self._gate_ledger is not None:
             self._gate_ledger.claim()
+        if self._is_early() and not everything:
+            return start
+        began_s = self._clock.monotonic()
         if not offset.first:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
@@ -160,6 +169,7 @@ class StreamPlanner:
         lost = self._declared_lost(_ranges_between(starts.current, planned.until))
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses:
+            self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
         begun = StreamOffset(
@@ -168,7 +178,13 @@ class StreamPlanner:
         after = self._after(known, planned.until)
         end = begun.moved(planned.until, starts.begins, starts.topic_ids, after).to_json()
         self._planned = _Planned(end, planned, latest, lost)
+        self._next_s = began_s + self._interval_ms / 1000
         return end
+
+    def _is_early(self) -> bool:
+        """Whether an ``auto`` interval has not passed; its trigger fires much more often."""
+        is_paced = self._options.estimator.auto is not None and self._target is None
+        return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
         """The checksums of what comes before a batch's end; what has not moved keeps its own."""
@@ -217,11 +233,13 @@ class StreamPlanner:
         )
         gate_ledger = self._gate_ledger
         admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
+        if options.estimator.auto is not None and admission.interval_ms is not None:
+            self._interval_ms = admission.interval_ms
         planned = plan(
             starts.current,
             latest,
             admission.rate_per_s,
-            options.limits,
+            replace(options.limits, seconds_per_batch=self._interval_ms / 1000),
             sizes,
             rate_limit=admission.rate_limit,
         )

@@ -2,10 +2,17 @@
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, overload
 
-from headrace.control import BatchLimits, EstimatorSettings, PartitionLimit
+from headrace.control import (
+    AUTO,
+    BatchLimits,
+    EstimatorSettings,
+    IntervalLaw,
+    PartitionLimit,
+)
+from headrace.control.interval import SHORTEST_INTERVAL_MS
 from headrace.core import options as text_of
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
@@ -14,6 +21,8 @@ STREAM_ONLY: Final = (
     "headrace.gate",
     "headrace.ledger",
     "headrace.interval",
+    "headrace.maxDelay",
+    "headrace.work",
     "headrace.read",
     "backpressure.enabled",
     "backpressure.initialRate",
@@ -62,6 +71,7 @@ class SourceOptions:
         read: names what `Gate.read` has loaded, so that its query and its handler know each other.
         min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
         max_trigger_delay_ms: how long too few may wait (ms).
+        interval_ms: where the interval is ``auto``, what it is until a fixed cost is known (ms).
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
     """
 
@@ -200,14 +210,17 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
         lambda option, text: text_of.whole_number(option, text, at_least=1),
         1,
     )
-    return BatchLimits(
-        seconds_per_batch=_interval_ms(raw) / 1000,
+    auto = interval_law(raw)
+    limits = BatchLimits(
+        # As short as it may become: whatever does not fit then is refused now.
+        seconds_per_batch=(_interval_ms(raw) if auto is None else SHORTEST_INTERVAL_MS) / 1000,
         initial_rate=initial if learns else None,
         max_rate_per_partition=PartitionLimit(cap, caps),
         min_per_partition=PartitionLimit(floor, floors),
         max_records=whole(raw, "maxOffsetsPerTrigger"),
         max_bytes=whole(raw, "maxBytesPerTrigger"),
     )
+    return replace(limits, seconds_per_batch=_interval_ms(raw) / 1000)
 
 
 def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
@@ -221,8 +234,9 @@ def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
         integral=gain("integral", 0.2),
         derivative=gain("derived", 0.0),
         min_rate=_min_rate(raw),
+        auto=interval_law(raw),
     )
-    settings.create(_interval_ms(raw))  # refuses what the estimator would
+    settings.pid(_interval_ms(raw))  # refuses what the estimator would
     return settings
 
 
@@ -230,7 +244,34 @@ def _min_rate(raw: Mapping[str, str]) -> float:
     return _rate(raw, "backpressure.pid.minRate", default=MIN_RATE_PER_S)
 
 
+def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
+    """What an interval that is ``auto`` must hold; None for one that is fixed.
+
+    Raises:
+        OptionError: A limit is out of its range, or is one of a fixed interval.
+    """
+    if raw.get("headrace.interval", "").strip().lower() != AUTO:
+        for name in ("headrace.maxDelay", "headrace.work"):
+            if name in raw:
+                raise OptionError(
+                    f"{name} is {raw[name]!r}, and headrace.interval is"
+                    f" {raw.get('headrace.interval', '1 second')!r}; it is for an interval that is"
+                    f" {AUTO}, so set that too, or leave it out."
+                )
+        return None
+    found = IntervalLaw()
+    if "headrace.maxDelay" in raw:
+        longest_ms = text_of.interval_ms("headrace.maxDelay", raw["headrace.maxDelay"])
+        found = replace(found, max_delay_ms=longest_ms)
+    if "headrace.work" in raw:
+        part = text_of.number("headrace.work", raw["headrace.work"], above_zero=True)
+        found = replace(found, work=part)
+    return found
+
+
 def _interval_ms(raw: Mapping[str, str]) -> int:
+    if (auto := interval_law(raw)) is not None:
+        return auto.first_ms
     return text_of.interval_ms("headrace.interval", raw.get("headrace.interval", "1 second"))
 
 

@@ -3,7 +3,7 @@
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -51,7 +51,9 @@ TestedHandler = Callable[[Any, Batch], object]
 
 
 class MemoryFrame:
-    """What a handler receives where no Spark session is given: ``collect()`` and ``count()``.
+    """What a handler receives where no Spark session is given.
+
+    It has ``collect()``, ``count()`` and ``isEmpty()``.
 
     Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
     """
@@ -81,6 +83,10 @@ class MemoryFrame:
         """How many records there are."""
         return len(self.collect())
 
+    def isEmpty(self) -> bool:
+        """Whether there is none."""
+        return not self.collect()
+
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The records as a data frame of Spark's."""
         return spark.createDataFrame(self.collect(), self._schema)
@@ -108,6 +114,7 @@ class MemoryReader:
     headers: bool = False
     passes_over_losses: bool = False
     bootstrap_servers: str = MemoryLog.servers
+    is_dense: bool = False
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records in these ranges, as a `MemoryFrame`."""
@@ -116,6 +123,10 @@ class MemoryReader:
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
         """Have the records in these ranges used."""
         use(self.frame([each.offsets for each in ranges]))
+
+    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
+        """Itself: what it reads is in memory."""
+        return nullcontext(self)
 
     def close(self) -> None:
         """Nothing."""
@@ -141,7 +152,9 @@ class MemoryReader:
         ]
         return [each for each in letters if each is not None]
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset; None in a gap."""
         where = offset.offsets.topic_partition
         return self._letter(where, offset.offsets.start, ErrorReport.of(error))
@@ -463,7 +476,7 @@ class StreamHarness:
         owner, backoff = new_owner(), Backoff()
         scheduler = BackfillScheduler(
             program.ledger,
-            program.handler.executor(owner).run,
+            program.handler.executor(owner, max_backfills=max_backfills).run,
             self.reader,
             OwnerSettings(owner, max_backfills=max_backfills),
             budget=UnlimitedBudget(),

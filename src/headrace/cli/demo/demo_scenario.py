@@ -23,6 +23,7 @@ from headrace.cli.gate_view import gate_view
 from headrace.cli.interrupts import ENDS, leave
 from headrace.cli.printing import UNKNOWN, count, duration, plural, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.control import LawName
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError
 from headrace.execution import Batch, Gate
@@ -117,7 +118,10 @@ class DemoScenario:
         warm_up = spark.createDataFrame([(b"{}",)], "value binary")
         OrderHandler()(warm_up, Batch("warm-up", 0, (), 1, "live", 1))
         handler = OrderHandler()
-        rates = {"backpressure.pid.minRate": str(MIN_RATE_PER_S)}
+        rates = {
+            "backpressure.rateEstimator": LawName.LEARNED,
+            "backpressure.pid.minRate": str(MIN_RATE_PER_S),
+        }
         gate = Gate(GATE, interval=timedelta(seconds=INTERVAL_S), ledger=self.ledger_url)
         with OrderSender(self.target) as sender, Ledger.open(self.ledger_url) as ledger:
             sender.send(backlog)

@@ -1,0 +1,356 @@
+"""What a batch costs, as its finished batches have taught: ``T = a + b1 n1 + b2 n2 + ...``.
+
+A batch takes a seconds whatever is in it (planning, the checkpoint, starting tasks, the sink's
+commit), and b seconds for each record of a source; the sources of a join share its time.
+`BatchCost` is a Kalman filter of ``x = (a, b1, b2, ...)`` with the covariance P. With
+``h = (1, n1, n2, ...)`` and noise in proportion to the time::
+
+    expected   T^ = h x
+    variance   S  = h P h' + R,    R = (sigma T^)^2
+    surprise   z  = (T - T^) / sqrt(S)
+    gain       k  = P h' / S
+    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (0.03 b)^2
+
+where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Self
+
+from headrace.errors import OptionError
+
+Records = Mapping[str, float]
+"""The records of each source in a batch."""
+
+KAPPA: Final = 0.2
+"""How many standard deviations of the expected time must have room. More: it climbs slower."""
+
+MOST_FIXED: Final = 0.7
+"""The part of a batch's time that its fixed cost may be before the batch may take longer."""
+
+_ALLOWED: Final = 1.1
+"""Of the interval, with `KAPPA` standard deviations."""
+
+_LEAST_NOISE: Final = 0.02
+_FIRST_NOISE: Final = 0.1
+_NOISE_WEIGHT: Final = 0.07
+_NOISE_OF_DEVIATION: Final = 1.25
+"""The standard deviation over the mean absolute one, of a normal distribution."""
+
+_DRIFT_A: Final = 0.003
+"""How much a may change from batch to batch, of the interval."""
+
+_DRIFT_B: Final = 0.03
+"""How much b may change from batch to batch, of itself."""
+
+_TINY: Final = 1e-300
+"""No variance is less, whatever rounding makes of it."""
+
+_LEAST_WORK: Final = 0.05
+"""Of a batch's time, what its records took at least."""
+
+_UNTOLD: Final = 10.0
+"""How many times itself b may be off before anything has told it from a."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCost:
+    """What is known of the batches of one source: how the ledger keeps it with the gate.
+
+    Attributes:
+        fixed_s: a, the time of a batch without records (s).
+        record_s: b, the time of one record (s); above 0.
+        fixed_variance: P_aa (s²).
+        covariance: P_ab (s²).
+        record_variance: P_bb (s²).
+        noise: sigma, the standard deviation of a batch's time over the expected time.
+        changed_ms: When it was last seen that the job changed (Unix time in ms); None for never.
+    """
+
+    fixed_s: float
+    record_s: float
+    fixed_variance: float
+    covariance: float
+    record_variance: float
+    noise: float = _FIRST_NOISE
+    changed_ms: int | None = None
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The opposite of ``to_text``.
+
+        Raises:
+            OptionError: It was not written by ``to_text`` of this version.
+        """
+        unreadable = OptionError(
+            f"What a batch costs is {text!r}; this version of Headrace reads only what it writes"
+            " itself, so it is learnt anew."
+        )
+        try:
+            cost = cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise unreadable from error
+        numbers = (
+            cost.fixed_s,
+            cost.record_s,
+            cost.fixed_variance,
+            cost.covariance,
+            cost.record_variance,
+            cost.noise,
+            0 if cost.changed_ms is None else cost.changed_ms,
+        )
+        if not all(isinstance(each, int | float) and math.isfinite(each) for each in numbers):
+            raise unreadable
+        if min(cost.fixed_s, cost.fixed_variance, cost.record_variance) < 0 or not (
+            cost.record_s > 0 and cost.noise > 0
+        ):
+            raise unreadable
+        return cost
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What is known of a batch's time.
+
+    Attributes:
+        sources: Their names, in the order of ``record_s``.
+        fixed_s: a, the time of a batch without records (s).
+        record_s: b of each source, the time of one record (s); above 0.
+        covariance: P: its first row and column are a's, the others the sources'.
+        noise: sigma, the standard deviation of a batch's time over the expected time.
+    """
+
+    sources: tuple[str, ...]
+    fixed_s: float
+    record_s: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float = _FIRST_NOISE
+
+    @classmethod
+    def first(cls, records: Records, time_s: float, interval_s: float) -> "BatchCost":
+        """From one batch, which says what a and b are together, and hardly what each of them is."""
+        fixed_s = min(0.2 * interval_s, time_s / 2)
+        each_s = (time_s - fixed_s) / sum(records.values())
+        names = tuple(name for name, count in records.items() if count > 0)
+        spread = (0.3 * interval_s) ** 2, *[(_UNTOLD * each_s) ** 2] * len(names)
+        guess = cls(names, fixed_s, (each_s,) * len(names), _diagonal(spread))
+        return guess.updated(records, time_s, interval_s)
+
+    @classmethod
+    def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
+        """From what earlier runs have learnt of each source; None where they have of none."""
+        if not costs:
+            return None
+        known = list(costs.values())
+        least = min(known, key=lambda each: each.fixed_variance)
+        rows = [[0.0] * (len(known) + 1) for _ in range(len(known) + 1)]
+        rows[0][0] = least.fixed_variance
+        for place, each in enumerate(known, start=1):
+            rows[place][place] = each.record_variance
+            # Only one of them can go with the variance of a: the others' would not fit it.
+            if each is least:
+                rows[0][place] = rows[place][0] = each.covariance
+        return cls(
+            tuple(costs),
+            least.fixed_s,
+            tuple(each.record_s for each in known),
+            tuple(map(tuple, rows)),
+            max(each.noise for each in known),
+        )
+
+    def of_source(self, name: str, changed_ms: int | None) -> SourceCost | None:
+        """What is known of one source's batches, to be kept; None where there was none of it."""
+        if name not in self.sources:
+            return None
+        place = self.sources.index(name) + 1
+        return SourceCost(
+            self.fixed_s,
+            self.record_s[place - 1],
+            self.fixed_variance,
+            self.covariance[0][place],
+            self.covariance[place][place],
+            self.noise,
+            changed_ms,
+        )
+
+    @property
+    def fixed_variance(self) -> float:
+        """P_aa (s²)."""
+        return self.covariance[0][0]
+
+    def is_sure_of_fixed(self, interval_s: float) -> bool:
+        """Whether a is known to a tenth of it, or to a 50th of the interval."""
+        return math.sqrt(self.fixed_variance) <= max(0.1 * self.fixed_s, 0.02 * interval_s)
+
+    def is_vague(self, source: str) -> bool:
+        """Whether b of a source is known to a tenth of it only."""
+        place = self.sources.index(source) + 1
+        return math.sqrt(self.covariance[place][place]) > 0.1 * self.record_s[place - 1]
+
+    def expected_s(self, records: Records) -> float:
+        """How long a batch of so many records takes (s)."""
+        return self.fixed_s + sum(
+            cost_s * records.get(name, 0.0)
+            for name, cost_s in zip(self.sources, self.record_s, strict=True)
+        )
+
+    def variance(self, records: Records) -> float:
+        """Of `expected_s`, for a and b are not known exactly (s²)."""
+        counts = self._counts(records)
+        return max(_dot(counts, _times(self.covariance, counts)), 0.0)
+
+    def surprise(self, records: Records, time_s: float) -> float:
+        """By how many standard deviations a batch took longer than expected."""
+        expected_s = self.expected_s(records)
+        return (time_s - expected_s) / math.sqrt(
+            self.variance(records) + (self.noise * expected_s) ** 2
+        )
+
+    def drifted(self, interval_s: float) -> "BatchCost":
+        """One batch later: a and b may have changed a little."""
+        drifts = (_DRIFT_A * interval_s, *[_DRIFT_B * each for each in self.record_s])
+        return replace(self, covariance=_widened(self.covariance, [each**2 for each in drifts]))
+
+    def with_source(self, name: str, count: float, left_s: float) -> "BatchCost":
+        """With one more source, whose first records took about what the others left of a batch."""
+        usual_s = sum(self.record_s) / len(self.record_s)
+        each_s = left_s / count if left_s > 0 else usual_s
+        rows = [*[(*row, 0.0) for row in self.covariance], (0.0,) * (len(self.sources) + 1)]
+        bare = replace(
+            self,
+            sources=(*self.sources, name),
+            record_s=(*self.record_s, each_s),
+            covariance=tuple((*row[: len(self.sources) + 1], 0.0) for row in rows),
+        )
+        spread = [0.0] * (len(self.sources) + 1) + [(_UNTOLD * each_s) ** 2]
+        return replace(bare, covariance=_widened(bare.covariance, spread))
+
+    def updated(
+        self, records: Records, time_s: float, interval_s: float, least_s: float = 0.0
+    ) -> "BatchCost":
+        """With what one batch says; a is ``least_s`` at least."""
+        counts = self._counts(records)
+        weight = max(abs(self.surprise(records, time_s)) / 2, 1.0)
+        along = _times(self.covariance, counts)
+        spread = _dot(counts, along) + weight * (self.noise * self.expected_s(records)) ** 2
+        error_s = time_s - self.expected_s(records)
+        fixed_s, *record_s = (
+            value + gain / spread * error_s
+            for value, gain in zip((self.fixed_s, *self.record_s), along, strict=True)
+        )
+        covariance = tuple(
+            tuple(value - along[i] * along[j] / spread for j, value in enumerate(row))
+            for i, row in enumerate(self.covariance)
+        )
+        covariance = _widened(
+            covariance, [max(_TINY - row[i], 0.0) for i, row in enumerate(covariance)]
+        )
+        possible_s = max(fixed_s, least_s, 0.0)
+        if possible_s != fixed_s:
+            along_fixed = [each / covariance[0][0] for each in covariance[0][1:]]
+            record_s = [
+                b + part * (possible_s - fixed_s)
+                for b, part in zip(record_s, along_fixed, strict=True)
+            ]
+        new = replace(self, fixed_s=possible_s, record_s=tuple(record_s), covariance=covariance)
+        if min(record_s) > 0:
+            return new
+        # The further a is above the batch's whole time, the less is left of what was known.
+        work = min(max(1 - time_s / max(self.fixed_s, _TINY), _LEAST_WORK), 0.5)
+        return new._made_possible(records, time_s, interval_s, work)
+
+    def _made_possible(
+        self, records: Records, time_s: float, interval_s: float, work: float
+    ) -> "BatchCost":
+        """Where a record would take no time: all take a part of it, and a is what is left."""
+        part_s = work * time_s / len(self.sources)
+        record_s = tuple(
+            each_s if each_s > 0 else part_s / max(records.get(name, 0.0), 1.0)
+            for name, each_s in zip(self.sources, self.record_s, strict=True)
+        )
+        worked_s = sum(
+            each_s * records.get(name, 0.0)
+            for name, each_s in zip(self.sources, record_s, strict=True)
+        )
+        fixed_s = min(self.fixed_s, max(time_s - worked_s, 0.0))
+        unknown = (0.3 * max(fixed_s, interval_s)) ** 2, *[0.0] * len(record_s)
+        wider = self.covariance if fixed_s == self.fixed_s else _widened(self.covariance, unknown)
+        return replace(self, fixed_s=fixed_s, record_s=record_s, covariance=wider)
+
+    def with_noise_of(self, records: Records, time_s: float) -> "BatchCost":
+        """With what one batch says of the noise; little, as long as a and b are not known."""
+        expected_s = self.expected_s(records)
+        noise_variance = (self.noise * expected_s) ** 2
+        weight = _NOISE_WEIGHT * noise_variance / (self.variance(records) + noise_variance)
+        seen = _NOISE_OF_DEVIATION * abs(time_s - expected_s) / expected_s
+        return replace(self, noise=max(self.noise + weight * (seen - self.noise), _LEAST_NOISE))
+
+    def most(self, parts: Records, interval_s: float) -> float:
+        """The most by which ``parts``, records of each source, can be multiplied.
+
+        The two conditions::
+
+            a + b n                       <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
+            a + b n + kappa sqrt(h P h')  <= 1.1 i
+
+        The first exceeds the interval by as little as lets noise not cost throughput, and by
+        nothing where there is none; the second admits little while little is known. 0 where a
+        alone is too much.
+        """
+        counts = (0.0, *self._counts(parts)[1:])
+        along = _times(self.covariance, counts)
+        record_s, record_variance, covariance = (
+            self.expected_s(parts) - self.fixed_s,
+            max(_dot(counts, along), 0.0),
+            along[0],
+        )
+        slack = min(max(0.15 * (self.noise - 0.03), 0.0), 0.02)
+        most = max(interval_s - self.fixed_s, 0.0) * (1 + slack) / record_s
+        # (1.1 i - a - b n)^2 = kappa^2 h P h' is q n^2 - 2 p n + c = 0, of which the smaller root.
+        left_s = _ALLOWED * interval_s - self.fixed_s
+        q = record_s**2 - KAPPA**2 * record_variance
+        p = left_s * record_s + KAPPA**2 * covariance
+        c = left_s**2 - KAPPA**2 * self.fixed_variance
+        if left_s <= 0 or c <= 0:
+            return 0.0
+        root = p**2 - q * c
+        if root < 0 or p + math.sqrt(root) <= 0:
+            return most
+        return min(most, c / (p + math.sqrt(root)))
+
+    def forgotten(self) -> "BatchCost":
+        """After a change: a is what it was, and b may be anything."""
+        spread = (self.fixed_variance, *[(2 * each) ** 2 for each in self.record_s])
+        return replace(self, covariance=_diagonal(spread))
+
+    def _counts(self, records: Records) -> tuple[float, ...]:
+        return (1.0, *[records.get(name, 0.0) for name in self.sources])
+
+
+def _diagonal(values: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    size = range(len(values))
+    return tuple(tuple(values[i] if i == j else 0.0 for j in size) for i in size)
+
+
+def _widened(
+    matrix: tuple[tuple[float, ...], ...], by: list[float] | tuple[float, ...]
+) -> tuple[tuple[float, ...], ...]:
+    return tuple(
+        tuple(value + (by[i] if i == j else 0.0) for j, value in enumerate(row))
+        for i, row in enumerate(matrix)
+    )
+
+
+def _times(matrix: tuple[tuple[float, ...], ...], vector: tuple[float, ...]) -> list[float]:
+    return [_dot(row, vector) for row in matrix]
+
+
+def _dot(one: tuple[float, ...], other: tuple[float, ...] | list[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))

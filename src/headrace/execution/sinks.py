@@ -1,0 +1,210 @@
+"""How a sink that is not the ledger's database has each batch once: it remembers the batch's key.
+
+A backfill runs batches out of order, so no sink may skip a batch because its number is not above
+the last one's. Each function here has the sink remember keys instead, one by one, in the same
+transaction or commit as the batch's rows. A key that is there is skipped; any other is written.
+"""
+
+import copy
+import sqlite3
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from headrace.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+DELTA_VERSION: Final = 1
+"""Delta skips a version that is not above the last one of its application: each application of a
+batch's own has this one version, so that it is written, and then skipped."""
+
+ICEBERG_PROPERTY: Final = "headrace.batch-key"
+"""The property of an Iceberg snapshot that names the batch whose rows it has added."""
+
+RECORD_HEADER: Final = "headrace-record"
+"""The header that is the same in all copies of a record, and in no other record."""
+
+BATCH_KEY_HEADER: Final = "headrace-batch-key"
+"""The header that names the batch that has written a copy."""
+
+BATCHES: Final = sqlalchemy.Table(
+    "headrace_batches",
+    sqlalchemy.MetaData(),
+    sqlalchemy.Column("batch_key", sqlalchemy.String(128), primary_key=True),
+    sqlalchemy.Column("name", sqlalchemy.String(128), primary_key=True),
+    sqlalchemy.Column(
+        "written_at",
+        sqlalchemy.DateTime(timezone=True),
+        nullable=False,
+        server_default=sqlalchemy.func.now(),
+    ),
+)
+"""The keys of the batches that a database has, in the schema in which unqualified tables are."""
+
+
+def delta_options(key: str, name: str) -> dict[str, str]:
+    """The options of `Batch.delta_options`."""
+    suffix = f"-{name}" if name else ""
+    return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
+
+
+def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str) -> bool:
+    """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off."""
+    mark, *_ = marks = [f"{key}/{name}" if name else key for key in keys]
+    table.refresh()
+    if _has(table, marks):
+        return False
+    watched = copy.copy(table)
+    watched.catalog = watcher = _Watcher(table.catalog, marks)  # type: ignore[assignment]
+    try:
+        watched.append(df.toArrow(), snapshot_properties={ICEBERG_PROPERTY: mark})
+    except Exception:
+        if watcher.found:
+            return False
+        raise
+    finally:
+        table.refresh()
+    return True
+
+
+class _Watcher:
+    """A table's catalog, which refuses to commit on top of a state that has the batch.
+
+    A commit names the snapshot that it follows, and the catalog takes it only if the table still
+    stands there. PyIceberg then reads the table anew, and commits once more on top of what another
+    process has added: each time the state that the commit follows is looked at here.
+    """
+
+    def __init__(self, catalog: Any, marks: Sequence[str]) -> None:
+        self._catalog = catalog
+        self._marks = marks
+        self.found = False
+
+    def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
+        """Commit as the catalog does, unless the table that is followed has the batch.
+
+        Raises:
+            ValidationException: it has; PyIceberg then tries no more, and removes its manifests.
+        """
+        from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
+
+        if _has(table, self._marks):
+            self.found = True
+            raise ValidationException(f"Another run has written the batch {self._marks[0]}.")
+        return self._catalog.commit_table(table, requirements, updates)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+
+def _has(table: "Table", marks: Sequence[str]) -> bool:
+    """Whether one of these batches is in the table's current snapshot, or one before that."""
+    by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        if snapshot.summary is not None and snapshot.summary.get(ICEBERG_PROPERTY) in marks:
+            return True
+        # None where it was expired, or is the first.
+        snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
+    return False
+
+
+def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
+    """The column of `Batch.kafka_headers`."""
+    if not columns:
+        raise OptionError(
+            "batch.kafka_headers() is called without columns; name those that tell each row from"
+            " every other, such as 'topic', 'partition', 'offset'."
+        )
+    # As JSON, in which no two lists of values look alike.
+    record = F.to_json(F.array(*(F.col(name).cast("string") for name in columns)))
+    return F.array(
+        _header(RECORD_HEADER, record.cast("binary")),
+        _header(BATCH_KEY_HEADER, F.lit(key).cast("binary")),
+    )
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.alias("value"))
+
+
+def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
+    """Do what `Batch.once` says, for the batch's key and those of the batches it was split off."""
+    key, *parents = keys
+    _require_transaction(connection, key)
+    _make_table(connection)
+    if parents and _has_one_of(connection, parents, name):
+        return False
+    row = {"batch_key": key, "name": name}
+    if connection.dialect.name == "postgresql":
+        # It waits for another transaction that has inserted the key and is not done yet.
+        on_server = postgresql.insert(BATCHES).values(row).on_conflict_do_nothing()
+        written = connection.execute(on_server.returning(BATCHES.c.batch_key))
+        return written.first() is not None
+    if connection.dialect.name == "sqlite":
+        # Without a savepoint: to release one that began the transaction would commit it.
+        in_file = sqlite.insert(BATCHES).values(row).on_conflict_do_nothing()
+        return connection.execute(in_file).rowcount == 1
+    try:
+        with connection.begin_nested():
+            connection.execute(sqlalchemy.insert(BATCHES).values(row))
+    except IntegrityError:
+        return False
+    return True
+
+
+def _has_one_of(connection: Connection, keys: Sequence[str], name: str) -> bool:
+    columns = BATCHES.c
+    found = sqlalchemy.select(columns.batch_key).where(
+        columns.batch_key.in_(keys), columns.name == name
+    )
+    return connection.execute(found).first() is not None
+
+
+def _require_transaction(connection: Connection, key: str) -> None:
+    if _commits_each_statement(connection.connection.dbapi_connection):
+        raise OptionError(
+            f"The connection given to batch.once() for batch {key!r} commits each statement by"
+            " itself (AUTOCOMMIT), so the key would be there without the rows; give one with"
+            " transactions: `with engine.begin() as connection:`."
+        )
+
+
+def _commits_each_statement(driver: Any) -> bool:
+    """Whether a driver's connection has no transactions, as the driver's kind tells it."""
+    if isinstance(driver, sqlite3.Connection):
+        # An engine may have begun a transaction where the driver itself begins none.
+        begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+        return begins_none and not driver.in_transaction
+    if callable(asked := getattr(driver, "get_autocommit", None)):  # MySQL's drivers
+        return bool(asked())
+    return getattr(driver, "autocommit", None) is True
+
+
+def _make_table(connection: Connection) -> None:
+    """Make the table unless it is there; a role that may only insert needs no right to make it."""
+    if _is_there(connection):
+        return
+    make = sqlalchemy.schema.CreateTable(BATCHES, if_not_exists=True)
+    if connection.dialect.name != "postgresql":
+        connection.execute(make)
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(make)
+    except DBAPIError:
+        # Another transaction has made it meanwhile; PostgreSQL calls that a duplicate key.
+        if not _is_there(connection):
+            raise
+
+
+def _is_there(connection: Connection) -> bool:
+    return sqlalchemy.inspect(connection).has_table(BATCHES.name)

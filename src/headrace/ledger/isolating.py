@@ -1,0 +1,90 @@
+"""How far an isolation has come, from the rows of a batch and its children."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Text, bindparam, func, null, or_, select
+
+from headrace.ledger.batch_rows import has_children
+from headrace.ledger.store import Store
+from headrace.ledger.tables import control
+from headrace.ledger.transitions import Kind, Status
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationProgress:
+    """How far an isolation has come.
+
+    Attributes:
+        schedule_id: The batch.
+        records: The offsets in it.
+        runs: About how often its children were run so far; what was cut off for a control, and not
+            run as a whole, counts too.
+        bad: Records that have failed alone so far.
+    """
+
+    schedule_id: str
+    records: int
+    runs: int
+    bad: int
+
+
+_columns = (
+    control.c.schedule_id,
+    control.c.parent,
+    control.c.status,
+    control.c.attempts,
+    control.c.planned_records,
+)
+
+_ROOT: Final = (
+    select(*_columns)
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
+    .where(or_(control.c.parent.is_(null()), control.c.status == Status.BACKFILLING))
+    .where(or_(control.c.kind == Kind.LIVE, control.c.status == Status.BACKFILLING))
+    .where(has_children(control.c.schedule_id))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(1)
+)
+
+_below = (
+    select(*_columns)
+    .where(control.c.parent == bindparam("root", type_=Text))
+    .cte("below", recursive=True)
+)
+_below = _below.union_all(select(*_columns).where(control.c.parent == _below.c.schedule_id))
+_parents = _below.alias("parents")
+_DESCENDANTS: Final = select(
+    _below,
+    select(func.count())
+    .select_from(_parents)
+    .where(_parents.c.parent == _below.c.schedule_id)
+    .scalar_subquery()
+    .label("children"),
+)
+
+
+class IsolationQueries(Store):
+    """What a ledger answers of batches that are isolated."""
+
+    def isolating(self, gate_name: str) -> IsolationProgress | None:
+        """The newest batch of a gate that is isolated now, live or in a backfill, if there is one.
+
+        A batch that a crash has left so counts too, until it is taken over.
+        """
+        root = next(iter(self._database.rows(_ROOT, gate=gate_name)), None)
+        if root is None:
+            return None
+        rows = self._database.rows(_DESCENDANTS, root=root.schedule_id)
+        runs = sum(
+            row.attempts - (row.status == Status.IN_PROGRESS and row.children == 0) for row in rows
+        )
+        bad = sum(
+            row.planned_records == 1
+            and (
+                row.status == Status.DEAD or (row.status == Status.IN_PROGRESS and row.attempts > 1)
+            )
+            for row in rows
+        )
+        return IsolationProgress(root.schedule_id, root.planned_records, runs, bad)

@@ -1,0 +1,282 @@
+"""What a handler gives a sink that is not the ledger's database, on real databases.
+
+What is in the sink is read past the code that wrote it.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
+from tests.ledger.servers import postgresql_server
+from tests.services.waiting import wait_until
+
+from headrace.errors import OptionError
+from headrace.execution import Batch
+from headrace.ledger import Status, normalize_url
+from headrace.testing import MemoryFrame, MemoryLog, StreamHarness
+
+
+def batch(key: str) -> Batch:
+    return Batch(key, None, (), 1, "live", 1)
+
+
+TEN, FIFTY = batch("the tenth"), batch("the fiftieth")
+
+pytestmark = pytest.mark.contract  # over both kinds of database
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgresql_server() as own:
+        yield own.url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/sink.db"
+    server: str = request.getfixturevalue("server")
+    schema = tmp_path.name
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
+    return normalize_url(f"{server}&options=-csearch_path%3D{schema}")
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (value TEXT)"))
+    yield engine
+    engine.dispose()
+
+
+def insert(connection: Connection, value: str) -> None:
+    connection.execute(text("INSERT INTO orders VALUES (:value)"), {"value": value})
+
+
+def write(engine: Engine, batch: Batch, name: str = "") -> bool:
+    """As a handler does."""
+    with engine.begin() as connection:
+        if is_new := batch.once(connection, name):
+            insert(connection, batch.key)
+    return is_new
+
+
+def orders(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return sorted(connection.execute(text("SELECT value FROM orders")).scalars())
+
+
+def test_each_batch_is_written_once_in_whatever_order_they_come(engine: Engine) -> None:
+    assert [write(engine, each) for each in (FIFTY, TEN, FIFTY, TEN)] == [True, True, False, False]
+    assert orders(engine) == [FIFTY.key, TEN.key]
+
+
+def test_a_key_is_undone_with_the_rows(engine: Engine) -> None:
+    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+        assert TEN.once(connection)
+        insert(connection, TEN.key)
+        raise ZeroDivisionError
+    assert orders(engine) == []
+    assert write(engine, TEN)
+    assert orders(engine) == [TEN.key]
+
+
+def test_a_key_is_not_there_before_the_commit(engine: Engine, url: str) -> None:
+    write(engine, FIFTY)  # the table is there
+    other = sqlalchemy.create_engine(url)
+    with engine.connect() as connection:
+        assert TEN.once(connection)
+        insert(connection, TEN.key)
+        with other.connect() as reader:
+            found = reader.execute(text("SELECT batch_key FROM headrace_batches")).scalars().all()
+        assert found == [FIFTY.key]
+        # The connection goes without a commit, as a killed process's does.
+        connection.invalidate()
+    other.dispose()
+    assert write(engine, TEN)
+
+
+def test_several_writes_of_one_handler_have_names(engine: Engine) -> None:
+    assert write(engine, TEN, "orders")
+    assert write(engine, TEN, "returns")
+    assert not write(engine, TEN, "orders")
+    assert not write(engine, TEN, "returns")
+    assert len(orders(engine)) == 2
+
+
+def test_runs_at_the_same_time_write_each_batch_once(url: str, engine: Engine) -> None:
+    """Eight runs of each of four batches, none of which finds the table."""
+    engines = [sqlalchemy.create_engine(url) for _ in range(8)]
+    together = threading.Barrier(len(engines))
+
+    def run_all(own: Engine) -> int:
+        together.wait()
+        return sum(write(own, batch(f"batch {number}")) for number in range(4))
+
+    with ThreadPoolExecutor(len(engines)) as pool:
+        written = sum(pool.map(run_all, engines))
+    for each in engines:
+        each.dispose()
+    assert written == 4
+    assert orders(engine) == [f"batch {number}" for number in range(4)]
+
+
+def test_another_run_waits_for_the_one_that_has_the_key(url: str, engine: Engine) -> None:
+    """And writes if that is undone."""
+    write(engine, FIFTY)
+    other = sqlalchemy.create_engine(url)
+    begun = threading.Event()
+
+    def wait_and_write() -> bool:
+        begun.set()
+        return write(other, TEN)
+
+    with ThreadPoolExecutor(1) as pool, engine.connect() as connection:
+        assert TEN.once(connection)
+        insert(connection, TEN.key)
+        waiting = pool.submit(wait_and_write)
+        begun.wait()
+        if engine.dialect.name == "postgresql":
+            wait_until(lambda: is_waited_for(connection))
+        assert not waiting.done()
+        connection.rollback()
+        assert waiting.result()
+    other.dispose()
+    assert orders(engine) == [FIFTY.key, TEN.key]
+
+
+def is_waited_for(connection: Connection) -> bool:
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    return bool(connection.execute(waits).scalar_one())
+
+
+def test_a_connection_without_transactions_is_refused_before_anything_is_written(
+    engine: Engine,
+) -> None:
+    own = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with own.connect() as connection, pytest.raises(OptionError, match="AUTOCOMMIT"):
+        TEN.once(connection)
+    assert write(engine, TEN)
+
+
+def test_an_engine_that_begins_sqlites_transactions_itself_is_taken(tmp_path: Path) -> None:
+    """As SQLAlchemy's documentation has it, for savepoints."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/own.db")
+    sqlalchemy.event.listen(engine, "connect", lambda c, _: setattr(c, "isolation_level", None))
+    sqlalchemy.event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (value TEXT)"))
+    assert [write(engine, TEN), write(engine, TEN)] == [True, False]
+    assert orders(engine) == [TEN.key]
+    engine.dispose()
+
+
+def test_a_role_that_may_only_insert_needs_no_right_to_make_tables(server: str) -> None:
+    owner = sqlalchemy.create_engine(normalize_url(server))
+    with owner.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (value TEXT)"))
+    write(owner, FIFTY)
+    with owner.begin() as connection:
+        for statement in (
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+            "CREATE ROLE writer LOGIN",
+            "GRANT INSERT, SELECT ON orders, headrace_batches TO writer",
+        ):
+            connection.execute(text(statement))
+    writer = sqlalchemy.create_engine(normalize_url(server.replace("postgres:@", "writer:@")))
+    assert [write(writer, TEN), write(writer, TEN)] == [True, False]
+    assert orders(owner) == [FIFTY.key, TEN.key]
+    for each in (owner, writer):
+        each.dispose()
+
+
+def test_a_database_of_another_kind_refuses_the_second_key_itself(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what SQL everywhere has: a primary key, and a savepoint around the refusal."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(b"CREATE SCHEMA another")
+    engine = sqlalchemy.create_engine(normalize_url(f"{server}&options=-csearch_path%3Danother"))
+    with engine.begin() as begun:
+        begun.execute(text("CREATE TABLE orders (value TEXT)"))
+    monkeypatch.setattr(engine.dialect, "name", "another")
+    assert [write(engine, each) for each in (FIFTY, TEN, FIFTY, TEN)] == [True, True, False, False]
+    with engine.begin() as begun:
+        assert not TEN.once(begun)
+        insert(begun, "after the refusal")  # the transaction goes on
+    assert orders(engine) == ["after the refusal", FIFTY.key, TEN.key]
+    engine.dispose()
+
+
+def test_a_strict_transaction_that_was_too_late_fails_and_is_run_again(server: str) -> None:
+    schema = "strict"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+    url = normalize_url(f"{server}&options=-csearch_path%3D{schema}")
+    engine = sqlalchemy.create_engine(url, isolation_level="SERIALIZABLE")
+    with engine.begin() as begun:
+        begun.execute(text("CREATE TABLE orders (value TEXT)"))
+    write(engine, FIFTY)
+    with engine.connect() as late:
+        late.execute(text("SELECT 1 FROM orders"))  # what it sees is decided now
+        assert write(engine, TEN)
+        with pytest.raises(OperationalError, match="could not serialize"):
+            TEN.once(late)
+    assert not write(engine, TEN)
+    assert orders(engine) == [FIFTY.key, TEN.key]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("policy", ["isolate", "defer"])
+def test_a_batch_that_failed_although_it_was_committed_is_not_written_again_by_its_children(
+    engine: Engine, policy: str
+) -> None:
+    """As when the answer to a commit is lost. It is a bad batch besides, and so split as well."""
+    log = MemoryLog("1", "2", "bad", "4")
+    commits_lost = [True]
+
+    def handler(df: MemoryFrame, batch: Batch) -> None:
+        with engine.begin() as connection:
+            if not batch.once(connection):
+                return
+            for row in df.collect():
+                insert(connection, bytes(row.value).decode())
+        if commits_lost.pop() if commits_lost else False:
+            raise ConnectionError("the server has gone away")
+
+    with StreamHarness(handler, log, on_failure=policy) as stream:
+        stream.run()
+        stream.backfill()
+        assert set(stream.statuses().values()) == {Status.SUCCESS}
+    assert orders(engine) == ["1", "2", "4", "bad"]
+
+
+def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine) -> None:
+    log = MemoryLog("1", "2", "bad", "4", "5")
+
+    def handler(df: MemoryFrame, batch: Batch) -> None:
+        with engine.begin() as connection:
+            if batch.once(connection):
+                for value in (bytes(row.value).decode() for row in df.collect()):
+                    insert(connection, value)
+                    if value == "bad":
+                        raise ValueError(value)
+
+    with StreamHarness(handler, log, on_failure="isolate") as stream:
+        stream.run()
+        assert len(stream.ledger.dead_letters.oldest("tested", limit=9)) == 1
+    assert orders(engine) == ["1", "2", "4", "5"]
+
+
+def test_each_batch_is_an_application_of_deltas_with_one_version() -> None:
+    assert TEN.delta_options() == {"txnAppId": "headrace-the tenth", "txnVersion": "1"}
+    assert TEN.delta_options("returns")["txnAppId"] == "headrace-the tenth-returns"
+    assert FIFTY.delta_options()["txnAppId"] != TEN.delta_options()["txnAppId"]

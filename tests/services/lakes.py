@@ -1,0 +1,60 @@
+"""Delta Lake: its jars, and the newest Spark that they are built for, beside the tests' own.
+
+Delta 4.4.0 is built for Spark 4.2. In Spark 4.3 its first write fails with a ``NoSuchMethodError``
+(``LogicalRDD.<init>``), so what writes Delta runs in a process of its own.
+``python -m tests.services.lakes`` fetches the jars, once for a machine.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import SetupError
+from headrace.local import ensure_java
+from headrace.local.jars import Artifact, fetched_jars, ignore
+from headrace.local.java import Java
+
+DELTA: Final = (
+    Artifact("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
+    Artifact("io.delta", "delta-storage", "4.4.0"),
+)
+
+DELTA_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Of a table as small as the tests': one task for its log, not fifty.
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+SPARK: Final = Path(sys.prefix, "spark-4.2")
+"""Where ``make set-up`` has installed that Spark's package."""
+
+
+def delta_settings(java: Java) -> dict[str, str]:
+    """What a session that writes Delta is made with."""
+    jars = sorted(fetched_jars("delta", DELTA, java, ignore).iterdir())
+    return {**DELTA_SETTINGS, "spark.jars": ",".join(map(str, jars))}
+
+
+def older_spark() -> dict[str, str]:
+    """Variables of a process that is to have that Spark.
+
+    Raises:
+        SetupError: it is not installed.
+    """
+    if not (SPARK / "pyspark").is_dir():
+        raise SetupError(f"There is no Spark in {SPARK}, which writes Delta tables; make set-up.")
+    paths = [str(SPARK), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # The archive of classes is that of the tests' own Spark.
+    java_options = os.environ.get("SPARK_SUBMIT_OPTS", "").split()
+    kept = [each for each in java_options if not each.startswith("-XX:SharedArchiveFile=")]
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_HOME": str(SPARK / "pyspark"),
+        "SPARK_SUBMIT_OPTS": " ".join(kept),
+    }
+
+
+if __name__ == "__main__":
+    fetched_jars("delta", DELTA, ensure_java(), print)
