@@ -2,6 +2,7 @@
 
 import json as json_text
 import re
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import types as t
 import headrace
 from headrace.decoding.formats import Decoded
 from headrace.decoding.json_format import JsonDecoder
-from headrace.errors import OptionError
+from headrace.errors import OptionError, SetupError
 
 ORDER = t.StructType(
     [
@@ -156,3 +157,19 @@ def test_what_is_no_schema_is_refused(schema: Any, sentence: str) -> None:
 def test_a_type_that_json_does_not_have_is_refused(kind: t.DataType) -> None:
     with pytest.raises(OptionError, match=r"The JSON schema's field x.* is of .* use STRING"):
         JsonDecoder(t.StructType([t.StructField("x", kind)]))
+
+
+@pytest.mark.parametrize(
+    ("package", "make", "extra"),
+    [
+        ("msgspec", lambda: headrace.json("id BIGINT"), "json"),
+        ("fastavro", lambda: headrace.avro('"long"'), "avro"),
+        ("google.protobuf", lambda: headrace.protobuf(b"", "shop.Order"), "protobuf"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, package: str, make: Any, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SetupError, match=rf"install headrace\[{extra}\], on every machine"):
+        make()

@@ -112,6 +112,7 @@ class AvroFormat:
 
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
         """The fields of the reader's schema."""
+        _fastavro()
         try:
             parsed = _parsed(self.schema, self.references)
         except Exception as error:  # noqa: BLE001  (fastavro's own, and whatever malformed JSON is)
