@@ -142,9 +142,7 @@ class AvroDecoder:
         self._written: dict[int, dict[str, Any] | str] = {}
         typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
-        names = columns.names
-        get = itemgetter(*names)
-        self._columns = Columns(columns, get if len(names) > 1 else lambda record: (get(record),))
+        self._columns = Columns(columns, list(map(itemgetter, columns.names)))
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """All of these values."""

@@ -116,9 +116,7 @@ class JsonDecoder:
         struct = msgspec.defstruct("Record", _required_first(fields), rename=names, gc=False)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct).decode
         self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
-        get = attrgetter(*attributes)
-        take = get if len(attributes) > 1 else lambda record: (get(record),)
-        self._columns = Columns(columns, take)
+        self._columns = Columns(columns, list(map(attrgetter, attributes)))
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """All of these values."""

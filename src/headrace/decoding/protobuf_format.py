@@ -100,11 +100,11 @@ class ProtobufDecoder:
     def __init__(self, of: ProtobufFormat, columns: t.StructType) -> None:
         package = _protobuf()
         descriptor = _descriptor(of)
-        _, self._values = _struct(descriptor, ())
+        _, takes = _struct(descriptor, ())
         self._parse = package.message_factory.GetMessageClass(descriptor).FromString
         self._malformed = package.message.DecodeError
         self._registry = of.registry
-        self._columns = Columns(columns, self._values)
+        self._columns = Columns(columns, takes)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """All of these values."""
@@ -175,10 +175,8 @@ def _varint(data: bytes, at: int) -> tuple[int | None, int]:
 _Take = Callable[[Any], Any]
 
 
-def _struct(
-    descriptor: Any, within: tuple[str, ...]
-) -> tuple[t.StructType, Callable[[Any], tuple[Any, ...]]]:
-    """What a message is in Spark, and how its fields are taken from it, in order.
+def _struct(descriptor: Any, within: tuple[str, ...]) -> tuple[t.StructType, list[_Take]]:
+    """What a message is in Spark, and how each of its fields is taken from it.
 
     Raises:
         OptionError: it holds itself.
@@ -196,7 +194,7 @@ def _struct(
         kind, take = _field(field, inner)
         fields.append(t.StructField(field.name, kind))
         takes.append(take)
-    return t.StructType(fields), lambda message: tuple([take(message) for take in takes])
+    return t.StructType(fields), takes
 
 
 def _field(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
@@ -234,9 +232,9 @@ def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
             f"The field {field.full_name} is a group, which Spark's types cannot hold; leave it out"
             " of the descriptors."
         )
-    kind, values = _struct(field.message_type, within)
-    names_in_order = kind.names
-    return kind, lambda message: dict(zip(names_in_order, values(message), strict=True))
+    kind, takes = _struct(field.message_type, within)
+    named = list(zip(kind.names, takes, strict=True))
+    return kind, lambda message: {name: take(message) for name, take in named}
 
 
 def _descriptor(of: ProtobufFormat) -> Any:
