@@ -304,7 +304,11 @@ def test_a_gate_that_runs_meanwhile_is_proven(ledger: Ledger) -> None:
         def __getattr__(self, name: str) -> Any:
             return begin(getattr(self._store, name))
 
-    running = SimpleNamespace(batches=Running(ledger.batches), history=Running(ledger.history))
+    running = SimpleNamespace(
+        batches=Running(ledger.batches),
+        history=Running(ledger.history),
+        dead_letters=Running(ledger.dead_letters),
+    )
     for _ in range(3):
         found = verify(cast("Ledger", running), "orders")
         assert (found.contradictions, found.verdict) == (

@@ -1,26 +1,19 @@
 """The query listener: each batch's progress event becomes the rate of the gates it read through."""
 
-import json
 import logging
-import math
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
-    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
-    StreamingQueryProgress,
 )
 
 from headrace.control import (
@@ -36,9 +29,13 @@ from headrace.control import (
 from headrace.core.stop import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import BatchEnd, state_of
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
+from headrace.execution.progress_events import (
+    BatchReport,
+    JsonStreamingQueryListener,
+    batch_reports,
+)
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample
 from headrace.processes import is_here
-from headrace.source.stream_offset import StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -88,38 +85,6 @@ class SerialWorker:
             with self._changing:
                 self._open -= 1
             done.set()
-
-
-class JsonStreamingQueryListener(StreamingQueryListener):
-    """A listener that receives the progress event soon after the batch's end.
-
-    PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
-    they take as long as a small batch does. This one asks once, for all of it.
-    """
-
-    @property
-    def _jlistener(self) -> Any:
-        """What PySpark gives the JVM for this listener; always the same object."""
-        if not hasattr(self, "_jlistenerobj"):
-            jvm: Any = SparkContext._jvm
-            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
-        return self._jlistenerobj
-
-
-class _FromJson(JStreamingQueryListener):
-    """What the JVM calls."""
-
-    def onQueryProgress(self, jevent: Any) -> None:
-        self.pylistener.onQueryProgress(progress_event(jevent.progress().json()))
-
-
-def progress_event(text: str) -> QueryProgressEvent:
-    """A batch's progress from Spark's JSON, which leaves out a rate that is no finite number."""
-    progress = json.loads(text)
-    for report in (progress, *progress["sources"]):
-        report.setdefault("inputRowsPerSecond", math.nan)
-        report.setdefault("processedRowsPerSecond", math.nan)
-    return QueryProgressEvent.fromJson({"progress": progress})
 
 
 _NOT_PROCESSED: Final = "A batch's report was not processed: %s"
@@ -186,7 +151,7 @@ class GateListener(JsonStreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch ended: resolve its rows, feed the laws, publish their rates."""
         run = event.progress.runId
-        reports = [(report, self._watch(run, report)) for report in _reports(event.progress)]
+        reports = [(report, self._watch(run, report)) for report in batch_reports(event.progress)]
         known = [(report, watched) for report, watched in reports if watched is not None]
         # Whatever helped the batch through did so for all of its sources.
         ends = [
@@ -256,7 +221,7 @@ class GateListener(JsonStreamingQueryListener):
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
         return None if has_next else batch
 
-    def _watch(self, run: UUID, report: "_Report") -> _GateRun | None:
+    def _watch(self, run: UUID, report: BatchReport) -> _GateRun | None:
         """The gate in this run, made at its first report from what the source declared."""
         if (run, report.gate) not in self._watched:
             try:
@@ -303,42 +268,6 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
         return None
 
 
-@dataclass(frozen=True)
-class _Report:
-    """What the engine reports of a batch for one gate."""
-
-    gate: str
-    checkpoint_id: str
-    """The identity of the query's checkpoint."""
-    batch: str
-    """Its key; empty where the gate had nothing in it."""
-    query_batch_id: int
-    progress: BatchProgress
-
-    @property
-    def times_ms(self) -> tuple[int, int]:
-        """When it began and ended."""
-        return self.progress.start_ms, self.progress.end_ms
-
-
-def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
-    """The reports for the sources that stand behind a gate."""
-    for source in progress.sources:
-        end = _offset(source.endOffset)
-        if end is None or end.gate is None:
-            continue
-        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-        batch = schedule_id(end.gate, end.checkpoint_id, ranges, end.topic_ids) if ranges else ""
-        times = BatchProgress(
-            start_ms=_epoch_ms(progress.timestamp),
-            duration_ms=progress.durationMs["triggerExecution"],
-            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
-            left_over=_left_over(end, _offset(source.latestOffset)),
-            overhead_ms=_overhead_ms(progress.durationMs),
-        )
-        yield _Report(end.gate, end.checkpoint_id, batch, progress.batchId, times)
-
-
 @dataclass(frozen=True, slots=True)
 class _Lesson:
     """What one gate's part of a batch says.
@@ -351,14 +280,14 @@ class _Lesson:
     """
 
     watched: _GateRun
-    report: _Report
+    report: BatchReport
     present: BatchProgress
     stats: BatchStats
     teaches: bool
     is_unread: bool
 
 
-def _lesson(watched: _GateRun, report: _Report, ended: BatchEnd) -> _Lesson:
+def _lesson(watched: _GateRun, report: BatchReport, ended: BatchEnd) -> _Lesson:
     present = replace(report.progress, waited_ms=ended.waited_ms)
     teaches = ended.went_through and (present.records > 0 or not report.batch)
     previous, watched.previous = watched.previous, present if teaches else None
@@ -451,31 +380,3 @@ def _warn_of_unread(watched: _GateRun, gate: str, *, is_unread: bool) -> None:
             gate,
             UNREAD_BATCHES,
         )
-
-
-def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
-    """A source's offset in a progress event; None where it is null or another kind of source's."""
-    try:
-        offset = json.loads(text) if isinstance(text, str) else text
-        return StreamOffset.from_json(offset) if isinstance(offset, dict) else None
-    except (json.JSONDecodeError, HeadraceError):
-        return None
-
-
-def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
-    if latest is None:
-        return 0
-    return sum(
-        max(offset - end.positions.get(tp, offset), 0) for tp, offset in latest.positions.items()
-    )
-
-
-def _overhead_ms(phases: Mapping[str, int]) -> int:
-    """How long a batch's trigger did other things than to give it to the sink (ms)."""
-    whole_ms = phases["triggerExecution"]
-    return max(whole_ms - phases.get("addBatch", whole_ms), 0)
-
-
-def _epoch_ms(timestamp: str) -> int:
-    """Spark's ``2026-01-31T12:00:00.123Z`` in milliseconds since the epoch."""
-    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

@@ -30,8 +30,9 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, check_handler
 from headrace.execution.handler import GatedHandler
-from headrace.execution.listener import GateListener, progress_event
+from headrace.execution.listener import GateListener
 from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.execution.progress_events import progress_event
 from headrace.execution.rejections import Place
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.ledger.outages import NO_RETRIES, Timeouts
