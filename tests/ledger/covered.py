@@ -1,6 +1,6 @@
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ def valid_histories(
 ) -> Told:
     """Runs that follow each other, of batches over some partitions, some of them split."""
     told = Told()
-    keys = (f"batch {number}" for number in count())
+    keys = (f"batch {number}" for number in itertools.count())
     partitions = range(draw(st.integers(1, 3)))
     at = dict.fromkeys(partitions, draw(st.integers(0, 5)))
 
