@@ -14,8 +14,8 @@ from headrace.control.isolation import (
     IsolationBudget,
     Ranges,
     Run,
+    cut_after,
     expected_runs,
-    halves,
 )
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
@@ -107,11 +107,11 @@ def left(result: Isolated[Bad]) -> list[Place]:
     return [where for part, _ in result.left for where in offsets(part)]
 
 
-@given(ranges)
-def test_halves_are_the_whole_in_order_and_even(batch: Ranges) -> None:
-    first, second = halves(batch)
-    assert offsets(first) + offsets(second) == offsets(batch)
-    assert 0 <= len(offsets(first)) - len(offsets(second)) <= 1
+@given(ranges, st.integers(0, 300))
+def test_what_is_cut_is_the_whole_in_order(batch: Ranges, wanted: int) -> None:
+    first, others = cut_after(batch, wanted)
+    assert offsets(first) + offsets(others) == offsets(batch)
+    assert len(offsets(first)) == min(wanted, len(offsets(batch)))
 
 
 @given(ranges, st.data())

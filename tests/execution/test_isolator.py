@@ -421,7 +421,7 @@ def test_a_sink_that_is_down_is_no_records_fault_and_no_more_batches_are_split(
     assert why.error_class == "headrace.errors.SinkDownError"
     assert why.message == (
         "The sink seems to be down, for records that have nothing to do with each other fail one"
-        " after the other, and none passes: tests.execution.readers.Poisoned: cannot keep (1, 101)"
+        " after the other, and none passes: tests.execution.readers.Poisoned: cannot keep (0, 5)"
     )
     second = [OffsetRange("orders-topic", 0, 20, 30)]
     sink.bad = [*EVERYTHING, *places(second)]

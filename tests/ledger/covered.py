@@ -1,11 +1,11 @@
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from headrace.control.isolation import halves
+from headrace.control.isolation import count, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Covered, Loss, Status
 
@@ -63,7 +63,7 @@ def valid_histories(
 ) -> Told:
     """Runs that follow each other, of batches over some partitions, some of them split."""
     told = Told()
-    keys = (f"batch {number}" for number in count())
+    keys = (f"batch {number}" for number in itertools.count())
     partitions = range(draw(st.integers(1, 3)))
     at = dict.fromkeys(partitions, draw(st.integers(0, 5)))
 
@@ -71,7 +71,7 @@ def valid_histories(
         ranges: tuple[OffsetRange, ...], checkpoint_id: str, parent: str | None, depth: int
     ) -> None:
         key = next(keys)
-        first, second = halves(ranges)
+        first, second = cut_after(ranges, (count(ranges) + 1) // 2)
         split = bool(second) and draw(st.integers(0, 2 + depth)) == 0
         status = draw(st.sampled_from(statuses))
         told.rows += [

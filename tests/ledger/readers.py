@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headrace.control.isolation import halves
+from headrace.control.isolation import count, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
@@ -178,10 +178,9 @@ class Readers:
         if read is None or read.planned.records < 2:
             return
         assert self.ledger.batches.attach(read.key, 1, owner=OWNER, lease_ms=LEASE_MS)
-        parts = [
-            self._planned(reader, half)
-            for half in halves([each.offsets for each in read.planned.ranges])
-        ]
+        whole = [each.offsets for each in read.planned.ranges]
+        halves = cut_after(whole, (count(whole) + 1) // 2)
+        parts = [self._planned(reader, half) for half in halves]
         parts = [
             PlannedBatch(p.gate, read.planned.checkpoint_id, p.ranges, "rate", "") for p in parts
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.execution.rejections import Place, RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
+from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector, DeadLetterSink, planned_ids, replay_end
 from headrace.source.direct_reading import close_ranges, read_directly
@@ -84,7 +85,8 @@ class DerivedStream:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-reader-"))
         self._asked = 0
         checkpoint = self._folder / "checkpoint"
-        _plan_first_batch(checkpoint, json.dumps(replay_end(ranges, self._following())))
+        source = name_of_source(self._stream)
+        _plan_first_batch(checkpoint, json.dumps(replay_end(ranges, self._following())), source)
         writer = self._stream.writeStream.foreachBatch(self._run_batch)
         writer = writer.option("checkpointLocation", checkpoint.as_uri())
         return writer.trigger(processingTime="0 seconds").queryName(self._folder.name).start()
@@ -124,12 +126,21 @@ class DerivedStream:
             self._folder = None
 
 
-def _plan_first_batch(checkpoint: Path, end: str) -> None:
-    """Write the part of Spark's checkpoint that says which offsets its first batch ends at."""
-    times = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0})
+def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
+    """Write the part of Spark's checkpoint that says which offsets its first batch ends at.
+
+    Where Spark's source evolution is on, offsets stand beside the source's name, and Spark refuses
+    a checkpoint without names.
+    """
+    times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
+    version, named_end = "v1", end
+    if source is not None:
+        times |= {"conf": {SOURCE_EVOLUTION: "true"}, "sourceMetadataInfo": {}}
+        version, named_end = "v2", f"{source}:{end}"
+    lines = [version, json.dumps(times), named_end]
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
-    (checkpoint / "offsets" / "0").write_text("\n".join(["v1", times, end]), encoding="utf-8")
+    (checkpoint / "offsets" / "0").write_text("\n".join(lines), encoding="utf-8")
 
 
 class BatchReader(RecordReader, Protocol):

@@ -25,8 +25,12 @@ _STATEFUL: Final = re.compile(
     re.MULTILINE,
 )
 _SOURCE: Final = re.compile(r"^\W*~StreamingRelation\w*\b", re.MULTILINE)
+_NAME: Final = re.compile(r', name="(\w+)"$', re.MULTILINE)
 _GATE: Final = re.compile(r"\bheadrace\.gate=([\w.\-]+)")
 _READ: Final = re.compile(r"\bheadrace\.read=([0-9a-f]{32})\b")
+
+SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Spark's setting with which every source of a query has a name, also in the checkpoint."""
 
 # Spark leaves out of a plan's text the fields beyond so many, options among them.
 _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
@@ -46,6 +50,15 @@ def sources_of(df: DataFrame) -> list[StreamSource]:
     begins = [found.start() for found in _SOURCE.finditer(plan)]
     texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
     return [StreamSource(_first(_GATE, text), _first(_READ, text)) for text in texts]
+
+
+def name_of_source(df: DataFrame) -> str | None:
+    """The name of a stream's one source in its checkpoint; None where Spark wants none."""
+    if df.sparkSession.conf.get(SOURCE_EVOLUTION, "false") != "true":
+        return None
+    plan = _analyzed(df)
+    found = _SOURCE.search(plan)
+    return None if found is None else _first(_NAME, plan[found.start() :])
 
 
 def check_batches_can_be_skipped(df: DataFrame, gate: str, last: str) -> None:
