@@ -126,8 +126,7 @@ def shop_template(
     fill(folder / "journals" / "orders", {0: [20, 10]})
     fill(folder / "raw", {0: [30]})
     gate = headrace.Gate("orders", interval="1 second", ledger=shop.ledger)
-    # A record is blamed once others pass after it.
-    shop.topic.produce(b"poison", b"tea", b"poison", *[b"tea"] * 40)
+    shop.topic.produce(b"poison", *[b"tea"] * 20, b"poison")
     source = shop.orders(spark, gate)
     shop.run(spark, gate, source, on_failure="isolate", refuses=lambda value: value == b"poison")
     shop.topic.produce(b"bread", b"butter")

@@ -71,7 +71,7 @@ def test_orders_go_into_postgresql_past_one_that_it_refuses(
 ) -> None:
     orders = topic(1)
     refused = json.dumps({"id": 7, "customer": None, "amount": 1.0}).encode()
-    orders.produce(*map(order, range(7)), refused, *map(order, range(8, 12)))
+    orders.produce(*map(order, range(7)), refused, *map(order, range(8, 40)))
     with postgresql_server() as server:
         run(
             "orders_into_postgresql.py",
@@ -81,7 +81,7 @@ def test_orders_go_into_postgresql_past_one_that_it_refuses(
             kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         with Ledger.open(server.url, create=False) as ledger:
             (letter,) = ledger.dead_letters.oldest("orders")
-    assert [number for (number,) in kept] == [n for n in range(12) if n != 7]
+    assert [number for (number,) in kept] == [n for n in range(40) if n != 7]
     assert (letter.letter.offset, letter.letter.value) == (7, refused)
     assert "NotNullViolation" in letter.letter.error.error_class + letter.letter.error.message
 

@@ -308,3 +308,29 @@ def test_two_streams_in_one_query_cannot_either(
     other = other.option("kafka.bootstrap.servers", topic().bootstrap_servers)
     with pytest.raises(OptionError, match="from more than one stream"):
         gate.write(df.union(other.load()), sink, on_failure="defer")
+
+
+def test_a_sink_that_is_down_for_a_while_makes_no_dead_letter_of_a_good_record(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    """Without a retry before isolation, and with a bad record among them."""
+    good, calls = fill(scene.orders, 60, 20), list[str]()
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        calls.append(batch.key)
+        if len(calls) < 5 or len(calls) % 7 == 0:
+            raise ConnectionError("the sink is down")
+        sink(df, batch)
+
+    query = scene.start(scene.read(), write, "isolate")
+    try:
+        wait_until(lambda: Status.FAILED in statuses(ledger), DEADLINE_S)
+        whys = {row.error.error_class for row in ledger.batches.failed("orders") if row.error}
+        assert whys <= {"headrace.errors.SinkDownError", "builtins.ConnectionError"}
+        good += fill(scene.orders, 40)
+        wait_until(lambda: sink.values == sorted(good), DEADLINE_S)
+        wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 1, DEADLINE_S)
+    finally:
+        query.stop()
+    (letter,) = ledger.dead_letters.oldest("orders")
+    assert (letter.letter.offset, letter.letter.value) == (20, BAD)

@@ -33,7 +33,7 @@ def test_no_secret_is_in_a_plan_a_page_an_event_log_a_checkpoint_or_a_command_li
     topic: TopicFactory, tmp_path: Path
 ) -> None:
     orders = topic(2)
-    orders.produce(b"good", b"bad", b"good")
+    orders.produce(b"good", b"bad", *[b"good"] * 20)
     shown = tmp_path / "shown"
     shown.mkdir()
     with postgresql_server() as server:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from headrace.control.isolation import count, cut_after
+from headrace.control.isolation import cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Covered, Loss, Status
 
@@ -71,7 +71,7 @@ def valid_histories(
         ranges: tuple[OffsetRange, ...], checkpoint_id: str, parent: str | None, depth: int
     ) -> None:
         key = next(keys)
-        first, second = cut_after(ranges, (count(ranges) + 1) // 2)
+        first, second = cut_after(ranges, (sum(r.count for r in ranges) + 1) // 2)
         split = bool(second) and draw(st.integers(0, 2 + depth)) == 0
         status = draw(st.sampled_from(statuses))
         told.rows += [

@@ -35,7 +35,8 @@ class Batch:
             split. It rises within one checkpoint only, so no sink may skip by it.
         ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
-        attempt: 1 the first time, then counting; without ranges always 1.
+        attempt: 1 the first time, then counting; without ranges always 1. Where a backfill runs one
+            record several times, to see whether others pass meanwhile, these are one attempt.
         kind: ``live``, or ``backfill`` for a batch that had failed.
         sequence: the number of this call of the handler, above that of every call before it of this
             gate: by any process, of any checkpoint, a backfill's or a child's too. Another one when

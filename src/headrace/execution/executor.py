@@ -127,7 +127,9 @@ class BatchExecutor:
                 self._reader.close()
                 return why or (error and down) or error
             try:
-                isolated = self._isolate(batch, leases, error, self._control_wait_s, final=final)
+                idle = self._health.is_idle(self._control_wait_s)
+                wait_s = 0 if idle else self._control_wait_s
+                isolated = self._isolate(batch, leases, error, wait_s, final=final)
             except LedgerError:
                 raise
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)

@@ -60,16 +60,15 @@ class HandlerHealth:
         if self._asking and (is_dense or _has_records(df)):
             self.passes += 1
 
+    def is_idle(self, for_s: float) -> bool:
+        """Whether nothing was processed for so long (s): then nothing is worth waiting for."""
+        return self._clock() - self._last_s > for_s
+
     def await_pass(
         self, wait_s: float, sleep: Callable[[float], None], stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until another run has passed; whether one has.
-
-        It is not waited for if nothing has for so long already: the stream has nothing to do.
-        """
+        """Wait until another run has passed; whether one has."""
         before = self.passes
-        if self._clock() - self._last_s > wait_s:
-            return False
         while wait_s > 0 and self.passes == before and not stopped():
             sleep(_LOOK_S)
             wait_s -= _LOOK_S

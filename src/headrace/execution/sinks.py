@@ -71,7 +71,8 @@ def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str
             return False
         raise
     finally:
-        table.refresh()
+        # What is known of the table now, without asking a catalog that may be unreachable.
+        table.metadata, table.metadata_location = watched.metadata, watched.metadata_location
     return True
 
 
