@@ -242,6 +242,8 @@ class Story:
     def backfill(self) -> None:
         """A backfill of each batch that has failed."""
         for row in self.scene.ledger.batches.failed("orders", 1_000):
+            if self.scene.row(row.schedule_id).status is not Status.FAILED:
+                continue  # the stream has taken it up again
             try:
                 self.scene.backfill(
                     row.schedule_id, self.handle, reader=self.reader, sleep=self.goes_on

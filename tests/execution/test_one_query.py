@@ -234,7 +234,7 @@ def test_children_and_backfills_have_no_number_of_sparks_and_every_run_a_higher_
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
 ) -> None:
     orders, told = topic(), list[Batch]()
-    orders.produce(*[b"%d" % n for n in range(8)])
+    orders.produce(*[b"%d" % n for n in range(40)])
 
     def handle(df: DataFrame, batch: Batch) -> None:
         told.append(batch)

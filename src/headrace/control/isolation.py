@@ -6,11 +6,11 @@ bad record is on one path of a binary tree, and each node of the path has two ha
 That a record has failed alone proves nothing: the sink may be down, or fail now and then. So it is
 convicted in rounds, and after each round something else must pass, a *control*::
 
-    found   F F F   control   F F F F   control   F F F F F   control   convicted
+    found   F F F   control   F F F F   control   F F F F F   control   6 F   control
 
 A handler that fails at every m-th call, or for a while, lets the record pass in one of the rounds.
 The rounds have different lengths, so that no period fits all of them. A good record that fails with
-the probability p at each call is convicted with p^12·(1-p)^3 at most, and only if all that was run
+the probability p at each call is convicted with p^18·(1-p)^4 at most, and only if all that was run
 before failed as if that record were bad. Where something has failed without a cause, or nothing led
 to the record, there are six rounds: p^33·(1-p)^6.
 
@@ -31,7 +31,7 @@ Ranges = tuple[OffsetRange, ...]
 FIRST_ROUND: Final = 3
 """How often a record fails in the first round; each later one is longer by one."""
 
-ROUNDS: Final = 3
+ROUNDS: Final = 4
 """Rounds after which a record is convicted to which halving has led, and nothing else failed."""
 
 ROUNDS_IN_DOUBT: Final = 6
@@ -57,7 +57,7 @@ class IsolationBudget:
 
     Attributes:
         max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
-            finds some 4 bad records in a million. Too low: good records wait for the backfill
+            finds some 3 bad records in a million. Too low: good records wait for the backfill
             beside bad ones.
         max_time_ms: From the first failure on (ms); above 0. Default: 60 000. The stream waits
             that long at most, and one run more.
@@ -150,10 +150,10 @@ def expected_runs(records: int, bad: int) -> int:
 
     ::
 
-        bad · (2·log2(records) + 11) + 4
+        bad · (2·log2(records) + 17) + 5
 
     >>> expected_runs(7_131, 1)
-    41
+    48
     """
     found = max(bad, 1)
     again = sum(range(FIRST_ROUND, FIRST_ROUND + ROUNDS)) - 1

@@ -107,7 +107,7 @@ class LearnedBatches:
         >>> law = LearnedBatches(interval_ms=1000)
         >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record
         ...     law.learn(FinishedBatch(0, {"orders": count}, 300 + count // 20))
-        >>> round(law.records({"orders": 100.0})["orders"], -2)
+        >>> round(law.records({"orders": 100.0})["orders"], -3)
         14000.0
 
     Args:
