@@ -34,6 +34,9 @@ from headrace.ledger import Ledger
 from headrace.receivers.host import Hosting, host
 from headrace.simulation import Policy, phases, read_scenario, run
 
+ORDERS: Final = 24
+"""Of the shop: what it isolates, and what it defers."""
+
 WITH_CODE: Final = {
     str(page.relative_to(ROOT)) for page in PAGES if next(blocks(page, "python"), None)
 }
@@ -109,7 +112,7 @@ def getting_started(spark: SparkSession, shop: Shop) -> None:
     query = reader.names["query"]
     query.processAllAvailable()
     query.stop()
-    assert spark.read.parquet(f"{shop.folder}/new/out").count() == 5
+    assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
 
 
 def operations(spark: SparkSession, shop: Shop) -> None:
@@ -155,7 +158,7 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     place = str(shop.folder / "ckpt" / "fails")
     writer.option("checkpointLocation", place).trigger(availableNow=True).start().awaitTermination()
     with engine.connect() as connection:
-        assert len(connection.execute(sqlalchemy.select(table)).all()) == 5
+        assert len(connection.execute(sqlalchemy.select(table)).all()) == ORDERS
     engine.dispose()
 
 

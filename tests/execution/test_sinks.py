@@ -260,7 +260,8 @@ def test_a_batch_that_failed_although_it_was_committed_is_not_written_again_by_i
 
 
 def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine) -> None:
-    log = MemoryLog("1", "2", "bad", "4", "5")
+    good = [f"{number:02}" for number in range(1, 40)]
+    log = MemoryLog(*good[:2], "bad", *good[2:])
 
     def handler(df: MemoryFrame, batch: Batch) -> None:
         with engine.begin() as connection:
@@ -273,7 +274,7 @@ def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine)
     with StreamHarness(handler, log, on_failure="isolate") as stream:
         stream.run()
         assert len(stream.ledger.dead_letters.oldest("tested", limit=9)) == 1
-    assert orders(engine) == ["1", "2", "4", "5"]
+    assert sorted(orders(engine)) == good
 
 
 def test_each_batch_is_an_application_of_deltas_with_one_version() -> None:

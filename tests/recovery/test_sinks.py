@@ -67,7 +67,7 @@ def story(topic: Topic, folder: Path, sink: str, batches: int) -> tuple[Job, Pro
         records=sum(produced.values()),
         hurried=True,
         sink=sink,
-        interval="2 seconds" if sink.startswith(DELTA) else "500 ms",
+        interval="500 ms",
         on_failure="defer",
         raises_once_in=4,
     )
