@@ -105,7 +105,8 @@ $(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
 	@touch $@
 
-$(VENV)/.delta: tests/services/lakes.py $(VENV)/spark-4.2 $(VENV)/.java
+# After the other jars, for Ivy is run once at a time.
+$(VENV)/.delta: tests/services/lakes.py $(VENV)/spark-4.2 $(VENV)/.java | $(VENV)/.hdfs
 	@$(BIN)/python -m tests.services.lakes
 	@touch $@
 
