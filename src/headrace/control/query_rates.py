@@ -97,12 +97,11 @@ class QueryRates:
         if learned is None:
             return {}
         learned.learn(batch)
-        least = {name: gate.settings.min_rate for name, gate in self._gates.items()}
-        records = learned.records(least)
         changes = self._changed(stats, learned)
         if changes:
             learned.interval_ms = min(gate.interval_ms for gate in self._gates.values())
-            records = learned.records(least)
+        least = {name: gate.settings.min_rate for name, gate in self._gates.items()}
+        records = learned.records(least)
         return {
             name: self._of_gate(name, each, records.get(name), changes.get(name), learned)
             for name, each in stats.items()
