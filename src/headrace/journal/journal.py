@@ -27,6 +27,7 @@ from headrace.journal.names import (
     parsed,
     written_lane,
 )
+from headrace.journal.packs import remove_packs
 from headrace.journal.reading import OnLoss, check_columns, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
@@ -102,6 +103,11 @@ class Journal:
     def name(self) -> str:
         """The last part of its path; the column ``topic``."""
         return self.identity.name
+
+    @property
+    def is_in_directory(self) -> bool:
+        """Whether it is in a directory of a mounted file system, where a block costs no request."""
+        return isinstance(self.storage, LocalStorage)
 
     @property
     def id(self) -> str:
@@ -249,6 +255,7 @@ class Journal:
                 if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
             ]
             self.storage.remove(files.folder, below)
+            remove_packs(files, start)
         return start
 
     @contextmanager

@@ -17,7 +17,7 @@ from headrace.journal.records import Records
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
-from headrace.receivers.json_text import MalformedError, check_lines
+from headrace.receivers.json_text import MalformedError, check_lines, ids_of_lines
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
 
@@ -39,6 +39,7 @@ class LineBuffer:
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
         self._max_bytes = settings.max_line_bytes
         self._check_json = settings.check_json
+        self._id_field = settings.id_field
         self._budget = budget
         self._rest = bytearray()
         self._taken = 0
@@ -77,14 +78,28 @@ class LineBuffer:
             place = pc.index(pc.greater(sizes, self._max_bytes), True).as_py()
             if place >= 0:
                 records, error = records.slice(0, place), self._too_long(self._taken + place + 1)
-        if self._check_json:
-            try:
-                check_lines(whole, self.next_number)
-            except MalformedError as malformed:
-                if malformed.place < records.count or error is None:
-                    records = records.slice(0, malformed.place)
-                    error = ReceiverError(f"{malformed} Send every line as JSON.")
+        if self._check_json or self._id_field is not None:
+            records, error = self._checked(whole, records, error)
         self._taken += records.count
+        return records, error
+
+    def _checked(
+        self, whole: bytes, records: Records, error: ReceiverError | None
+    ) -> tuple[Records, ReceiverError | None]:
+        """The records up to the first that is not JSON or has no id, with their ids."""
+        ids: list[str] = []
+        try:
+            if self._id_field is None:
+                check_lines(whole, self.next_number)
+            else:
+                ids = ids_of_lines(whole, self._id_field, self.next_number)
+        except MalformedError as malformed:
+            ids = malformed.ids
+            if malformed.place < records.count or error is None:
+                records = records.slice(0, malformed.place)
+                error = ReceiverError(f"{malformed} Send every line as JSON.")
+        if self._id_field is not None:
+            records = records.with_ids(ids[: records.count])
         return records, error
 
     def check(self) -> None:
@@ -300,12 +315,16 @@ class LineSender:
         return rest
 
     async def _submit(self, whole: bytes) -> None:
+        """Submit lines in portions: what is durable is acknowledged while the rest waits."""
+        intake = self._shared.intake
         records, error = self._lines.records(whole, wall_clock_ms())
-        if records.count:
+        while records.count:
             await self._unanswered.acquire()
-            receipt = self._shared.intake.submit_nowait(records)
-            self._answers.put_nowait((receipt, records.count))
-            await self._shared.intake.buffered(receipt)
+            portion = intake.next_portion(records)
+            receipt = intake.submit_nowait(portion, is_awaited=self._settings.acknowledge)
+            self._answers.put_nowait((receipt, portion.count))
+            await intake.buffered(receipt)
+            records = records.slice(portion.count, records.count)
         if error:
             raise error
 
@@ -325,8 +344,10 @@ class TcpReceiver(ListeningReceiver):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
-    durable. They come in order, at the latest one block interval and one sync after the lines.
-    Without them a sender cannot tell what was lost when it or the receiver went down.
+    durable. They come in order, each as soon as its lines are durable, also while later lines wait
+    for the rate and when the receiver ends. Without them a sender cannot tell what was lost when it
+    or the receiver went down. With ``id_field`` it may send again whatever was not acknowledged:
+    that is stored once.
 
     A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
     closed; the lines before that one are stored, and acknowledged as usual. A line without an end
