@@ -131,3 +131,11 @@ def test_where_no_pack_can_be_made_blocks_are_written_all_the_same(
             writer.append(numbered(number, number + 1))
     assert values_of(journal) == numbers(range(3 * TOGETHER))
     assert caplog.text.count("cannot be packed, and are read one by one") == 1
+
+
+def test_what_is_read_back_comes_from_packs_where_there_are_some(journal: Journal) -> None:
+    write(journal, 0, 150)
+    parts = list(journal.read_back(0))
+    assert [first for first, _ in parts] == [*range(149, 127, -1), 64, 0]
+    values = [records.batch.column("id").to_pylist() for _, records in reversed(parts)]
+    assert [each for part in values for each in part] == [f"{number}" for number in range(150)]

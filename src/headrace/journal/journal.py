@@ -28,7 +28,7 @@ from headrace.journal.names import (
     written_lane,
 )
 from headrace.journal.packs import remove_packs
-from headrace.journal.reading import OnLoss, check_columns, read_lane
+from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
@@ -211,6 +211,16 @@ class Journal:
     ) -> Iterator[pa.RecordBatch]:
         with self.lane_files(offsets.partition) as files:
             yield from read_lane(files, offsets, columns, on_loss, after=after)
+
+    def read_back(self, lane: int) -> Iterator[tuple[int, Records]]:
+        """A lane's records with all they have, newest first, and each part's first offset.
+
+        Raises:
+            JournalError: A block is damaged, or the storage fails; what came before is right.
+        """
+        with self.lane_files(lane) as files:
+            for first, batch in read_back(files):
+                yield first, Records(batch)
 
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.

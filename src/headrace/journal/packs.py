@@ -142,18 +142,35 @@ class PackReader:
             found = self._found(offset)
             pack = None if found is None else read_pack(self._files, *found)
             if pack is not None and pack.checksum_before(offset) == checksum:
-                there = self._files.header(pack.last_first)
-                if (there.checksum, there.until) == (pack.checksum, pack.header.until):
-                    return pack, pack.batch(columns)
+                return self._checked(pack, columns)
         return None
 
-    def _found(self, offset: int) -> tuple[int, int] | None:
-        """The longest pack with an offset."""
+    def ending_at(self, until: int, columns: Sequence[str]) -> tuple[Pack, pa.RecordBatch] | None:
+        """The longest pack that ends at an offset, and its records; None as `after`."""
+        with suppress(OSError, HeadraceError):
+            self._list(until)
+            ending = [each for each in self._packs if each[1] == until]
+            if ending:
+                return self._checked(read_pack(self._files, *min(ending)), columns)
+        return None
+
+    def _checked(self, pack: Pack, columns: Sequence[str]) -> tuple[Pack, pa.RecordBatch] | None:
+        """A pack whose last block is the one in the lane; so are those before it, by the chain."""
+        there = self._files.header(pack.last_first)
+        if (there.checksum, there.until) != (pack.checksum, pack.header.until):
+            return None
+        return pack, pack.batch(columns)
+
+    def _list(self, offset: int) -> None:
         if offset >= self._listed_until:
             names = self._files.storage.names(packs_folder(self._files.lane))
             self._packs = sorted(found for name in names if (found := packed(name)) is not None)
             last = max((until for _, until in self._packs), default=0)
-            self._listed_until = max(last, offset + 1_000)  # a lane without packs is not listed on
+            self._listed_until = max(last, offset) + 1_000  # behind them it is not listed each time
+
+    def _found(self, offset: int) -> tuple[int, int] | None:
+        """The longest pack with an offset."""
+        self._list(offset)
         place = bisect_right(self._packs, (offset, offset + 2**63))
         holding = [each for each in self._packs[max(0, place - 2) : place] if offset < each[1]]
         return max(holding, key=lambda each: each[1] - each[0], default=None)

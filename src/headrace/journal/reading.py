@@ -12,6 +12,7 @@ from headrace.errors import CorruptionError, DataLossError, HeadraceError, Journ
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, Lost
 from headrace.journal.packs import SMALL_BYTES, Pack, PackReader
+from headrace.journal.records import SCHEMA
 from headrace.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
@@ -111,6 +112,27 @@ def read_lane(
         if found is None or stop <= at:
             raise _missing(files, at)
         at = stop
+
+
+def read_back(files: LaneFiles) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A lane's records with all they have, the newest first, and where each batch begins.
+
+    One batch for each block or pack; what was declared lost is left out. Raises OSError, and
+    ``CorruptionError`` at a block that is damaged.
+    """
+    index, packs = files.index(), PackReader(files)
+    until = files.end(index).until
+    for first in reversed(index.firsts.tolist()):
+        if first >= until:
+            continue  # it was in a pack
+        if first in index.lost:
+            until = first
+        elif (found := packs.ending_at(until, SCHEMA.names)) is not None:
+            until = found[0].header.first
+            yield until, found[1]
+        else:
+            until = first
+            yield first, files.block(first, SCHEMA.names)[1]
 
 
 def _packed(
