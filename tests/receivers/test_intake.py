@@ -353,6 +353,7 @@ async def test_try_submit_starts_or_says_when_to_retry() -> None:
 
         intake.set_rate(1)
         await intake.submit(records(b"x"))  # takes the last of them
+        await asyncio.sleep(0.2)
         later = intake.try_submit(records(b"y"))
         assert isinstance(later, RetryAfter)
         assert later.delay_s == pytest.approx(0.8)

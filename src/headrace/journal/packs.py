@@ -40,6 +40,7 @@ from headrace.journal.block import (
 from headrace.journal.lane_files import LaneFiles
 from headrace.journal.names import pack_name, packed, packs_folder
 from headrace.journal.records import SCHEMA, Records
+from headrace.journal.storage.local import LocalStorage
 
 SMALL_BYTES: Final = 16 * 1024
 """Of a block's records; a larger one costs little for each of them."""
@@ -163,8 +164,7 @@ class PackReader:
 
     def _list(self, offset: int) -> None:
         if offset >= self._listed_until:
-            names = self._files.storage.names(packs_folder(self._files.lane))
-            self._packs = sorted(found for name in names if (found := packed(name)) is not None)
+            self._packs = sorted(_packs(self._files))
             last = max((until for _, until in self._packs), default=0)
             self._listed_until = max(last, offset) + 1_000  # behind them it is not listed each time
 
@@ -276,8 +276,14 @@ class Packer:
 
 def remove_packs(files: LaneFiles, until: int) -> None:
     """Remove the packs that end at or before an offset; raises OSError."""
-    folder = packs_folder(files.lane)
-    names = files.storage.names(folder)
-    gone = [name for name in names if (found := packed(name)) is not None and found[1] <= until]
+    gone = [pack_name(*pack) for pack in _packs(files) if pack[1] <= until]
     if gone:
-        files.storage.remove(folder, gone)
+        files.storage.remove(packs_folder(files.lane), gone)
+
+
+def _packs(files: LaneFiles) -> list[tuple[int, int]]:
+    """The offsets of a lane's packs, in no order; elsewhere than in a directory there are none."""
+    if not isinstance(files.storage, LocalStorage):
+        return []
+    names = files.storage.names(packs_folder(files.lane))
+    return [found for name in names if (found := packed(name)) is not None]
