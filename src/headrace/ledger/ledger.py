@@ -10,6 +10,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
+from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.engines import LIMIT_NO_LOCKS
@@ -65,6 +66,7 @@ class Ledger:
 
     Attributes:
         batches: What gates read, and what became of it.
+        controls: What operators have put in force: pauses, limits, drains.
         gates: Gates as declared, the query behind each, and what throttles it.
         rates: The rate in force, and the samples that it was learnt from.
         dead_letters: Records that cannot be processed.
@@ -79,6 +81,7 @@ class Ledger:
         self._database: Final = database
         self.batches = BatchStore(database, clock)
         self.gates = GateStore(database, clock)
+        self.controls = ControlStore(database, clock)
         self.rates = RateStore(database, clock)
         self.dead_letters = DeadLetterStore(database, clock)
         self.history = HistoryStore(database, clock)
