@@ -14,6 +14,7 @@ from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.engines import LIMIT_NO_LOCKS
+from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
@@ -73,6 +74,7 @@ class Ledger:
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
         outputs: The attempts to write batches into topics.
+        fleet: All gates at one look, and the history of one.
     """
 
     def __init__(self, database: Database, clock: WallClock) -> None:
@@ -86,6 +88,7 @@ class Ledger:
         self.receivers = ReceiverStore(database, clock)
         self.signals = SignalStore(database, clock)
         self.outputs = OutputStore(database, clock)
+        self.fleet = FleetStore(database, clock)
 
     @classmethod
     def open(

@@ -6,16 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from headrace.cli.printing import error_line, planned_or_counted, status_word
-from headrace.cli.trends import (
-    LagChange,
-    Trend,
-    advice_on,
-    batch_cost_of,
-    drain_trend,
-    law_of,
-    newest_run,
-)
 from headrace.control.isolation import expected_runs
 from headrace.ledger import (
     BatchRecord,
@@ -32,6 +22,16 @@ from headrace.ledger import (
     Unresolved,
     lost_records,
 )
+from headrace.operations.trends import (
+    LagChange,
+    Trend,
+    advice_on,
+    batch_cost_of,
+    drain_trend,
+    law_of,
+    newest_run,
+)
+from headrace.operations.words import error_line, planned_or_counted, status_word
 
 HISTORY: Final = 60
 """Batches that are looked back on."""
