@@ -54,7 +54,7 @@ class SourceLags:
         from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
         servers = self._ledger.batches.servers(history.batches[0].schedule_id)
-        begun = _begun(self._ledger, history)
+        begun = begun_ranges(self._ledger, history)
         until = {each.offsets.topic_partition: each.offsets.until for each in begun}
 
         def ask() -> None:
@@ -71,7 +71,7 @@ class SourceLags:
         return ask
 
 
-def _begun(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
+def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
     """Up to where the gate has begun to read, in the topics of its newest batch."""
     found = {each.offsets.topic_partition: each for each in history.ranges}
     for topic, topic_id in {(each.offsets.topic, each.topic_id) for each in history.ranges}:
