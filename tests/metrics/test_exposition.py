@@ -97,9 +97,9 @@ def test_lag_in_seconds_is_the_time_since_what_is_read_next_was_the_newest(
     assert value(samples, "drain_seconds") == 0
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60), st.booleans()), max_size=20),
+    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60), st.booleans()), max_size=8),
 )
 def test_the_lag_that_a_scrape_remembers_is_that_of_one_that_remembers_nothing(
     ledger: Ledger, clock: ManualClock, steps: list[tuple[int, int, bool]]
