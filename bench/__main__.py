@@ -25,6 +25,7 @@ from bench import (
     planner_time,
     receivers,
     recovery,
+    scrape_time,
     signals,
     small_batch,
     throughput,
@@ -51,6 +52,7 @@ class Name(StrEnum):
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
+    METRICS = "metrics"
     JOURNAL = "journal"
     RECEIVERS = "receivers"
     SIGNALS = "signals"
@@ -74,6 +76,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
+    Name.METRICS: scrape_time.measure,
     Name.JOURNAL: journal.measure,
     Name.RECEIVERS: receivers.measure,
     Name.SIGNALS: signals.measure,

@@ -39,7 +39,6 @@ from headrace.backfill.events import (
     Skipped,
     Split,
 )
-from headrace.cli.batches_command import SHORT
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.shared_options import SourceAccess
@@ -53,6 +52,7 @@ from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
+from headrace.operations.finding_sentences import SHORT
 from headrace.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1

@@ -7,6 +7,7 @@ where the processes of a query meet, for they share no memory.
 from headrace.core.clock import WallClock
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
+from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.isolating import IsolationProgress
 from headrace.ledger.ledger import Ledger
@@ -62,10 +63,12 @@ __all__ = [
     "PlannedRange",
     "Processed",
     "Pruned",
+    "Pulse",
     "RateSample",
     "ReceiverRecord",
     "ReceiverReport",
     "Rejected",
+    "SeriesPoint",
     "Span",
     "Status",
     "StreamRate",

@@ -1,0 +1,85 @@
+"""All gates as they were at the last look; only what has changed since is read again."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.core.clock import wall_clock_ms
+from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
+from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.operations.stages import StageSnapshot, stages_of
+
+LOOK_BACK: Final = 12
+"""Batches of each gate that the overview knows."""
+
+RECOMPUTE_MS: Final = 5_000
+"""How often snapshots are taken again of gates in which nothing has changed: some have stalled."""
+
+_NOTHING: Final = Unresolved()
+
+
+class Fleet:
+    """Keeps a snapshot of each gate. One thread looks at a time; the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pulse: Pulse | None = None
+        self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
+        self._recomputed_ms = 0
+        self.snapshots: Mapping[str, GateSnapshot] = {}
+        self.stages: tuple[StageSnapshot, ...] = ()
+        self.lost: Mapping[str, int] = {}
+        self.revisions: Mapping[str, tuple[Any, ...]] = {}
+        """Of each gate, another value whenever something about it has changed."""
+        self.elsewhere: tuple[Any, ...] = ()
+
+    def look(self, ledger: Ledger) -> None:
+        """Bring all up to date.
+
+        Raises:
+            LedgerError: The ledger cannot be read; what was known stays.
+        """
+        with self._lock:
+            self._look(ledger)
+
+    def _look(self, ledger: Ledger) -> None:
+        now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
+        revisions = {
+            name: (*seen, pulse.unresolved.get(name, _NOTHING))
+            for name, seen in pulse.gates.items()
+        }
+        changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
+        gone = self._known.keys() - revisions.keys()
+        if changed or gone:
+            self._read(ledger, changed)
+        for name in gone:
+            del self._known[name]
+        recompute = now_ms - self._recomputed_ms >= RECOMPUTE_MS
+        if pulse.elsewhere != self.elsewhere or recompute:
+            self.stages = tuple(stages_of(ledger))
+        names = self._known.keys() if recompute else changed & self._known.keys()
+        fresh = {name: self._snapshot(name, pulse, now_ms) for name in names}
+        if recompute:
+            self._recomputed_ms = now_ms
+            self.snapshots = fresh
+        elif fresh or gone:
+            kept = {name: each for name, each in self.snapshots.items() if name not in gone}
+            self.snapshots = kept | fresh
+        self.lost, self.revisions, self.elsewhere = pulse.lost, revisions, pulse.elsewhere
+
+    def _read(self, ledger: Ledger, changed: set[str]) -> None:
+        gates = {gate.name: gate for gate in ledger.gates.all()}
+        found = ledger.fleet.newest_batches(sorted(changed & gates.keys()), LOOK_BACK)
+        for name, (batches, samples) in found.items():
+            self._known[name] = gates[name], batches, samples
+
+    def _snapshot(self, name: str, pulse: Pulse, now_ms: int) -> GateSnapshot:
+        gate, batches, samples = self._known[name]
+        kept: tuple[RateSample, ...] = samples
+        history = GateHistory(
+            gate=gate,
+            batches=batches,
+            samples=kept,
+            unresolved=pulse.unresolved.get(name, _NOTHING),
+        )
+        return take_snapshot(history, now_ms)
