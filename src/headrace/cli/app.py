@@ -14,6 +14,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "demo": "headrace.cli.demo.command",
         "status": "headrace.cli.status",
+        "dashboard": "headrace.cli.dashboard_command",
         "batches": "headrace.cli.batches_command",
         "failures": "headrace.cli.failures",
         "dead-letters": "headrace.cli.dead_letters_command",

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from headrace.control.operator_control import Control
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
 from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
@@ -27,8 +29,9 @@ class Fleet:
         self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
         self._recomputed_ms = 0
         self.snapshots: Mapping[str, GateSnapshot] = {}
+        self.controls: Mapping[str, Control] = {}
+        """What operators have put in force, of each gate."""
         self.stages: tuple[StageSnapshot, ...] = ()
-        self.lost: Mapping[str, int] = {}
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
         self.elsewhere: tuple[Any, ...] = ()
@@ -41,6 +44,11 @@ class Fleet:
         """
         with self._lock:
             self._look(ledger)
+
+    def lags(self, gate: str) -> list[int | None]:
+        """The lag of a gate's last batches, the oldest first."""
+        known = self._known.get(gate)
+        return [] if known is None else [batch.lag for batch in reversed(known[1])]
 
     def _look(self, ledger: Ledger) -> None:
         now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
@@ -57,6 +65,8 @@ class Fleet:
         recompute = now_ms - self._recomputed_ms >= RECOMPUTE_MS
         if pulse.elsewhere != self.elsewhere or recompute:
             self.stages = tuple(stages_of(ledger))
+        if changed or recompute:
+            self.controls = ledger.controls.all()
         names = self._known.keys() if recompute else changed & self._known.keys()
         fresh = {name: self._snapshot(name, pulse, now_ms) for name in names}
         if recompute:
@@ -65,7 +75,7 @@ class Fleet:
         elif fresh or gone:
             kept = {name: each for name, each in self.snapshots.items() if name not in gone}
             self.snapshots = kept | fresh
-        self.lost, self.revisions, self.elsewhere = pulse.lost, revisions, pulse.elsewhere
+        self.revisions, self.elsewhere = revisions, pulse.elsewhere
 
     def _read(self, ledger: Ledger, changed: set[str]) -> None:
         gates = {gate.name: gate for gate in ledger.gates.all()}
@@ -82,4 +92,6 @@ class Fleet:
             samples=kept,
             unresolved=pulse.unresolved.get(name, _NOTHING),
         )
-        return take_snapshot(history, now_ms)
+        snapshot = take_snapshot(history, now_ms)
+        lost = pulse.lost.get(name, 0)
+        return replace(snapshot, lost_records=lost) if lost else snapshot

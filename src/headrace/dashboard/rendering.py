@@ -84,7 +84,7 @@ def path(*parts: object) -> str:
 def moment(ms: int | None) -> Markup:
     """A moment, which the browser shows in its own time zone; without scripts, in UTC."""
     if ms is None:
-        return Markup(escape(words.UNKNOWN))
+        return escape(words.UNKNOWN)
     then = datetime.fromtimestamp(ms / 1000, UTC)
     return Markup('<time datetime="{}" data-ms="{}">{}</time>').format(
         then.isoformat(timespec="milliseconds"), ms, f"{then:%Y-%m-%d %H:%M:%S} UTC"
@@ -94,13 +94,13 @@ def moment(ms: int | None) -> Markup:
 def ago(ms: int | None, now_ms: int) -> Markup:
     """How long ago a moment was, which the browser keeps up to date."""
     if ms is None:
-        return Markup(escape(words.UNKNOWN))
+        return escape(words.UNKNOWN)
     return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
 
 
 def lines_of(text: str) -> Markup:
     """A text of several lines, for a `pre`."""
-    return Markup(escape(visible(text, lines=True)))
+    return escape(visible(text, lines=True))
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:

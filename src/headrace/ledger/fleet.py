@@ -33,6 +33,7 @@ _PULSE: Final = select(
     gate.c.query_owner,
     (gate.c.query_until_ms > NowMs()).label("query_lives"),
     gate.c.query_checkpoint,
+    gate.c.last_action,
     control.c.status,
     control.c.last_call,
 ).outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
