@@ -43,6 +43,7 @@ _STYLES: Final = {
     GateState.HOLDING: "yellow",
     GateState.FALLING_BEHIND: "yellow",
     GateState.INTERRUPTED: "yellow",
+    GateState.PAUSED: "yellow",
     GateState.STALLED: "red",
     GateState.OVERDUE: "red",
     GateState.FAILED: "red",
@@ -88,7 +89,7 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
         (">drained in", lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s))),
         (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
         (">interval", lambda each: out.duration(each.interval_ms)),
-        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
+        ("*limited by", lambda each: out.line(each.control or each.reason or out.UNKNOWN)),
     )
     advice = [
         Text(out.printable(f"{snapshot.gate}: {sentence}"), style="yellow")
@@ -135,6 +136,8 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
+    if snapshot.control is not None:
+        yield "control", "", snapshot.control
     yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
     if snapshot.isolating is not None:
         yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from headrace.control.operator_control import Control
+from headrace.control import Control
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
 from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
@@ -91,6 +91,7 @@ class Fleet:
             batches=batches,
             samples=kept,
             unresolved=pulse.unresolved.get(name, _NOTHING),
+            control=self.controls.get(name),
         )
         snapshot = take_snapshot(history, now_ms)
         lost = pulse.lost.get(name, 0)

@@ -10,6 +10,7 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.operations.attention import gate_needs
+from headrace.operations.draining import drain_state
 from headrace.operations.snapshot import GateHistory, GateSnapshot, PartitionSnapshot, take_snapshot
 from headrace.operations.source_lags import SourceLags
 
@@ -54,6 +55,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         snapshot = take_snapshot(history, now_ms, waiting)
         control = ledger.controls.of(name)
         values: dict[str, Any] = {"gate": snapshot, "control": control, "now_ms": now_ms}
+        values["drain"] = drain_state(ledger, name) if control.draining else None
         newest = snapshot.newest
         return View(
             {

@@ -26,6 +26,7 @@ _TONES: Final = {
     "holding": "watch",
     "falling behind": "watch",
     "interrupted": "watch",
+    "paused": "watch",
     "stalled": "bad",
     "overdue": "bad",
     "failed": "bad",

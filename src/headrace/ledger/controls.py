@@ -12,6 +12,7 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
+    func,
     or_,
     select,
     update,
@@ -23,8 +24,8 @@ from headrace.errors import LedgerError, OptionError
 from headrace.ledger.pruning import LOCK_GATE
 from headrace.ledger.records import storable
 from headrace.ledger.store import Store
-from headrace.ledger.tables import NowMs, gate, operator_action
-from headrace.ledger.transitions import new_call_id
+from headrace.ledger.tables import NowMs, control, gate, operator_action
+from headrace.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
 """The longest name of who did it (characters)."""
@@ -84,6 +85,13 @@ _SEEN: Final = (
     .where(operator_action.c.action_id <= bindparam("newest"))
     .where(operator_action.c.seen_ms.is_(None))
     .values(seen_ms=NowMs())
+)
+
+_OPEN_BATCHES: Final = (
+    select(control.c.status, func.count().label("number"))
+    .where(control.c.gate == bindparam("of"))
+    .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
+    .group_by(control.c.status)
 )
 
 _number = bindparam("number", type_=BigInteger)
@@ -168,6 +176,11 @@ class ControlStore(Store):
         """What operators did to a gate, the newest first."""
         rows = self._database.rows(_HISTORY, of=gate_name, limit=limit)
         return tuple(_action(gate_name, tuple(row)) for row in rows)
+
+    def open_batches(self, gate_name: str) -> Mapping[Status, int]:
+        """How many of a gate's batches and children are not done, by status; dead ones are."""
+        rows = self._database.rows(_OPEN_BATCHES, of=gate_name)
+        return {Status(row.status): row.number for row in rows}
 
     def mark_seen(self, gate_name: str, newest: int) -> None:
         """Write down that a gate's planner plans by its actions up to this one's number."""

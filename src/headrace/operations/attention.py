@@ -120,6 +120,7 @@ _RANKS: Final = {
             GateState.FALLING_BEHIND,
             GateState.HOLDING,
             GateState.DRAINING,
+            GateState.PAUSED,
             GateState.NEW,
             GateState.KEEPING_UP,
             GateState.IDLE,

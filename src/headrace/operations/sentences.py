@@ -18,6 +18,7 @@ HEADLINES: Final = {
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
     " again.",
     GateState.FAILED: "Failed: {error}",
+    GateState.PAUSED: "{control}.",
 }
 
 
@@ -39,7 +40,12 @@ def headline(snapshot: GateSnapshot) -> str:
         silence=since(snapshot, ended_ms),
         running=out.duration(newest.duration_ms if newest else None),
         error=snapshot.error or "the last batch",
+        control=_sentence(snapshot.control or "paused"),
     )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
