@@ -9,10 +9,12 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
 from headrace.ledger import Ledger, SeriesPoint
-from headrace.operations.attention import gate_needs
+from headrace.operations.attention import Need, gate_needs
 from headrace.operations.draining import drain_state
+from headrace.operations.sentences import headline
 from headrace.operations.snapshot import GateHistory, GateSnapshot, PartitionSnapshot, take_snapshot
 from headrace.operations.source_lags import SourceLags
+from headrace.operations.words import plural
 
 SPANS: Final[Mapping[str, int | None]] = {
     "15 min": 900_000,
@@ -59,7 +61,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         newest = snapshot.newest
         return View(
             {
-                "state": site.render("gate_state.html", needs=list(gate_needs(snapshot)), **values),
+                "state": site.render("gate_state.html", needs=_other_needs(snapshot), **values),
                 "facts": site.render("gate_facts.html", **values),
                 "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
                 "partitions": site.render(
@@ -108,6 +110,12 @@ class _Lags:
         if self._asked is None or self._asked[0] is not ledger:
             self._asked = ledger, SourceLags(ledger)
         return self._asked[1].of([history], wait_s=0).get(history.gate.name)
+
+
+def _other_needs(snapshot: GateSnapshot) -> list[Need]:
+    """What the gate needs, beyond what its headline says."""
+    said = headline(snapshot)
+    return [each for each in gate_needs(snapshot) if each.sentence != said]
 
 
 def _other(snapshot: GateSnapshot) -> str | None:
@@ -161,11 +169,7 @@ def _marks(
     points: Sequence[SeriesPoint], actions: Sequence[ControlAction], start_ms: int
 ) -> list[dict[str, Any]]:
     """Where something changed: failures, restarts with another checkpoint, what operators did."""
-    marks = [
-        {"time": each.time_ms / 1000, "kind": "failed", "text": "a batch failed"}
-        for each in points
-        if each.failed
-    ]
+    marks = _failures(points, max((points[-1].time_ms - start_ms) // 60, 1) if points else 1)
     marks += [
         {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
         for before, here in pairwise(points)
@@ -177,3 +181,20 @@ def _marks(
         if each.time_ms >= start_ms
     ]
     return marks
+
+
+def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
+    """Where batches failed; those that are less apart than this have one mark."""
+    groups: list[tuple[int, int, int]] = []
+    for each in points:
+        if not each.failed:
+            continue
+        if groups and each.time_ms - groups[-1][1] < apart_ms:
+            first, _, number = groups.pop()
+            groups.append((first, each.time_ms, number + each.failed))
+        else:
+            groups.append((each.time_ms, each.time_ms, each.failed))
+    return [
+        {"time": first / 1000, "kind": "failed", "text": f"{plural(number, 'batch')} failed"}
+        for first, _, number in groups
+    ]

@@ -23,6 +23,7 @@
       const x = plot.valToPos(mark.time, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.strokeStyle = colour(colours[mark.kind]);
+      ctx.globalAlpha = 0.6;
       ctx.setLineDash([4, 3]);
       ctx.lineWidth = devicePixelRatio;
       ctx.beginPath();
