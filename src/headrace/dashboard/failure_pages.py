@@ -30,9 +30,13 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
         title="Failures" if gate is None else f"Failures of {gate}",
         template="failures.html",
         look=look,
-        revision=lambda fleet: fleet.revisions if gate is None else fleet.revisions.get(gate),
+        revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
         about={"gate": gate},
     )
+
+
+def _seen(fleet: Fleet, gate: str | None) -> object:
+    return fleet.revisions if gate is None else fleet.revisions.get(gate)
 
 
 def group_page(site: Site, _name: str, query: Query) -> Page:
@@ -58,7 +62,7 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
         title=f"{error or 'Failures'} in {gate}",
         template="group.html",
         look=look,
-        revision=lambda fleet: fleet.revisions.get(gate),
+        revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
         about={"gate": gate, "error": error, "what": what},
     )
 
@@ -94,9 +98,6 @@ def batch_page(site: Site, name: str, _query: Query) -> Page:
             "can_drop": can_drop,
         }
 
-    def revision(fleet: Fleet) -> object:
-        return fleet.revisions
-
     if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
         raise NotFoundError(f"{name[:40]!r} is no key of a batch; it has 32 hexadecimal digits.")
     return Page(
@@ -104,7 +105,7 @@ def batch_page(site: Site, name: str, _query: Query) -> Page:
         title=f"Batch {name[:8]}",
         template="batch.html",
         look=look,
-        revision=revision,
+        revision=lambda fleet: (fleet.revisions, fleet.repaired),
         about={"name": name},
         beside=beside,
     )
@@ -133,7 +134,7 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         title=f"Dead letter {number}",
         template="letter.html",
         look=look,
-        revision=lambda fleet: fleet.revisions,
+        revision=lambda fleet: (fleet.revisions, fleet.repaired),
         about={"number": number},
         beside=beside,
     )

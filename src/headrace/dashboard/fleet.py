@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from headrace.control import Control
@@ -14,8 +15,11 @@ from headrace.operations.stages import StageSnapshot, stages_of
 LOOK_BACK: Final = 12
 """Batches of each gate that the overview knows."""
 
-RECOMPUTE_MS: Final = 5_000
+AGAIN_MS: Final = 5_000
 """How often snapshots are taken again of gates in which nothing has changed: some have stalled."""
+
+AT_ONCE: Final = 64
+"""Of how many such gates at one look, so that none takes long."""
 
 _NOTHING: Final = Unresolved()
 
@@ -27,7 +31,8 @@ class Fleet:
         self._lock = threading.Lock()
         self._pulse: Pulse | None = None
         self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
-        self._recomputed_ms = 0
+        self._read_ms = 0
+        self._actions: Mapping[str, int] = {}
         self.snapshots: Mapping[str, GateSnapshot] = {}
         self.controls: Mapping[str, Control] = {}
         """What operators have put in force, of each gate."""
@@ -35,6 +40,8 @@ class Fleet:
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
         self.elsewhere: tuple[Any, ...] = ()
+        self.repaired: int | None = None
+        """The number of the newest action about failures."""
 
     def look(self, ledger: Ledger) -> None:
         """Bring all up to date.
@@ -62,20 +69,20 @@ class Fleet:
             self._read(ledger, changed)
         for name in gone:
             del self._known[name]
-        recompute = now_ms - self._recomputed_ms >= RECOMPUTE_MS
-        if pulse.elsewhere != self.elsewhere or recompute:
+        again = now_ms - self._read_ms >= AGAIN_MS
+        if again or pulse.actions != self._actions:
+            self.controls, self._actions = ledger.controls.all(), pulse.actions
+        if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger))
-        if changed or recompute:
-            self.controls = ledger.controls.all()
-        names = self._known.keys() if recompute else changed & self._known.keys()
-        fresh = {name: self._snapshot(name, pulse, now_ms) for name in names}
-        if recompute:
-            self._recomputed_ms = now_ms
-            self.snapshots = fresh
-        elif fresh or gone:
+        if again:
+            self._read_ms = now_ms
+        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
+        names = (changed | set(islice(due, AT_ONCE))) & self._known.keys()
+        if names or gone:
             kept = {name: each for name, each in self.snapshots.items() if name not in gone}
-            self.snapshots = kept | fresh
+            self.snapshots = kept | {name: self._snapshot(name, pulse, now_ms) for name in names}
         self.revisions, self.elsewhere = revisions, pulse.elsewhere
+        self.repaired = pulse.repaired
 
     def _read(self, ledger: Ledger, changed: set[str]) -> None:
         gates = {gate.name: gate for gate in ledger.gates.all()}

@@ -116,6 +116,6 @@ def actions_page(site: Site, _name: str, _query: Query) -> Page:
         title="Actions",
         template="actions.html",
         look=look,
-        revision=lambda fleet: fleet.revisions,
+        revision=lambda fleet: (fleet.revisions, fleet.repaired),
         about={},
     )

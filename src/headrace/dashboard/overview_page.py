@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from headrace.dashboard.fleet import Fleet
@@ -87,11 +88,19 @@ class _Rows:
         control = fleet.controls.get(snapshot.gate)
         in_force = control and control.in_force
         known = self._made.get(snapshot.gate)
-        if known is None or known[0] is not snapshot or known[1] != in_force:
-            values = {"control": control, "lags": fleet.lags(snapshot.gate)}
-            html = self._site.render("gate_row.html", gate=snapshot, **values)
-            known = self._made[snapshot.gate] = snapshot, in_force, html
-        return known[2]
+        if known is not None and known[1] == in_force and _look_alike(known[0], snapshot):
+            return known[2]
+        values = {"control": control, "lags": fleet.lags(snapshot.gate)}
+        html = self._site.render("gate_row.html", gate=snapshot, **values)
+        self._made[snapshot.gate] = snapshot, in_force, html
+        return html
+
+
+def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
+    """Whether two snapshots differ by no more than when they were taken."""
+    if one is other:
+        return True
+    return replace(one, time_ms=0, lag_age_ms=0) == replace(other, time_ms=0, lag_age_ms=0)
 
 
 def _link(need: Need) -> str:

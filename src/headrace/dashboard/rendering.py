@@ -178,6 +178,11 @@ def bytes_shown(data: bytes | None) -> dict[str, str]:
     return forms
 
 
+def decoded(data: bytes | None, most: int) -> str | None:
+    """The beginning of a record's bytes, on one line."""
+    return None if data is None else data[:most].decode("utf-8", "backslashreplace")
+
+
 def tone(state: object) -> str:
     """The class of a state, by which it is coloured."""
     return _TONES.get(str(state), "plain")
@@ -209,6 +214,7 @@ def environment() -> Environment:
         size=words.size,
         lines=lines_of,
         tone=tone,
+        decoded=decoded,
         error=words.short_error,
         drained_in=sentences.drained_in,
         arrow=lambda trend: _TRENDS.get(trend, ""),
