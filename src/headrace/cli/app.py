@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "resume": "headrace.cli.controls",
         "limit": "headrace.cli.controls",
         "drain": "headrace.cli.controls",
+        "metrics": "headrace.cli.metrics_command",
         "batches": "headrace.cli.batches_command",
         "failures": "headrace.cli.failures",
         "dead-letters": "headrace.cli.dead_letters_command",

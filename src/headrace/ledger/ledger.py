@@ -17,6 +17,7 @@ from headrace.ledger.engines import LIMIT_NO_LOCKS
 from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
+from headrace.ledger.metric_rows import MetricStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
@@ -69,6 +70,7 @@ class Ledger:
         batches: What gates read, and what became of it.
         controls: What operators have put in force: pauses, limits, drains.
         gates: Gates as declared, the query behind each, and what throttles it.
+        metrics: All gates at one look, for a monitoring system.
         rates: The rate in force, and the samples that it was learnt from.
         dead_letters: Records that cannot be processed.
         history: Losses, coverage, checkpoints, and the pruning of what is old.
@@ -84,6 +86,7 @@ class Ledger:
         self.batches = BatchStore(database, clock)
         self.gates = GateStore(database, clock)
         self.controls = ControlStore(database, clock)
+        self.metrics = MetricStore(database, clock)
         self.rates = RateStore(database, clock)
         self.dead_letters = DeadLetterStore(database, clock)
         self.history = HistoryStore(database, clock)

@@ -101,6 +101,8 @@ gate: Final = Table(
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
     Column("last_action", BigInteger),
+    # What batches counted for that are deleted as old, by status and reason, as metrics read it.
+    Column("pruned_totals", Text),
 )
 
 operator_action: Final = Table(

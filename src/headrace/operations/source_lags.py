@@ -53,7 +53,7 @@ class SourceLags:
     def _question(self, history: GateHistory) -> Callable[[], None]:
         """What asks where the partitions end that the gate has read; the ledger is read now."""
         servers = self._ledger.batches.servers(history.batches[0].schedule_id)
-        begun = _begun(self._ledger, history)
+        begun = begun_ranges(self._ledger, history)
         until = {each.offsets.topic_partition: each.offsets.until for each in begun}
 
         def ask() -> None:
@@ -73,7 +73,7 @@ class SourceLags:
         return ask
 
 
-def _begun(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
+def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
     """Up to where the gate has begun to read, in the topics of its newest batch."""
     found = {each.offsets.topic_partition: each for each in history.ranges}
     for topic, topic_id in {(each.offsets.topic, each.topic_id) for each in history.ranges}:

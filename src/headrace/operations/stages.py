@@ -41,8 +41,9 @@ class StageSnapshot:
 
 def stages_of(ledger: Ledger) -> list[StageSnapshot]:
     """The stages that run and publish their state in this ledger, by flow and name."""
-    rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()}
-    return [each for flow in ledger.signals.flows() for each in _stages(ledger, flow, rates)]
+    flows = ledger.signals.flows()
+    rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()} if flows else {}
+    return [each for flow in flows for each in _stages(ledger, flow, rates)]
 
 
 def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> list[StageSnapshot]:
