@@ -198,3 +198,19 @@ def test_two_operators_are_told_apart(address: str, url: str) -> None:
                 data = {"gate": "orders", "key": key, "why": "again", "form_token": token}
                 assert client.post("/act/retry", data=data).status_code == 200
         assert [each.by for each in ledger.repairs.newest()] == ["Grace", "Ada"]
+
+
+def test_metrics_are_there_too_and_say_when_the_ledger_is_away(
+    serve: Serve, url: str, tmp_path: Path
+) -> None:
+    address = serve(url)
+    answer = httpx.get(f"{address}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert 'headrace_lag_records{gate="orders"}' in answer.text
+    assert "headrace_ledger_up 1.0" in answer.text
+    asked = {"accept": "application/openmetrics-text"}
+    openmetrics = httpx.get(f"{address}/metrics?per-partition", headers=asked)
+    assert openmetrics.text.endswith("# EOF\n")
+    for file in tmp_path.glob("ledger.db*"):
+        file.rename(tmp_path / f"away-{file.name}")
+    assert "headrace_ledger_up 0.0" in httpx.get(f"{address}/metrics").text

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import resources
 from typing import Any, Final
@@ -35,6 +36,13 @@ from headrace.dashboard.rendering import environment
 from headrace.dashboard.security import Guard, RefusedError, Session, Sessions, check_form
 from headrace.dashboard.settings import DashboardSettings, new_token
 from headrace.errors import HeadraceError, LedgerError
+from headrace.metrics import (
+    OPENMETRICS_TYPE,
+    PROMETHEUS_TYPE,
+    MetricsMemory,
+    Sources,
+    exposition,
+)
 
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
@@ -78,11 +86,14 @@ class Dashboard:
         self.hub: Final = LiveHub(self.link)
         self.sessions: Final = Sessions(self.token)
         self.port = settings.port
+        self._memory: Final = MetricsMemory(Sources())
+        self._scraping: Final = threading.Lock()
         self._site: Final = Site(environment(), self.link, settings.source_options)
         routes = [
             Route("/static/{name}", self._static),
             Route("/live", self._live),
             Route("/series/{name:path}", self._series),
+            Route("/metrics", self._metrics),
             Route("/sign-in", self._sign_in_page, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
@@ -156,6 +167,27 @@ class Dashboard:
             self.link.ask, lambda ledger: series_of(ledger, name, query, now_ms)
         )
         return JSONResponse(found, headers={"cache-control": "no-store"})
+
+    async def _metrics(self, request: Request) -> Response:
+        """Metrics as Prometheus reads them; ``per-partition`` and ``kafka-exporter-names`` add."""
+        if (refused := self._reader_only(request)) is not None:
+            return refused
+        openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
+        query = request.query_params
+
+        def scrape() -> bytes:
+            with self._scraping:
+                return exposition(
+                    self.link.current,
+                    memory=self._memory,
+                    openmetrics=openmetrics,
+                    per_partition="per-partition" in query,
+                    kafka_exporter_names="kafka-exporter-names" in query,
+                )
+
+        text = await asyncio.to_thread(scrape)
+        kind = OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE
+        return Response(text, headers={"content-type": kind, "cache-control": "no-store"})
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from headrace.control import Control
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
+from headrace.metrics.lags import Lags
 from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.operations.stages import StageSnapshot, stages_of
 
@@ -36,6 +37,9 @@ class Fleet:
         self.snapshots: Mapping[str, GateSnapshot] = {}
         self.controls: Mapping[str, Control] = {}
         """What operators have put in force, of each gate."""
+        self.lag_s: Mapping[str, float | None] = {}
+        """How old the next record to be read was when each gate's last batch was planned (s)."""
+        self._lags = Lags()
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
@@ -69,6 +73,11 @@ class Fleet:
             self._read(ledger, changed)
         for name in gone:
             del self._known[name]
+            self.lag_s = {each: age for each, age in self.lag_s.items() if each != name}
+        if changed:
+            seen = [each for each in ledger.metrics.gates() if each.name in changed]
+            lags = self._lags.of(ledger, seen, {}, now_ms)
+            self.lag_s = {**self.lag_s, **{name: each.seconds for name, each in lags.items()}}
         again = now_ms - self._read_ms >= AGAIN_MS
         if again or pulse.actions != self._actions:
             self.controls, self._actions = ledger.controls.all(), pulse.actions

@@ -48,7 +48,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     span = query.get("span", "15 min")
     span = span if span in SPANS else "15 min"
 
-    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+    def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gate = ledger.gates.get(name)
         if gate is None:
             return View({"state": site.render("no_gate.html", name=name)})
@@ -58,6 +58,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         control = ledger.controls.of(name)
         values: dict[str, Any] = {"gate": snapshot, "control": control, "now_ms": now_ms}
         values["drain"] = drain_state(ledger, name) if control.draining else None
+        values["lag_s"] = fleet.lag_s.get(name)
         newest = snapshot.newest
         return View(
             {

@@ -90,7 +90,11 @@ class _Rows:
         known = self._made.get(snapshot.gate)
         if known is not None and known[1] == in_force and _look_alike(known[0], snapshot):
             return known[2]
-        values = {"control": control, "lags": fleet.lags(snapshot.gate)}
+        values = {
+            "control": control,
+            "lags": fleet.lags(snapshot.gate),
+            "lag_s": fleet.lag_s.get(snapshot.gate),
+        }
         html = self._site.render("gate_row.html", gate=snapshot, **values)
         self._made[snapshot.gate] = snapshot, in_force, html
         return html
