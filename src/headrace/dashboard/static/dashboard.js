@@ -68,6 +68,7 @@
       if (!element) {
         element = document.createElement(list.dataset.list);
         element.id = id;
+        element.setAttribute("role", "row");
         if (id in regions) replace(element, regions[id]);
       }
       if (element === next) next = next.nextElementSibling;
