@@ -78,9 +78,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             passed_s = time.monotonic() - began_s
             used = (_processor_s(process_id) - before_s) / passed_s
             delays_s = [
-                viewer.arrived_s[lag] - at_s
-                for viewer in viewers
-                for lag, at_s in ended_s.items()
+                viewer.arrived_s[lag] - at_s for viewer in viewers for lag, at_s in ended_s.items()
             ]
     yield Figure("from the command to the page", "s", Spread.of([started_s]), target=AtMost(2))
     yield Figure("a batch is on the page after", "s", Spread.of(delays_s), target=AtMost(1))
