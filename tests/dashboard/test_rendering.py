@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from headrace.dashboard.flow_pages import busy_share
+from headrace.dashboard.flow_pages import busy_share, layers_of
 from headrace.dashboard.rendering import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.ledger import BatchRecord, Kind, Status
+from headrace.operations.stages import StageSnapshot
 from headrace.testing import ManualClock
 
 TOKEN = "x" * 32
@@ -93,3 +94,14 @@ def test_busy_is_the_part_of_the_time_in_which_a_batch_ran() -> None:
     assert busy_share([batch(0, 500), batch(600, 800)], 0, 1_000) == 0.7
     assert busy_share([batch(0, 500), batch(250, 750)], 0, 1_000) == 0.75
     assert busy_share([batch(-900, None)], 0, 1_000) == 1
+
+
+def stage(name: str, *upstream: str) -> StageSnapshot:
+    return StageSnapshot("shop", name, "free", None, 0, None, None, None, None, upstream)
+
+
+def test_each_stage_is_below_all_that_are_before_it() -> None:
+    stages = [stage("store", "enrich", "clean"), stage("enrich", "clean"), stage("clean")]
+    layers = [[each.stage for each in layer] for layer in layers_of(stages)]
+    assert layers == [["clean"], ["enrich"], ["store"]]
+    assert len(layers_of([stage("a", "b"), stage("b", "a"), stage("c", "gone")])) > 0

@@ -28,7 +28,6 @@ class StageView:
         since_ms: For a bottleneck: since when its batches have taken longer than their interval
             without a break; None where they do not, or for another stage.
         lag: Records that waited when its last batch was planned.
-        depth: How many stages are known to be before it in its flow.
     """
 
     snapshot: StageSnapshot
@@ -37,18 +36,22 @@ class StageView:
     idle: float
     since_ms: int | None
     lag: int | None
-    depth: int
 
 
 def flows_page(site: Site, _name: str, _query: Query) -> Page:
     """The flows whose stages publish how they are doing in this ledger."""
 
     def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
-        flows: dict[str, list[StageView]] = defaultdict(list)
+        stages: dict[str, list[StageSnapshot]] = defaultdict(list)
         for stage in fleet.stages:
-            flows[stage.flow].append(_stage_view(ledger, fleet, stage, now_ms))
-        for stages in flows.values():
-            stages.sort(key=lambda each: (each.depth, each.snapshot.stage))
+            stages[stage.flow].append(stage)
+        flows = {
+            name: [
+                [_stage_view(ledger, fleet, each, now_ms) for each in layer]
+                for layer in layers_of(of_flow)
+            ]
+            for name, of_flow in stages.items()
+        }
         return View({"flows": site.render("flows.html", flows=flows, now_ms=now_ms)})
 
     return Page(
@@ -75,7 +78,6 @@ def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot, now_ms: int)
         idle=1 - busy - throttled,
         since_ms=_over_since_ms(ledger, gate) if stage.state == BOTTLENECK else None,
         lag=snapshot.lag if snapshot else None,
-        depth=_depth(stage, fleet.stages),
     )
 
 
@@ -105,17 +107,17 @@ def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
     return since_ms
 
 
-def _depth(stage: StageSnapshot, stages: Sequence[StageSnapshot]) -> int:
-    """How many stages are known to come before it, by who throttles whom and who is missing."""
-    upstream = {
-        each.throttled_by: each
-        for each in stages
-        if each.flow == stage.flow and each.throttled_by is not None
-    }
-    depth, name = 0, stage.stage
-    while name in upstream and depth < len(stages):
-        depth, name = depth + 1, upstream[name].stage
-    return depth
+def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
+    """The stages of one flow, each in a layer below all that are before it."""
+    depth = {each.stage: 0 for each in stages}
+    for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
+        for each in stages:
+            before = [depth[name] + 1 for name in each.upstream if name in depth]
+            depth[each.stage] = min(max([0, *before]), len(stages))
+    return [
+        [each for each in stages if depth[each.stage] == number]
+        for number in sorted(set(depth.values()))
+    ]
 
 
 def receivers_page(site: Site, _name: str, _query: Query) -> Page:

@@ -162,15 +162,20 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
         "rate": [each.rate_per_s for each in points],
         "capacity": [each.capacity_per_s for each in points],
         "batch": [None if p.duration_ms is None else p.duration_ms / 1000 for p in points],
-        "marks": _marks(points, ledger.controls.history(name, 100), start_ms),
+        "marks": _marks(
+            points, ledger.controls.history(name, 100), start_ms, (now_ms - since_ms) // 60
+        ),
     }
 
 
 def _marks(
-    points: Sequence[SeriesPoint], actions: Sequence[ControlAction], start_ms: int
+    points: Sequence[SeriesPoint],
+    actions: Sequence[ControlAction],
+    start_ms: int,
+    apart_ms: int,
 ) -> list[dict[str, Any]]:
     """Where something changed: failures, restarts with another checkpoint, what operators did."""
-    marks = _failures(points, max((points[-1].time_ms - start_ms) // 60, 1) if points else 1)
+    marks = _failures(points, apart_ms)
     marks += [
         {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
         for before, here in pairwise(points)
