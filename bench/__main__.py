@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     backfill,
     control,
+    dashboard,
     decoding,
     flow,
     isolation,
@@ -57,6 +58,7 @@ class Name(StrEnum):
     RECEIVERS = "receivers"
     SIGNALS = "signals"
     FLOW = "flow"
+    DASHBOARD = "dashboard"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -81,6 +83,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.RECEIVERS: receivers.measure,
     Name.SIGNALS: signals.measure,
     Name.FLOW: flow.measure,
+    Name.DASHBOARD: dashboard.measure,
 }
 
 

@@ -36,6 +36,7 @@ from headrace.operations.finding_sentences import (
     SHORT,
     finding_sentences,
 )
+from headrace.operations.source_access import source_access
 
 if TYPE_CHECKING:
     from headrace.source.comparison import Comparison
@@ -186,7 +187,7 @@ def _comparisons(
         from headrace.source.comparison import compare_with_log  # noqa: PLC0415
 
         key = newest[0].schedule_id
-        connector, options = opt.source_access(ledger, {key: gate}, given)[key]
+        connector, options = source_access(ledger, {key: gate}, given)[key]
         yield compare_with_log(known, lambda each: connector.log_of(options, each))
 
 

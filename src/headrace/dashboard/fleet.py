@@ -2,18 +2,25 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
+from headrace.control import Control
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
+from headrace.metrics.lags import Lags
 from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.operations.stages import StageSnapshot, stages_of
 
 LOOK_BACK: Final = 12
 """Batches of each gate that the overview knows."""
 
-RECOMPUTE_MS: Final = 5_000
+AGAIN_MS: Final = 5_000
 """How often snapshots are taken again of gates in which nothing has changed: some have stalled."""
+
+AT_ONCE: Final = 64
+"""Of how many such gates at one look, so that none takes long."""
 
 _NOTHING: Final = Unresolved()
 
@@ -25,13 +32,20 @@ class Fleet:
         self._lock = threading.Lock()
         self._pulse: Pulse | None = None
         self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
-        self._recomputed_ms = 0
+        self._read_ms = 0
+        self._actions: Mapping[str, int] = {}
         self.snapshots: Mapping[str, GateSnapshot] = {}
+        self.controls: Mapping[str, Control] = {}
+        """What operators have put in force, of each gate."""
+        self.lag_s: Mapping[str, float | None] = {}
+        """How old the next record to be read was when each gate's last batch was planned (s)."""
+        self._lags = Lags()
         self.stages: tuple[StageSnapshot, ...] = ()
-        self.lost: Mapping[str, int] = {}
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
         self.elsewhere: tuple[Any, ...] = ()
+        self.repaired: int | None = None
+        """The number of the newest action about failures."""
 
     def look(self, ledger: Ledger) -> None:
         """Bring all up to date.
@@ -41,6 +55,11 @@ class Fleet:
         """
         with self._lock:
             self._look(ledger)
+
+    def lags(self, gate: str) -> list[int | None]:
+        """The lag of a gate's last batches, the oldest first."""
+        known = self._known.get(gate)
+        return [] if known is None else [batch.lag for batch in reversed(known[1])]
 
     def _look(self, ledger: Ledger) -> None:
         now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
@@ -54,18 +73,25 @@ class Fleet:
             self._read(ledger, changed)
         for name in gone:
             del self._known[name]
-        recompute = now_ms - self._recomputed_ms >= RECOMPUTE_MS
-        if pulse.elsewhere != self.elsewhere or recompute:
+            self.lag_s = {each: age for each, age in self.lag_s.items() if each != name}
+        if changed:
+            seen = [each for each in ledger.metrics.gates() if each.name in changed]
+            lags = self._lags.of(ledger, seen, {}, now_ms)
+            self.lag_s = {**self.lag_s, **{name: each.seconds for name, each in lags.items()}}
+        again = now_ms - self._read_ms >= AGAIN_MS
+        if again or pulse.actions != self._actions:
+            self.controls, self._actions = ledger.controls.all(), pulse.actions
+        if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger))
-        names = self._known.keys() if recompute else changed & self._known.keys()
-        fresh = {name: self._snapshot(name, pulse, now_ms) for name in names}
-        if recompute:
-            self._recomputed_ms = now_ms
-            self.snapshots = fresh
-        elif fresh or gone:
+        if again:
+            self._read_ms = now_ms
+        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
+        names = (changed | set(islice(due, AT_ONCE))) & self._known.keys()
+        if names or gone:
             kept = {name: each for name, each in self.snapshots.items() if name not in gone}
-            self.snapshots = kept | fresh
-        self.lost, self.revisions, self.elsewhere = pulse.lost, revisions, pulse.elsewhere
+            self.snapshots = kept | {name: self._snapshot(name, pulse, now_ms) for name in names}
+        self.revisions, self.elsewhere = revisions, pulse.elsewhere
+        self.repaired = pulse.repaired
 
     def _read(self, ledger: Ledger, changed: set[str]) -> None:
         gates = {gate.name: gate for gate in ledger.gates.all()}
@@ -81,5 +107,8 @@ class Fleet:
             batches=batches,
             samples=kept,
             unresolved=pulse.unresolved.get(name, _NOTHING),
+            control=self.controls.get(name),
         )
-        return take_snapshot(history, now_ms)
+        snapshot = take_snapshot(history, now_ms)
+        lost = pulse.lost.get(name, 0)
+        return replace(snapshot, lost_records=lost) if lost else snapshot

@@ -45,7 +45,7 @@ class LedgerLink:
         Raises:
             LedgerError: It cannot be reached or read now.
         """
-        ledger = self._current()
+        ledger = self.current()
         try:
             return question(ledger)
         except LedgerError:
@@ -82,7 +82,12 @@ class LedgerLink:
         if opened is not None:
             opened.close()
 
-    def _current(self) -> Ledger:
+    def current(self) -> Ledger:
+        """The ledger, open for reading: to be asked at once, and not to be kept.
+
+        Raises:
+            LedgerError: It cannot be reached or read now.
+        """
         with self._lock:
             if self._opened is not None and self._identity != self._file_now():
                 # Another file has its name, or none: what is open is nobody's any more.

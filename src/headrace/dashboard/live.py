@@ -7,6 +7,7 @@ at most, however large the ledger and however many look.
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.ledger_link import LedgerLink
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger
+
+_LOG: Final = logging.getLogger("headrace.dashboard")
 
 ROUND_S: Final = 0.5
 """How often the ledger is looked at."""
@@ -169,7 +172,13 @@ class LiveHub:
         def ask(ledger: Ledger) -> None:
             self.fleet.look(ledger)
             for channel in watched:
-                channel.refresh(ledger, self.fleet)
+                try:
+                    channel.refresh(ledger, self.fleet)
+                except LedgerError:
+                    raise
+                except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
+                    # What one page cannot show, such as a batch that was pruned, ends no other.
+                    _LOG.debug("A page could not be brought up to date.", exc_info=True)
 
         try:
             self._link.ask(ask)

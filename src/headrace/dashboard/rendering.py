@@ -26,6 +26,7 @@ _TONES: Final = {
     "holding": "watch",
     "falling behind": "watch",
     "interrupted": "watch",
+    "paused": "watch",
     "stalled": "bad",
     "overdue": "bad",
     "failed": "bad",
@@ -84,7 +85,7 @@ def path(*parts: object) -> str:
 def moment(ms: int | None) -> Markup:
     """A moment, which the browser shows in its own time zone; without scripts, in UTC."""
     if ms is None:
-        return Markup(escape(words.UNKNOWN))
+        return escape(words.UNKNOWN)
     then = datetime.fromtimestamp(ms / 1000, UTC)
     return Markup('<time datetime="{}" data-ms="{}">{}</time>').format(
         then.isoformat(timespec="milliseconds"), ms, f"{then:%Y-%m-%d %H:%M:%S} UTC"
@@ -94,13 +95,13 @@ def moment(ms: int | None) -> Markup:
 def ago(ms: int | None, now_ms: int) -> Markup:
     """How long ago a moment was, which the browser keeps up to date."""
     if ms is None:
-        return Markup(escape(words.UNKNOWN))
+        return escape(words.UNKNOWN)
     return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
 
 
 def lines_of(text: str) -> Markup:
     """A text of several lines, for a `pre`."""
-    return Markup(escape(visible(text, lines=True)))
+    return escape(visible(text, lines=True))
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
@@ -177,6 +178,11 @@ def bytes_shown(data: bytes | None) -> dict[str, str]:
     return forms
 
 
+def decoded(data: bytes | None, most: int) -> str | None:
+    """The beginning of a record's bytes, on one line."""
+    return None if data is None else data[:most].decode("utf-8", "backslashreplace")
+
+
 def tone(state: object) -> str:
     """The class of a state, by which it is coloured."""
     return _TONES.get(str(state), "plain")
@@ -208,6 +214,7 @@ def environment() -> Environment:
         size=words.size,
         lines=lines_of,
         tone=tone,
+        decoded=decoded,
         error=words.short_error,
         drained_in=sentences.drained_in,
         arrow=lambda trend: _TRENDS.get(trend, ""),

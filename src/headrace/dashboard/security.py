@@ -26,7 +26,7 @@ MOST_BODY: Final = 64 * 1024
 """The largest body of a request (bytes): forms have a few hundred."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""How much of a body that is too large is read and forgotten, so that its sender gets the answer."""
+"""How much of a body that is too large is read and forgotten, so that its sender is answered."""
 
 DISCARD_S: Final = 5.0
 
@@ -89,7 +89,7 @@ class Sessions:
         """The cookie of a new session.
 
         Raises:
-            RefusedError: The token is not right, there were too many wrong ones, or nobody is named.
+            RefusedError: The token is wrong, there were too many wrong ones, or nobody is named.
         """
         now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
         if len(self._failed) == MOST_FAILED and now_s - self._failed[0] < 60:
@@ -154,7 +154,7 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = message | {"headers": [*message["headers"], *own]}
+                message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
         request = Request(scope, receive)

@@ -1,8 +1,10 @@
 """Serves the dashboard until it is stopped."""
 
 import contextlib
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import uvicorn
 
@@ -10,8 +12,10 @@ from headrace.dashboard.app import Dashboard
 from headrace.dashboard.settings import DashboardSettings
 from headrace.errors import SetupError
 
-STOP_S = 2
+STOP_S: Final = 2
 """How long a stop waits for answers that are under way (s)."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
@@ -50,7 +54,7 @@ def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
         lambda: started(f"{scheme}://{host}:{port}/"),
         dashboard,
     )
-    with contextlib.closing(listener), contextlib.suppress(KeyboardInterrupt):
+    with contextlib.closing(listener):
         server.run(sockets=[listener])
 
 
@@ -87,6 +91,16 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._answers = answers
         self._dashboard = dashboard
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop in good order for SIGTERM and Ctrl-C, and not raise them once more in the end."""
+        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

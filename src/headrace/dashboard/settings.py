@@ -26,8 +26,7 @@ class DashboardSettings:
         host: The address that it listens on. On any but this machine's own, reading needs the token
             too, and a token has to be given.
         port: The port; 0 takes any that is free.
-        token: What somebody shows to sign in. None makes one, which the command prints; on another
-            address than this machine's own it is refused.
+        token: What somebody shows to sign in; None only where nobody is to.
         allowed_hosts: Names, besides those of `host`, by which browsers may ask for the dashboard,
             such as that of a proxy before it. Requests for any other name are refused, so that no
             page from elsewhere reaches it by a name of its own.
@@ -65,16 +64,21 @@ class DashboardSettings:
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     @property
     def names(self) -> frozenset[str]:
         """The names that requests may be for, in small letters."""
         own = LOOPBACK if self.is_local else {self.host}
         return frozenset(each.lower().strip("[]") for each in {*own, *self.allowed_hosts})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def new_token() -> str:

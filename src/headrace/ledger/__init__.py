@@ -34,6 +34,7 @@ from headrace.ledger.records import (
     Unresolved,
     schedule_id,
 )
+from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
 from headrace.ledger.urls import normalize_url, redact_url, without_secrets
 
@@ -41,6 +42,8 @@ __all__ = [
     "DEFECTS",
     "TRANSITIONS",
     "Admission",
+    "AlikeBatches",
+    "AlikeLetters",
     "Attached",
     "BatchRecord",
     "CheckpointRecord",
@@ -68,6 +71,8 @@ __all__ = [
     "ReceiverRecord",
     "ReceiverReport",
     "Rejected",
+    "RepairKind",
+    "RepairRecord",
     "SeriesPoint",
     "Span",
     "Status",

@@ -202,8 +202,8 @@ class ControlStore(Store):
             .values(
                 gate=gate_name,
                 kind=kind,
-                by_whom=_checked("Who does it", by, 1, MOST_BY),
-                why=_checked("The reason", why, 0, MOST_WHY),
+                by_whom=operator_text("Who does it", by, 1, MOST_BY),
+                why=operator_text("The reason", why, 0, MOST_WHY),
                 time_ms=NowMs(),
                 records_per_s=records_per_s,
                 until_ms=until_ms,
@@ -256,7 +256,8 @@ def _action(gate_name: str, values: Sequence[Any]) -> ControlAction:
     return ControlAction(number, of, ControlKind(kind), *others)
 
 
-def _checked(what: str, text: str, least: int, most: int) -> str:
+def operator_text(what: str, text: str, least: int, most: int) -> str:
+    """What an operator wrote, on one line; `OptionError` for too few characters or too many."""
     text = " ".join(storable(text).split())
     if not least <= len(text) <= most:
         raise OptionError(f"{what} has {len(text)} characters; give {least} to {most}.")

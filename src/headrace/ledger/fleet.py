@@ -18,6 +18,7 @@ from headrace.ledger.tables import (
     gate,
     rate,
     receiver,
+    repair,
     stage_state,
 )
 from headrace.ledger.transitions import Kind, Status
@@ -33,6 +34,7 @@ _PULSE: Final = select(
     gate.c.query_owner,
     (gate.c.query_until_ms > NowMs()).label("query_lives"),
     gate.c.query_checkpoint,
+    gate.c.last_action,
     control.c.status,
     control.c.last_call,
 ).outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
@@ -56,6 +58,7 @@ _LETTERS: Final = (
 _ELSEWHERE: Final = select(
     select(func.max(receiver.c.seen_ms)).scalar_subquery(),
     select(func.max(stage_state.c.written_ms)).scalar_subquery(),
+    select(func.max(repair.c.repair_id)).scalar_subquery(),
 )
 
 _NEWEST: Final = (
@@ -122,13 +125,17 @@ class Pulse:
         gates: By name, a value that is another one whenever something about the gate has changed.
         unresolved: How much of each gate is unresolved; gates of which nothing is are left out.
         lost: How many offsets each gate has lost; gates that have lost none are left out.
+        actions: The number of the newest action of an operator on each gate that had one.
         elsewhere: Another one whenever a receiver or a stage of a flow has reported.
+        repaired: The number of the newest action about failures; None before the first.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
     unresolved: Mapping[str, Unresolved]
     lost: Mapping[str, int]
+    actions: Mapping[str, int]
     elsewhere: tuple[Any, ...]
+    repaired: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,7 @@ class FleetStore(Store):
         for row in self._database.rows(_UNRESOLVED):
             counts.setdefault(row.name, {})[row.status] = row.number
         letters = {row.name: row.number for row in self._database.rows(_LETTERS)}
+        elsewhere = tuple(self._database.rows(_ELSEWHERE)[0])
         unresolved = {
             name: Unresolved(
                 failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
@@ -181,7 +189,9 @@ class FleetStore(Store):
             gates={row.name: tuple(row) for row in rows},
             unresolved=unresolved,
             lost={row.name: row.lost_offsets for row in rows if row.lost_offsets},
-            elsewhere=tuple(self._database.rows(_ELSEWHERE)[0]),
+            actions={row.name: row.last_action for row in rows if row.last_action},
+            elsewhere=elsewhere[:2],
+            repaired=elsewhere[2],
         )
 
     def newest_batches(

@@ -22,6 +22,7 @@ from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
 from headrace.ledger.receivers import ReceiverStore
+from headrace.ledger.repairs import RepairStore
 from headrace.ledger.signals import SignalStore
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
@@ -76,6 +77,7 @@ class Ledger:
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
         outputs: The attempts to write batches into topics.
+        repairs: What operators did about failures.
         fleet: All gates at one look, and the history of one.
     """
 
@@ -92,6 +94,7 @@ class Ledger:
         self.signals = SignalStore(database, clock)
         self.outputs = OutputStore(database, clock)
         self.fleet = FleetStore(database, clock)
+        self.repairs = RepairStore(database, clock)
 
     @classmethod
     def open(

@@ -269,6 +269,9 @@ class BatchRecord:
     outcome_unknown: bool = False
     """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
     crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
+    retry_ms: int | None = None
+    """When an operator asked that its next backfill be not waited for; it was, if that is later
+    than its end."""
 
     @property
     def interrupted(self) -> bool:

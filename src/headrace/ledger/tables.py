@@ -123,6 +123,20 @@ operator_action: Final = Table(
 )
 """What operators did to gates: one row an action, never deleted."""
 
+repair: Final = Table(
+    "repair",
+    metadata,
+    Column("repair_id", _RowNumber, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("by_whom", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("outcome", Text),
+)
+"""What operators did about failures: one row an action, never deleted."""
+
 rate: Final = Table(
     "rate",
     metadata,
@@ -178,6 +192,8 @@ control: Final = Table(
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
+    # When an operator asked that its next backfill be not waited for.
+    Column("retry_ms", BigInteger),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )

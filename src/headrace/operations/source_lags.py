@@ -29,7 +29,9 @@ class SourceLags:
         self._answers: dict[str, tuple[float, int | None]] = {}
         self._threads: dict[str, threading.Thread] = {}
 
-    def of(self, histories: Sequence[GateHistory]) -> dict[str, int | None]:
+    def of(
+        self, histories: Sequence[GateHistory], wait_s: float = WAIT_FOR_SOURCES_S
+    ) -> dict[str, int | None]:
         """How many records no batch has begun yet, by gate; None where that is not known."""
         for history in histories:
             gate = history.gate.name
@@ -40,7 +42,7 @@ class SourceLags:
             # In threads that nobody waits for in the end: a broker that hangs holds up nothing.
             self._threads[gate] = threading.Thread(target=self._question(history), daemon=True)
             self._threads[gate].start()
-        deadline = time.monotonic() + WAIT_FOR_SOURCES_S
+        deadline = time.monotonic() + wait_s
         for history in histories:
             if history.gate.name not in self._answers:
                 self._threads[history.gate.name].join(max(deadline - time.monotonic(), 0))
@@ -50,14 +52,14 @@ class SourceLags:
 
     def _question(self, history: GateHistory) -> Callable[[], None]:
         """What asks where the partitions end that the gate has read; the ledger is read now."""
-        # It imports pyspark, which takes a second; a gate that is at work does without.
-        from headrace.execution.spark_session import connector_of  # noqa: PLC0415
-
         servers = self._ledger.batches.servers(history.batches[0].schedule_id)
         begun = begun_ranges(self._ledger, history)
         until = {each.offsets.topic_partition: each.offsets.until for each in begun}
 
         def ask() -> None:
+            # It imports pyspark, which takes a second; a gate that is at work does without.
+            from headrace.execution.spark_session import connector_of  # noqa: PLC0415
+
             waiting = None
             try:
                 connector = connector_of(history.gate.source)

@@ -26,6 +26,7 @@ class StageSnapshot:
         rate_limit_per_s: What it may emit at most under pressure; None while it is free.
         queue_bytes: What waits on its channel; None where that is not known.
         missing_upstream: A stage directly before it that does not run; None while all of them do.
+        upstream: The stages directly before it.
     """
 
     flow: str
@@ -37,6 +38,7 @@ class StageSnapshot:
     rate_limit_per_s: float | None
     queue_bytes: int | None
     missing_upstream: str | None
+    upstream: tuple[str, ...]
 
 
 def stages_of(ledger: Ledger) -> list[StageSnapshot]:
@@ -60,6 +62,7 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
             rate_limit_per_s=state.rate_limit_per_s,
             queue_bytes=state.queue_bytes,
             missing_upstream=state.missing_upstream,
+            upstream=state.upstream,
         )
         for name, state in sorted(states.items())
     ]
