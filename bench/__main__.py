@@ -15,6 +15,7 @@ from bench import (
     backfill,
     control,
     decoding,
+    first_batch,
     flow,
     isolation,
     journal,
@@ -42,6 +43,7 @@ class Name(StrEnum):
     MEMORY = "memory"
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
+    FIRST_BATCH = "first-batch"
     JSON = "json"
     DECODING = "decoding"
     RECOVERY = "recovery"
@@ -65,6 +67,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.MEMORY: memory.measure,
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
+    Name.FIRST_BATCH: first_batch.measure,
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,

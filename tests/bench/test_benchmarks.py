@@ -60,6 +60,7 @@ def stage(
 LONG = {
     Name.BACKFILL,
     Name.CONTROL,
+    Name.FIRST_BATCH,
     Name.JOURNAL,
     Name.JSON,
     Name.MEMORY,

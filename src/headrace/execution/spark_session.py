@@ -14,7 +14,7 @@ from pyspark.sql.udf import _wrap_function
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
-from headrace.execution.worker_python import choose_python
+from headrace.execution.worker_python import choose_python, skip_lookup
 from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_connector import KAFKA
@@ -122,6 +122,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         return session
     if session is None:
         choose_python(spark.sparkContext)
+        skip_lookup(spark)
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
