@@ -13,7 +13,7 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test unit set-up lint bench soak lock clean
+.PHONY: help demo demo-kafka test unit set-up lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,6 +44,14 @@ bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connect
 
 soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, and every benchmark
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+docs: $(VENV)/.package  ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html"
+
+dist: $(VENV)/.package  ## build the wheel and the source archive into dist
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -t sdist -t wheel
 
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
 	@$(PIP) uv

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.receivers.spark import Receivers
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Batch",

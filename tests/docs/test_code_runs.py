@@ -115,6 +115,17 @@ def getting_started(spark: SparkSession, shop: Shop) -> None:
     assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
 
 
+def from_max_offsets(spark: SparkSession, shop: Shop) -> None:
+    reader = Reader("docs/from-max-offsets.md", {"spark": spark}, paths_in(shop))
+    reader.run_all()
+    query = reader.names["query"]
+    query.processAllAvailable()
+    query.stop()
+    writer = reader.names["writer"].option("checkpointLocation", f"{shop.folder}/new/second")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
+
+
 def operations(spark: SparkSession, shop: Shop) -> None:
     names = {"spark": spark}
     offsets = {'{"orders"': f'{{"{shop.topic.name}"', "5000": "1", "6000": "4"}
@@ -295,6 +306,7 @@ def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
 READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "README.md": readme,
     "docs/getting-started.md": getting_started,
+    "docs/from-max-offsets.md": from_max_offsets,
     "docs/operations.md": operations,
     "docs/failures.md": failures,
     "docs/sinks.md": sinks,
