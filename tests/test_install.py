@@ -85,7 +85,7 @@ def installed(
     env = folder / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     pip = [sys.executable, "-m", "pip", f"--python={env}/bin/python", "install", "--quiet"]
-    options = ["--no-input", "--only-binary=:all:", "--constraint", str(folder / "locked.txt")]
+    options = ["--no-input", "--constraint", str(folder / "locked.txt")]
     packages = f"{wheel}[{request.param}]"
     subprocess.run([*pip, *options, packages], check=True)
     ours = {"PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "VIRTUAL_ENV"}

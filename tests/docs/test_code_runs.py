@@ -126,6 +126,14 @@ def from_max_offsets(spark: SparkSession, shop: Shop) -> None:
     assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
 
 
+def platforms(_spark: SparkSession, shop: Shop) -> None:
+    secrets = {("headrace", "ledger"): shop.ledger}
+    dbutils = SimpleNamespace(secrets=SimpleNamespace(get=lambda *name: secrets[name]))
+    reader = Reader("docs/platforms.md", {"dbutils": dbutils})
+    reader.run_all()
+    assert reader.names["gate"].interval_ms == 2_000
+
+
 def operations(spark: SparkSession, shop: Shop) -> None:
     names = {"spark": spark}
     offsets = {'{"orders"': f'{{"{shop.topic.name}"', "5000": "1", "6000": "4"}
@@ -308,6 +316,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/getting-started.md": getting_started,
     "docs/from-max-offsets.md": from_max_offsets,
     "docs/operations.md": operations,
+    "docs/platforms.md": platforms,
     "docs/failures.md": failures,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,
