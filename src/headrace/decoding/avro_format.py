@@ -171,7 +171,7 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
             kind = type(error).__name__
             reason = (
-                "the schema that it was written with cannot be read with the reader's"
+                "what it was written as cannot be read with the reader's schema"
                 if kind == "SchemaResolutionError"
                 else f"it is no record of the Avro schema ({kind})"
             )
@@ -207,10 +207,10 @@ def _writer_schema(
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
-        found: dict[str, Any] = _parsed(text, references, plain=True)
+        found = _parsed(text, references, plain=True)
     except Exception:  # noqa: BLE001  (whatever a registry has under an id)
         return f"the registry's schema {number} does not parse"
-    return found
+    return found if isinstance(found, dict) else {"type": found}
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
