@@ -16,6 +16,7 @@ from bench import (
     control,
     dashboard,
     decoding,
+    first_batch,
     flow,
     isolation,
     journal,
@@ -44,6 +45,7 @@ class Name(StrEnum):
     MEMORY = "memory"
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
+    FIRST_BATCH = "first-batch"
     JSON = "json"
     DECODING = "decoding"
     RECOVERY = "recovery"
@@ -69,6 +71,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.MEMORY: memory.measure,
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
+    Name.FIRST_BATCH: first_batch.measure,
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,

@@ -62,6 +62,7 @@ LONG = {
     Name.BACKFILL,
     Name.CONTROL,
     Name.DASHBOARD,
+    Name.FIRST_BATCH,
     Name.JOURNAL,
     Name.JSON,
     Name.MEMORY,
