@@ -22,7 +22,7 @@ def client_context(
         OptionError: The files cannot be read.
     """
     for file in (ca_file, certificate_file, key_file):
-        _require_readable(file)
+        _require_readable(file, server)
     return _made(lambda: _client_context(ca_file, certificate_file, key_file), server)
 
 
@@ -40,8 +40,6 @@ def server_context(
     Raises:
         OptionError: A file cannot be read or used, or the key is of another certificate.
     """
-    for file in (certificate_file, key_file, client_ca_file):
-        _require_readable(file)
 
     def make() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,7 +49,10 @@ def server_context(
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    named = ", ".join(file for file in (certificate_file, key_file, client_ca_file) if file)
+    files = [file for file in (certificate_file, key_file, client_ca_file) if file]
+    named = ", ".join(files)
+    for file in files:
+        _require_readable(file, named)
     return _made(make, named)
 
 
@@ -89,7 +90,7 @@ def _no_passphrase() -> str:
     raise ValueError("a passphrase is asked for")
 
 
-def _require_readable(file: str | None) -> None:
+def _require_readable(file: str | None, server: str) -> None:
     if file is None:
         return
     try:
@@ -97,5 +98,6 @@ def _require_readable(file: str | None) -> None:
             return
     except OSError as error:
         raise OptionError(
-            f"The file {file} of certificates cannot be read: {error.strerror}; name another one."
+            f"The certificates for {server} cannot be used: {error.strerror} ({file}); name other"
+            " files."
         ) from error

@@ -100,8 +100,8 @@ def test_wrong_files_of_certificates_are_refused_in_one_sentence(
         (TlsFiles(certificate), "a file has no certificate or no key in it"),
         (TlsFiles(certificate, key, text), "a file has no certificate or no key in it"),
         (TlsFiles(certificate, encrypted), "the key has a passphrase, and must have none"),
-        (TlsFiles(none, key), "none of certificates cannot be read: No such file"),
-        (TlsFiles(certificate, key, str(tmp_path)), "cannot be read: Is a directory"),
+        (TlsFiles(none, key), "cannot be used: No such file"),
+        (TlsFiles(certificate, key, str(tmp_path)), "cannot be used: Is a directory"),
     ]:
         with pytest.raises(OptionError, match=words):
             Access(TcpSettings(tls=wrong))
