@@ -70,6 +70,17 @@ async def test_after_a_block_that_failed_one_of_its_size_is_probed_until_it_can_
 
 
 @in_loop
+async def test_a_probe_from_before_a_failure_says_nothing_any_more() -> None:
+    place = Place()
+    assert await place.health.trouble() is None
+    place.is_full = True
+    place.now_s += 1
+    place.try_append()
+    place.now_s += 1
+    assert await place.health.trouble() == "The disk is full."
+
+
+@in_loop
 async def test_a_full_disk_is_found_although_nothing_is_sent() -> None:
     place = Place()
     place.is_full = True

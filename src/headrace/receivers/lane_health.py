@@ -1,6 +1,7 @@
 """Whether a receiver can store records at present, asked by whoever sends it some or none."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class LaneHealth:
         self._good_s: float | None = None
         self._appending_s: float | None = None
         self._failure: tuple[str, int] | None = None
+        self._failed_s = -math.inf
         self._probed: tuple[float, str | None] | None = None
         self._probing: tuple[float, Future[None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-probe")
@@ -69,7 +71,7 @@ class LaneHealth:
             offsets = self._append(records)
         except JournalError as error:
             with self._lock:
-                self._failure = str(error), records.bytes
+                self._failure, self._failed_s = (str(error), records.bytes), self._clock()
                 self._good_s = None
             raise
         finally:
@@ -97,13 +99,17 @@ class LaneHealth:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _probe_result(self, now_s: float, size_bytes: int) -> str | None:
+        """What the last probe found, or a new one does; none from before a failure counts."""
         if self._probed is not None:
             at_s, trouble = self._probed
-            if now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):
+            if at_s >= self._failed_s and now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):
                 return trouble
+        if self._probing is not None and self._probing[0] < self._failed_s:
+            await asyncio.wait([asyncio.wrap_future(self._probing[1])], timeout=_SLOW_S)
+            self._probing = None
         if self._probing is None:
             assert self._probe is not None  # noqa: S101
-            self._probing = now_s, self._thread.submit(self._probe, size_bytes)
+            self._probing = self._clock(), self._thread.submit(self._probe, size_bytes)
         begun_s, probing = self._probing
         left_s = max(0.0, _SLOW_S - (now_s - begun_s))
         await asyncio.wait([asyncio.wrap_future(probing)], timeout=left_s)
@@ -113,5 +119,5 @@ class LaneHealth:
         if error is not None and not isinstance(error, JournalError):
             raise error
         trouble = None if error is None else str(error)
-        self._probing, self._probed = None, (self._clock(), trouble)
+        self._probing, self._probed = None, (begun_s, trouble)
         return trouble
