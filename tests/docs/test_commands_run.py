@@ -89,6 +89,10 @@ class Terminal:
         match words[0], words[1:]:
             case "headrace", ["receive", *arguments]:
                 self._receive(arguments)
+            case "headrace", ["send", _, *arguments]:
+                host, port = self._receivers[-1].address
+                done = run("send", f"http://{host}:{port}", *arguments, folder=self._shop.folder)
+                assert done.returncode == 0, done.stdout + done.stderr
             case "headrace", arguments if "--watch" in arguments or arguments[:2] == [
                 "flow",
                 "run",
