@@ -80,10 +80,14 @@ class KeyedSink:
         self.batches.append(batch)
         found = [place for place in given if place in self.bad]
         if found:
-            raise Poisoned(f"cannot keep {found[0]}")
+            self.refuse(found[0])
         self.kept[batch.key] = given
         if self.calls == self.kill_at:
             raise Killed
+
+    def refuse(self, bad: Place) -> None:
+        """Raise what a batch with this record raises."""
+        raise Poisoned(f"cannot keep {bad}")
 
     @property
     def everything(self) -> list[Place]:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError, OptionError
+from headrace.errors import DataLossError, LedgerError, OptionError, RejectionError
 from headrace.execution import sinks
 from headrace.execution.rejections import Rejections
 from headrace.ledger.database import UnknownCommitError
@@ -330,7 +330,21 @@ class HandlerTransaction:
         ) from self._undone_by
 
     def _keep_rejected(self) -> None:
-        """Commit what was rejected, of a handler that has returned."""
+        """Commit what was rejected, of a handler that has returned.
+
+        Raises:
+            RejectionError: that cannot be kept. The sink may have the others of the batch, which is
+                therefore run again as a whole, and not split.
+        """
+        try:
+            self._commit_rejected()
+        except (OptionError, DataLossError) as error:
+            raise RejectionError(
+                f"The handler of batch {self._batch} has returned, and what it rejected cannot be"
+                f" kept, so the whole batch is run again: {error}"
+            ) from None
+
+    def _commit_rejected(self) -> None:
         kept = len(self.rejections.kept)
         number = self.rejections.count()
         if self._stack is None and number:

@@ -49,7 +49,15 @@ def sources_of(df: DataFrame) -> list[StreamSource]:
     plan = _analyzed(df)
     begins = [found.start() for found in _SOURCE.finditer(plan)]
     texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
-    return [StreamSource(_first(_GATE, text), _first(_READ, text)) for text in texts]
+    return [_source(text) for text in texts]
+
+
+def _source(text: str) -> StreamSource:
+    name = _first(_READ, text)
+    with _lock:
+        read = _reads.get(name or "")
+    # Spark redacts values in a plan that look like secrets, such as the gate "password-resets".
+    return StreamSource(_first(_GATE, text) if read is None else read.gate, name)
 
 
 def name_of_source(df: DataFrame) -> str | None:
