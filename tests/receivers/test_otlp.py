@@ -163,6 +163,13 @@ async def test_a_request_without_log_records_is_right() -> None:
         assert it.journal.values == []
 
 
+def test_a_field_that_nobody_knows_is_passed_over_unless_it_is_cut_short() -> None:
+    for field in (b"\x10\x07", b"\x25\0\0\0\0", b"\x29" + bytes(8)):
+        assert len(records_of(request("a").SerializeToString() + field)) == 1
+        with pytest.raises(HttpRejection, match="cut short"):
+            records_of(request("a").SerializeToString() + field[:-1])
+
+
 @in_loop
 async def test_a_body_cut_short_is_refused_whole() -> None:
     body = request("a", "b" * 100).SerializeToString()

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -205,7 +206,8 @@ def test_a_handshake_that_does_not_end_is_ended(
 def test_handshakes_take_places_and_the_longest_idle_one_goes(place: Place, make: Make) -> None:
     @in_loop
     async def story() -> None:
-        receiver = make(place, max_connections=2)
+        patience = {"header_s": 1_000} if make is http else {"line_s": 1_000}
+        receiver = make(place, max_connections=2, **patience)
         async with serving(receiver):
             silent = [socket.create_connection(("127.0.0.1", receiver.port)) for _ in range(2)]
             _, writer = await asyncio.open_connection(
@@ -217,6 +219,31 @@ def test_handshakes_take_places_and_the_longest_idle_one_goes(place: Place, make
             writer.close()
             for each in silent:
                 each.close()
+
+    story()
+
+
+@pytest.mark.parametrize("make", [http, tcp])
+def test_connections_that_send_nothing_take_little_memory(place: Place, make: Make) -> None:
+    @in_loop
+    async def story() -> None:
+        receiver = make(place)
+        async with serving(receiver):
+            context = place.trusting()
+            _, first = await asyncio.open_connection("127.0.0.1", receiver.port, ssl=context)
+            tracemalloc.start()
+            try:
+                opened = [
+                    await asyncio.open_connection("127.0.0.1", receiver.port, ssl=context)
+                    for _ in range(40)
+                ]
+                taken_bytes, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            for writer in (first, *(each for _, each in opened)):
+                writer.transport.abort()
+        # Both ends are here, and those of the senders of lines have asyncio's own buffer.
+        assert taken_bytes / 40 < (180_000 if make is http else 400_000)
 
     story()
 

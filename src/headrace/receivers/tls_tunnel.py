@@ -59,6 +59,19 @@ class TlsTunnels:
             await asyncio.wait(late)
 
     async def _run(self, tunnel: "_Tunnel") -> None:
+        outward = asyncio.create_task(tunnel.outward())
+        handshake = asyncio.create_task(self._handshake(tunnel))
+        try:
+            await asyncio.wait((handshake, outward), return_when=asyncio.FIRST_COMPLETED)
+            if handshake.done() and handshake.result():
+                await tunnel.carry(outward)
+        finally:  # the receiver may have closed its end before the handshake's
+            for task in (handshake, outward):
+                task.cancel()
+            await asyncio.gather(handshake, outward, return_exceptions=True)
+            tunnel.close()
+
+    async def _handshake(self, tunnel: "_Tunnel") -> bool:
         try:
             async with asyncio.timeout(self._handshake_s):
                 await tunnel.handshake()
@@ -69,10 +82,8 @@ class TlsTunnels:
         except OSError as error:
             self._failed(handshake_failure(error))
         else:
-            with contextlib.suppress(OSError):
-                await tunnel.carry()
-        finally:
-            tunnel.close()
+            return True
+        return False
 
 
 def handshake_failure(error: OSError) -> str:
@@ -95,6 +106,7 @@ class _Tunnel:
         self._leaving = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._arrived, self._leaving, server_side=True)
         self._sending = asyncio.Lock()
+        self._ready = asyncio.Event()
 
     def close(self) -> None:
         self._connection.close()
@@ -114,19 +126,18 @@ class _Tunnel:
                 raise
             else:
                 await self._flush()
+                self._ready.set()
                 return
 
-    async def carry(self) -> None:
-        """Carry both ways until both have ended."""
+    async def carry(self, outward: "asyncio.Task[None]") -> None:
+        """Carry both ways until both have ended; ``outward`` runs already."""
         inward = asyncio.create_task(self._inward())
-        outward = asyncio.create_task(self._outward())
         try:
             await asyncio.wait([outward])
             await asyncio.wait([inward], timeout=_LINGER_S)
         finally:
-            for task in (inward, outward):
-                task.cancel()
-            await asyncio.gather(inward, outward, return_exceptions=True)
+            inward.cancel()
+            await asyncio.gather(inward, return_exceptions=True)
 
     async def _inward(self) -> None:
         try:
@@ -147,10 +158,14 @@ class _Tunnel:
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
 
-    async def _outward(self) -> None:
+    async def outward(self) -> None:
+        """Send what the receiver writes, from the end of the handshake on, until it closes."""
         while data := await self._loop.sock_recv(self._plain, _READ_BYTES):
+            await self._ready.wait()
             self._tls.write(data)
             await self._flush()
+        if not self._ready.is_set():
+            return
         with contextlib.suppress(ssl.SSLError):  # it says that its answer is still to come
             self._tls.unwrap()
         await self._flush()

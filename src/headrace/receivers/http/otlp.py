@@ -175,8 +175,6 @@ def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
         kind = tag & 7
         if kind == 2:
             length, at = _read_varint(data, at)
-            if at + length > len(data):
-                raise _CutShortError
             yield tag >> 3, data[at : at + length]
             at += length
         elif kind == 0:
