@@ -89,15 +89,19 @@ def test_lines_come_over_tls_and_the_receiver_tells_its_health_at_another_port(
         assert running.wait_for("receiving")["address"].startswith("tcps://127.0.0.1:")
         context = ssl.create_default_context(cafile=authority.ca)
         plain = socket.create_connection(running.address, timeout=60)
-        with context.wrap_socket(plain, server_hostname="127.0.0.1") as sender:
-            sender.sendall(b"1\n2\n")
-            assert sender.recv(100) == b"ok 2\n"
+        sender = context.wrap_socket(plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False)
+        sender.sendall(b"1\n2\n")
+        assert sender.recv(100) == b"ok 2\n"
         host, port = running.wait_for("status")["address"].removeprefix("http://").split(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         assert 'accepted_records_total{journal="events",lane="0"} 2.0' in text
         connection.close()
+        running.send(signal.SIGTERM)
+        assert sender.recv(100) == b"", "the end is within TLS too, so that nobody can fake it"
+        sender.close()
+        assert running.ended() == 0
 
 
 @pytest.mark.integration
