@@ -16,6 +16,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
 from tests.receivers.serving import Served, in_loop, served
 
+from headrace.receivers import HttpSettings
 from headrace.receivers.http.http_connection import HttpRejection
 from headrace.receivers.http.otlp import OtlpFormat
 
@@ -133,7 +134,10 @@ class Fake:
 
 
 def records_of(body: bytes, kind: dict[str, str] = PROTOBUF, most: int = 10**6) -> list[Any]:
-    found = OtlpFormat(Fake(kind), most).records(body, 0)  # type: ignore[arg-type]
+    settings = HttpSettings(max_decompressed_bytes=most, max_records=1_000)
+    form = OtlpFormat(Fake(kind), settings)  # type: ignore[arg-type]
+    form.count(body)
+    found = form.records(body, 0)
     return [] if found is None else found.batch.column("value").to_pylist()
 
 
@@ -212,10 +216,12 @@ def test_what_would_grow_in_memory_is_refused() -> None:
     scope.log_records.extend(LogRecord() for _ in range(100))
     bomb = b'{"resourceLogs":[' + b"{}," * 300_000 + b"{}]}"
     single = request("x" * 1_100_000)
+    many = request(*["a"] * 1_001)
     for body, kind in [
         (large.SerializeToString(), PROTOBUF),
         (bomb, JSON),
         (single.SerializeToString(), PROTOBUF),
+        (many.SerializeToString(), PROTOBUF),
     ]:
         with pytest.raises(HttpRejection) as refused:
             records_of(body, kind)

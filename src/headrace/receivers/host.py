@@ -185,7 +185,13 @@ async def serve(
             lane=hosting.lane,
         )
         stack.callback(health.close)
-        intake = Intake(writer.append, hosting.intake, settle=writer.settle, health=health)
+        intake = Intake(
+            writer.append,
+            hosting.intake,
+            settle=writer.settle,
+            at_once=journal.is_in_directory,
+            health=health,
+        )
         most = hosting.intake.remembered_ids
         for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
             intake.restore(ids, offsets)

@@ -3,30 +3,21 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from headrace.errors import SetupError
-from headrace.journal.records import Records
 from headrace.receivers.deduplicator import Receipt
-from headrace.receivers.http.http_body import RequestFormat
+from headrace.receivers.http.http_body import BodyFormat, RequestFormat
 from headrace.receivers.http.http_connection import HttpRejection
 from headrace.receivers.settings import HttpSettings
 
 _JSON: Final = "application/json"
 
-
-class BodyFormat(Protocol):
-    """How one request's body is read."""
-
-    def records(self, body: bytes, timestamp_ms: int) -> Records | None:
-        """The records of a body; None if it has none, and that is right.
-
-        Raises:
-            HttpRejection: It is malformed (400), or has too much in it (413).
-        """
+_PARSED_AT_ONCE: Final = 2
+"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class Exchange:
     form: Callable[[Request], BodyFormat]
     success: Callable[[Request, Receipt | None], Response]
     failure: Callable[[Request, HttpRejection], tuple[bytes, str]]
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(64))
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
 
 
 def records_exchange(settings: HttpSettings) -> Exchange:
@@ -58,7 +49,7 @@ def records_exchange(settings: HttpSettings) -> Exchange:
         return JSONResponse(answer)
 
     return Exchange(
-        lambda request: RequestFormat(request, check_json=settings.check_json),
+        lambda request: RequestFormat(request, settings),
         success,
         lambda _, rejection: (rejection.body, _JSON),
     )
@@ -72,7 +63,7 @@ def logs_exchange(settings: HttpSettings) -> Exchange:
             from headrace.receivers.http import otlp  # noqa: PLC0415  # it needs an extra
         except SetupError as error:
             raise HttpRejection(501, str(error)) from error
-        return otlp.OtlpFormat(request, settings.max_decompressed_bytes)
+        return otlp.OtlpFormat(request, settings)
 
     def success(request: Request, _: Receipt | None) -> Response:
         from headrace.receivers.http import otlp  # noqa: PLC0415

@@ -19,12 +19,11 @@ from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.http.exchanges import (
-    BodyFormat,
     Exchange,
     logs_exchange,
     records_exchange,
 )
-from headrace.receivers.http.http_body import RequestBody
+from headrace.receivers.http.http_body import BodyFormat, RequestBody
 from headrace.receivers.http.http_connection import (
     HttpRejection,
     limited_protocol,
@@ -199,9 +198,8 @@ async def _handle(
     request: Request, body: RequestBody, exchange: Exchange, intake: Intake, wait_s: float
 ) -> Receipt | None:
     form = exchange.form(request)
-    data = await body.read()
-    records = await _parsed(form, data, exchange.turn)
-    del data
+    await body.read(form)
+    records = await _parsed(form, body, exchange.turn)
     if records is None:
         return None
     receipt = _submit(intake, records, wait_s)
@@ -212,12 +210,12 @@ async def _handle(
         raise HttpRejection(503, str(error)) from error
 
 
-async def _parsed(form: BodyFormat, data: bytes, turn: asyncio.Semaphore) -> Records | None:
+async def _parsed(form: BodyFormat, body: RequestBody, turn: asyncio.Semaphore) -> Records | None:
     now_ms = wall_clock_ms()
-    if len(data) < _LARGE_BYTES:
-        return form.records(data, now_ms)
+    if body.size_bytes < _LARGE_BYTES:
+        return form.records(body.take(), now_ms)
     async with turn:
-        return await asyncio.to_thread(form.records, data, now_ms)
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 
 
 def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Receipt]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from headrace.errors import SetupError
 from headrace.journal.records import Records
 from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.settings import HttpSettings
 
 try:
     from google.protobuf.message import DecodeError
@@ -46,17 +47,35 @@ class OtlpFormat:
 
     Args:
         request: The request; its body has not been read.
-        max_bytes: The most that the records of a request may come to, once they are JSON.
+        settings: How many records a request may have, and the most bytes that they may come to
+            once they are JSON, ``max_decompressed_bytes``.
 
     Raises:
         HttpRejection: Its content type is neither (415).
     """
 
-    def __init__(self, request: Request, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, request: Request, settings: HttpSettings) -> None:
+        self._max_bytes = settings.max_decompressed_bytes
+        self._max_records = settings.max_records
+        self._nodes = 0
         self._is_json = media_type_of(request) == JSON
         if media_type_of(request) not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
+
+    def count(self, piece: bytes) -> None:
+        """Count what makes objects of JSON, so that no more is read than is allowed.
+
+        Raises:
+            HttpRejection: There are too many (413).
+        """
+        if self._is_json:
+            self._nodes += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
+            if self._nodes > _MAX_JSON_NODES:
+                raise HttpRejection(
+                    413,
+                    f"The body has more than {_MAX_JSON_NODES} braces, brackets and commas; send"
+                    " fewer log records at a time, or send Protocol Buffers.",
+                )
 
     def records(self, body: bytes, timestamp_ms: int) -> Records | None:
         """A record for each log record; None where there are none, which OTLP allows.
@@ -73,6 +92,12 @@ class OtlpFormat:
                     413,
                     f"The log records come to more than {self._max_bytes} bytes with their"
                     " resources; send fewer at a time.",
+                )
+            if len(values) == self._max_records:
+                raise HttpRejection(
+                    413,
+                    f"The body has more than the {self._max_records} log records that a request may"
+                    " have; send fewer at a time.",
                 )
             values.append(value)
         return Records.of(values, timestamp_ms=timestamp_ms) if values else None
@@ -306,12 +331,6 @@ _VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 
 
 def _of_json(body: bytes) -> Iterator[bytes]:
-    if body.count(b"{") + body.count(b"[") + body.count(b",") > _MAX_JSON_NODES:
-        raise HttpRejection(
-            413,
-            f"The body has more than {_MAX_JSON_NODES} braces, brackets and commas; send fewer log"
-            " records at a time, or send Protocol Buffers.",
-        )
     try:
         sent = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
