@@ -18,15 +18,17 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "json": {"msgspec": "msgspec"},
     "metrics": {"prometheus_client": "prometheus-client"},
     "mqtt": {"paho": "paho-mqtt"},
+    "object-store": {"obstore": "obstore"},
+    "otlp": {"opentelemetry": "opentelemetry-proto", "google": "protobuf"},
     "postgresql": {"psycopg": "psycopg"},
     "protobuf": {"google": "protobuf"},
     "receivers": {
         "h11": "h11",
         "msgspec": "msgspec",
+        "prometheus_client": "prometheus-client",
         "starlette": "starlette",
         "uvicorn": "uvicorn",
     },
-    "s3": {"s3fs": "s3fs", "botocore": "s3fs"},
     "spark": {"pyspark": "pyspark"},
     "zookeeper": {"kazoo": "kazoo"},
 }
@@ -39,8 +41,8 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
 
     ::
 
-        with needs_extra("s3", "A journal at an s3:// URL"):
-            import s3fs
+        with needs_extra("zookeeper", "Signalling over ZooKeeper"):
+            import kazoo
 
     Args:
         extra: its name, one of `EXTRAS`.
