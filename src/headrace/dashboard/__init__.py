@@ -4,7 +4,10 @@ Pages are made on the server from the ledger alone, and load nothing from elsewh
 record, a name or an error says is shown as text.
 """
 
-from headrace.dashboard.server import serve
+from headrace.core.extras import needs_extra
 from headrace.dashboard.settings import DashboardSettings
+
+with needs_extra("dashboard", "The dashboard"):
+    from headrace.dashboard.server import serve
 
 __all__ = ["DashboardSettings", "serve"]

@@ -13,9 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
-from headrace.errors import OptionError, SetupError
+from headrace.errors import OptionError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -58,7 +59,7 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
     Raises:
         OptionError: it is none of these, the file cannot be read, or (from `headrace.decode`) the
             schema does not parse.
-        SetupError: msgspec is not installed (``pip install headrace[json]``).
+        SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
     if isinstance(schema, Path):
@@ -235,11 +236,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _msgspec() -> "ModuleType":
-    try:
+    with needs_extra("json", "Decoding JSON", where="on every machine of the cluster"):
         import msgspec  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise SetupError(
-            "Decoding JSON needs the package msgspec, which is not installed; install"
-            " headrace[json], on every machine of the cluster."
-        ) from error
     return msgspec

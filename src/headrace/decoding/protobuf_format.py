@@ -9,11 +9,12 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
 from headrace.decoding.proto_text import message_at
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
-from headrace.errors import OptionError, SetupError
+from headrace.errors import OptionError
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
@@ -60,7 +61,7 @@ def protobuf(
     Raises:
         OptionError: the descriptors cannot be read or do not parse, or there is no such message in
             them; or it holds itself, which Spark's types cannot.
-        SetupError: protobuf is not installed (``pip install headrace[protobuf]``).
+        SetupError: protobuf is not installed (``pip install 'headrace[protobuf]'``).
     """
     if isinstance(descriptors, bytes):
         content = descriptors
@@ -297,15 +298,12 @@ def _a_name(files: Any) -> str:
 
 
 def _protobuf() -> Any:
-    try:
+    with needs_extra(
+        "protobuf", "Decoding Protocol Buffers", where="on every machine of the cluster"
+    ):
         import google.protobuf  # noqa: PLC0415  (an extra)
         import google.protobuf.descriptor_pb2  # noqa: PLC0415
         import google.protobuf.descriptor_pool  # noqa: PLC0415
         import google.protobuf.message  # noqa: PLC0415
         import google.protobuf.message_factory  # noqa: PLC0415
-    except ImportError as error:
-        raise SetupError(
-            "Decoding Protocol Buffers needs the package protobuf, which is not installed; install"
-            " headrace[protobuf], on every machine of the cluster."
-        ) from error
     return google.protobuf

@@ -14,6 +14,7 @@ from pyspark.sql.udf import _wrap_function
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
+from headrace.execution.worker_python import choose_python, skip_lookup
 from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_connector import KAFKA
@@ -21,6 +22,7 @@ from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
+from headrace.spark_versions import known_settings, warn_of_limits
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
 """By the name that ``Gate.read`` takes, which is also the one in the ledger."""
@@ -67,6 +69,8 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
+        SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
+            says what to set. Where the master is local and nobody has set it, it is set here.
     """
     if ledger is not None:
         ledger = normalize_url(ledger)
@@ -118,6 +122,9 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     if session is not None and new.items() <= session.secrets.items():
         return session
     if session is None:
+        choose_python(spark.sparkContext)
+        skip_lookup(spark)
+        warn_of_limits()
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
@@ -163,10 +170,12 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     session.sessionState().dataSourceManager().registerDataSource(source.name(), registered)
 
 
-RECOMMENDED_CONF: Final = {
-    # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task.
-    "spark.python.unix.domain.socket.enabled": "true",
-}
+RECOMMENDED_CONF: Final = known_settings(
+    {
+        # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+)
 """Settings that a session should be built with; `headrace doctor` checks them."""
 
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
 from typing import Final
 
 PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,12 +58,16 @@ class Family:
         self, labels: str, bounds: Sequence[str], counts: Sequence[int], total: float
     ) -> None:
         """Add a histogram: how much is in each bucket, and in the last one above all bounds."""
-        name, sum_so_far = self.name, 0
-        for bound, count in zip((*bounds, "+Inf"), counts, strict=True):
-            sum_so_far += count
-            self.lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {sum_so_far}\n')
-        self.lines.append(f"{name}_sum{{{labels}}} {total:.15g}\n")
-        self.lines.append(f"{name}_count{{{labels}}} {sum_so_far}\n")
+        sums = tuple(accumulate(counts))
+        template = _histogram_template(self.name, labels, tuple(bounds))
+        self.lines.append(template % (*sums, f"{total:.15g}", sums[-1]))
+
+
+@lru_cache(maxsize=5_000)
+def _histogram_template(name: str, labels: str, bounds: tuple[str, ...]) -> str:
+    own = labels.replace("%", "%%")
+    buckets = [f'{name}_bucket{{{own},le="{bound}"}} %d\n' for bound in (*bounds, "+Inf")]
+    return "".join([*buckets, f"{name}_sum{{{own}}} %s\n", f"{name}_count{{{own}}} %d\n"])
 
 
 def gauge(name: str, text: str) -> Family:

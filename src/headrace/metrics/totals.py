@@ -31,13 +31,13 @@ class _Known:
     Attributes:
         pruned_totals: The text that was read of the gate's deleted batches.
         sums: Of these, and of the batches up to ``until_ms``, which do not change any more.
-        reported: What was answered last, below which nothing is answered.
+        reported: What was answered last; nothing is answered that falls below it.
     """
 
     pruned_totals: str | None
     sums: dict[_Kind, Sums]
     until_ms: int = 0
-    reported: dict[str, int] = field(default_factory=dict)
+    reported: "_GateTotals | None" = None
 
 
 class Totals:
@@ -61,7 +61,11 @@ class Totals:
             sums = dict(known.sums)
             for each in counts.get(gate.name, ()):
                 _add(sums, each)
-            families.add(labels[gate.name], gate, _of_gate(sums), known.reported)
+            totals = _of_gate(sums)
+            # Two statements see two moments, between which old batches may be deleted.
+            if known.reported is None or totals.ended >= known.reported.ended:
+                known.reported = totals
+            families.add(labels[gate.name], gate, known.reported)
         return families.all()
 
     def _counts(
@@ -76,7 +80,7 @@ class Totals:
         for gate in gates:
             known = self._known.get(gate.name)
             if known is None or known.pruned_totals != gate.pruned_totals:
-                reported = {} if known is None else known.reported
+                reported = None if known is None else known.reported
                 known = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
                 known.reported = reported
                 self._known[gate.name] = known
@@ -113,6 +117,11 @@ class _GateTotals:
     retries: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_MS) + 1))
     duration_ms: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Batches that have ended, by which it is seen that some are not counted."""
+        return sum(self.batches.values())
 
 
 _OUTCOMES: Final = {str(Status.SUCCESS): "processed", str(Status.DEAD): "dead"}
@@ -160,26 +169,17 @@ class _Families:
             "batch_duration_seconds", "Time of the run in which a batch succeeded."
         )
 
-    def add(
-        self, gate_labels: str, gate: GateNow, totals: _GateTotals, reported: dict[str, int]
-    ) -> None:
-        def add(family: Family, label: str, value: int) -> None:
-            # Two statements see two moments, between which old batches may be deleted.
-            key = family.name + label
-            before = reported.get(key, 0)
-            value = max(value, before)
-            reported[key] = value
-            family.add(gate_labels + label, value)
-
+    def add(self, gate_labels: str, gate: GateNow, totals: "_GateTotals") -> None:
+        own = gate_labels
         for status, number in totals.batches.items():
-            add(self.batches, f',status="{status}"', number)
+            self.batches.add(f'{own},status="{status}"', number)
         for reason, number in totals.limited.items():
-            add(self.limited, f',reason="{reason}"', number)
+            self.limited.add(f'{own},reason="{reason}"', number)
         for outcome, number in totals.records.items():
-            add(self.records, f',outcome="{outcome}"', number)
-        add(self.records, ',outcome="lost"', gate.lost_offsets)
-        add(self.lost, "", gate.lost_offsets)
-        add(self.retries, "", totals.retries)
+            self.records.add(f'{own},outcome="{outcome}"', number)
+        self.records.add(own + ',outcome="lost"', gate.lost_offsets)
+        self.lost.add(own, gate.lost_offsets)
+        self.retries.add(own, totals.retries)
         self.durations.add_histogram(
             gate_labels, _BOUNDS, totals.buckets, totals.duration_ms / 1000
         )

@@ -11,18 +11,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import SetupError
+from headrace.core.extras import needs_extra
 from headrace.journal.block import Part
 from headrace.journal.storage import Entry, Storage
 
-try:
+with needs_extra("s3", "A journal at an s3:// URL"):
     import botocore.exceptions
     import s3fs
-except ImportError as error:
-    raise SetupError(
-        "A journal at an s3:// URL needs the package s3fs, which is not installed; run: "
-        "pip install 'headrace[s3]'."
-    ) from error
 
 _ONE_PUT: Final = 5 * 2**30
 """Bytes up to which a file is sent at once: a put in parts would not be atomic everywhere."""
