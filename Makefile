@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
-EXTRAS := avro hdfs iceberg json mqtt postgresql protobuf receivers s3 spark zookeeper
+EXTRAS := avro dashboard hdfs iceberg json mqtt postgresql protobuf receivers s3 spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -13,7 +13,7 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test unit set-up lint bench soak docs dist lock clean
+.PHONY: help demo demo-kafka test unit set-up browser lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,7 +31,7 @@ unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a 
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled browser  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
@@ -102,6 +102,11 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py 
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes
+
+browser:
+	@for name in chromium chromium-browser google-chrome; do \
+		command -v $$name >/dev/null && exit 0; \
+	done; echo "The dashboard's tests need a browser: apt-get install chromium"; exit 1
 
 # Once, and not in each of the tests' workers at the same time. What cannot be imported, the tests say.
 $(VENV)/.compiled: $(VENV)/.package

@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     backfill,
     control,
+    dashboard,
     decoding,
     first_batch,
     flow,
@@ -26,6 +27,7 @@ from bench import (
     planner_time,
     receivers,
     recovery,
+    scrape_time,
     signals,
     small_batch,
     throughput,
@@ -53,10 +55,12 @@ class Name(StrEnum):
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
+    METRICS = "metrics"
     JOURNAL = "journal"
     RECEIVERS = "receivers"
     SIGNALS = "signals"
     FLOW = "flow"
+    DASHBOARD = "dashboard"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -77,10 +81,12 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
+    Name.METRICS: scrape_time.measure,
     Name.JOURNAL: journal.measure,
     Name.RECEIVERS: receivers.measure,
     Name.SIGNALS: signals.measure,
     Name.FLOW: flow.measure,
+    Name.DASHBOARD: dashboard.measure,
 }
 
 

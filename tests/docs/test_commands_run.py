@@ -95,6 +95,8 @@ class Terminal:
                 "run",
             ]:
                 self._run_until_ctrl_c(arguments)
+            case "headrace", ["dashboard", *_]:
+                self._run_until_ctrl_c([*words[1:], "--port", "0"])
             case "headrace", ["backfill", *_] if "--dry-run" not in words:
                 self._backfill(words[1:])
             case "headrace", arguments:

@@ -8,12 +8,18 @@ from headrace.errors import SetupError
 
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "avro": {"fastavro": "fastavro"},
+    "dashboard": {"starlette": "starlette", "uvicorn": "uvicorn", "jinja2": "jinja2"},
     "hdfs": {"fsspec": "fsspec", "requests": "requests"},
     "json": {"msgspec": "msgspec"},
     "mqtt": {"paho": "paho-mqtt"},
     "postgresql": {"psycopg": "psycopg"},
     "protobuf": {"google": "protobuf"},
-    "receivers": {"starlette": "starlette", "uvicorn": "uvicorn", "h11": "h11"},
+    "receivers": {
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
+        "h11": "h11",
+        "msgspec": "msgspec",
+    },
     "s3": {"s3fs": "s3fs", "botocore": "s3fs"},
     "spark": {"pyspark": "pyspark"},
     "zookeeper": {"kazoo": "kazoo"},

@@ -27,7 +27,8 @@ from headrace.journal.names import (
     parsed,
     written_lane,
 )
-from headrace.journal.reading import OnLoss, check_columns, read_lane
+from headrace.journal.packs import remove_packs
+from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
@@ -102,6 +103,11 @@ class Journal:
     def name(self) -> str:
         """The last part of its path; the column ``topic``."""
         return self.identity.name
+
+    @property
+    def is_in_directory(self) -> bool:
+        """Whether it is in a directory of a mounted file system, where a block costs no request."""
+        return isinstance(self.storage, LocalStorage)
 
     @property
     def id(self) -> str:
@@ -206,6 +212,16 @@ class Journal:
         with self.lane_files(offsets.partition) as files:
             yield from read_lane(files, offsets, columns, on_loss, after=after)
 
+    def read_back(self, lane: int) -> Iterator[tuple[int, Records]]:
+        """A lane's records with all they have, newest first, and each part's first offset.
+
+        Raises:
+            JournalError: A block is damaged, or the storage fails; what came before is right.
+        """
+        with self.lane_files(lane) as files:
+            for first, batch in read_back(files):
+                yield first, Records(batch)
+
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.
 
@@ -249,6 +265,7 @@ class Journal:
                 if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
             ]
             self.storage.remove(files.folder, below)
+            remove_packs(files, start)
         return start
 
     @contextmanager

@@ -16,6 +16,10 @@ The folder ``.staged-7`` has what is to be in lane 7 in batches::
 
     5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
     <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
+
+The folder ``.packs-7`` has second copies of small blocks of lane 7, see `packs`::
+
+    00000000000000000500-00000000000000000564.pack
 """
 
 import re
@@ -43,6 +47,8 @@ _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 _STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
 _WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
+_PACKS_FOLDER: Final = re.compile(r"\.packs-(?:0|[1-9][0-9]{0,4})")
+_PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.pack")
 _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
@@ -73,9 +79,25 @@ def staged_folder(lane: int) -> str:
     return f".{STAGED}-{lane}"
 
 
-def is_staged_folder(folder: str) -> bool:
-    """Whether a folder is one of these."""
-    return _STAGED_FOLDER.fullmatch(folder) is not None
+def packs_folder(lane: int) -> str:
+    """The folder of the packs of a lane's small blocks."""
+    return f".packs-{lane}"
+
+
+def is_beside_lane(folder: str) -> bool:
+    """Whether a folder is one of these two kinds."""
+    return any(each.fullmatch(folder) for each in (_STAGED_FOLDER, _PACKS_FOLDER))
+
+
+def pack_name(first: int, until: int) -> str:
+    """The name of the pack of these offsets."""
+    return f"{first:020d}-{until:020d}.pack"
+
+
+def packed(name: str) -> tuple[int, int] | None:
+    """The offsets of the pack of this name; None for any other name."""
+    match = _PACK.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def written_name(lane: int) -> str:

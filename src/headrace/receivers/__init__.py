@@ -7,10 +7,10 @@ from headrace.receivers.intake import Intake, IntakeStatistics, RetryAfter
 from headrace.receivers.mqtt import MqttReceiver
 from headrace.receivers.settings import HttpSettings, IntakeSettings, MqttSettings, TcpSettings
 from headrace.receivers.shared_rate import ReceiverLimits
-from headrace.receivers.tcp import TcpReceiver
 
 with needs_extra("receivers", "Receiving records"):
     from headrace.receivers.http import HttpReceiver
+    from headrace.receivers.tcp import TcpReceiver
 
 __all__ = [
     "Hosting",

@@ -1,10 +1,12 @@
-"""The block generator: admitted records become a block every interval, or when it is large."""
+"""The block generator: what came while the last block was being synced is the next block."""
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -29,14 +31,16 @@ _LOG: Final = logging.getLogger("headrace.receivers")
 class _Buffered:
     records: Records
     stored: asyncio.Future[OffsetRange]
-    since_s: float
 
 
 class BlockWriter:
     """Gathers records into blocks and appends them, one block at a time and in order.
 
-    A block is appended ``block_interval_ms`` after its first record came, or when it has
-    ``block_bytes``; while one is appended the next one gathers. A thread of its own appends.
+    This is a database's group commit. While one block is appended the next one gathers, and where
+    none is, one begins at once: as soon as it has a record that somebody waits for, when it has
+    ``block_bytes``, or ``block_interval_ms`` after its first record came. Where each block is a
+    request to a storage that charges for it, nothing is ``at_once``: a block waits for its interval
+    or its size, whoever waits for it. A thread of its own appends.
 
     A block that cannot be appended fails its own records only, and the next one is appended as
     usual; `lost` raises when that is in vain. After a failure, ``settle`` answers in the same
@@ -50,6 +54,8 @@ class BlockWriter:
         settings: IntakeSettings,
         settle: Settle | None,
         found: Callable[[Sequence[str | None], OffsetRange], None],
+        *,
+        at_once: bool = True,
     ) -> None:
         self._append = append
         self._settle = settle
@@ -57,6 +63,8 @@ class BlockWriter:
         self._is_settled = True
         self._interval_s = settings.block_interval_ms / 1000
         self._block_bytes = settings.block_bytes
+        self._at_once = at_once
+        self._due_s = math.inf
         self._buffer: deque[_Buffered] = deque()
         self._buffered_bytes = 0
         self._some = asyncio.Event()
@@ -71,15 +79,18 @@ class BlockWriter:
         """Begin, in the running event loop."""
         self._running = asyncio.create_task(self._run())
 
-    def add(self, records: Records) -> asyncio.Future[OffsetRange]:
+    def add(self, records: Records, *, is_awaited: bool) -> asyncio.Future[OffsetRange]:
         """Put records into the current block, all of them even if it grows beyond its size.
 
-        Returns their offsets, once they are durable, or the JournalError that says why they are
-        not. Ending the future before they are being appended withdraws them.
+        ``is_awaited`` says whether their sender waits for the answer. Returns their offsets, once
+        they are durable, or the JournalError that says why they are not. Ending the future before
+        they are being appended withdraws them.
         """
         loop = asyncio.get_running_loop()
-        buffered = _Buffered(records, loop.create_future(), loop.time())
+        buffered = _Buffered(records, loop.create_future())
         self._buffer.append(buffered)
+        wait_s = 0 if is_awaited and self._at_once else self._interval_s
+        self._due_s = min(self._due_s, loop.time() + wait_s)
         self._buffered_bytes += memory_bytes(records)
         self._wake()
         return buffered.stored
@@ -101,7 +112,8 @@ class BlockWriter:
     def _wake(self) -> None:
         if self._buffer or self._is_closing:
             self._some.set()
-        if self._buffered_bytes >= self._block_bytes or self._is_closing:
+        is_due = self._due_s <= asyncio.get_running_loop().time()
+        if is_due or self._buffered_bytes >= self._block_bytes or self._is_closing:
             self._due.set()
 
     async def _run(self) -> None:
@@ -109,7 +121,7 @@ class BlockWriter:
             await self._some.wait()
             if not self._buffer:
                 return
-            await self._wait_until_due(self._buffer[0].since_s + self._interval_s)
+            await self._wait_until_due()
             unsettled = await self._settle_failed()
             block = self._next_block()
             if block and unsettled:
@@ -117,12 +129,11 @@ class BlockWriter:
             elif block:
                 await self._store(block)
 
-    async def _wait_until_due(self, time_s: float) -> None:
-        try:
-            async with asyncio.timeout_at(time_s):
-                await self._due.wait()
-        except TimeoutError:
-            return
+    async def _wait_until_due(self) -> None:
+        if not self._due.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_s):
+                    await self._due.wait()
 
     def _next_block(self) -> list[_Buffered]:
         block: list[_Buffered] = []
@@ -136,6 +147,8 @@ class BlockWriter:
                 block_bytes += size_bytes
         self._some.clear()
         self._due.clear()
+        if not self._buffer:
+            self._due_s = math.inf
         self._wake()
         return block
 

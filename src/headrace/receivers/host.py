@@ -133,7 +133,9 @@ async def serve(
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
-        intake = Intake(writer.append, hosting.intake, settle=writer.settle)
+        intake = Intake(
+            writer.append, hosting.intake, settle=writer.settle, at_once=journal.is_in_directory
+        )
         most = hosting.intake.remembered_ids
         for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
             intake.restore(ids, offsets)

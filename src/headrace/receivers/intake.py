@@ -78,6 +78,9 @@ class Intake:
         settle: Answers which blocks are durable although ``append`` has raised, with the ids of
             their records; called in the same thread, before a block is appended after one that
             failed. None where there is never such a block.
+        at_once: Whether a block is written as soon as the one before is durable. Otherwise it waits
+            for ``block_interval_ms`` or ``block_bytes``, as where a storage charges for each.
+            Default: on.
 
     Attributes:
         rejections: What receivers have rejected; they count it, and their host logs it.
@@ -89,13 +92,16 @@ class Intake:
         settings: IntakeSettings | None = None,
         *,
         settle: Settle | None = None,
+        at_once: bool = True,
     ) -> None:
         self.settings = settings or IntakeSettings()
         self.rejections = Rejections()
         self._budget = MemoryBudget(self.settings.buffer_bytes)
         self._deduplicator = Deduplicator(self.settings.remembered_ids)
         self._limiter = Limiter(self.settings.block_bytes)
-        self._blocks = BlockWriter(append, self.settings, settle, self._deduplicator.restore)
+        self._blocks = BlockWriter(
+            append, self.settings, settle, self._deduplicator.restore, at_once=at_once
+        )
         self._open = False
         self._submissions: dict[asyncio.Task[Receipt], _Submission] = {}
         self._stored_records = self._stored_bytes = self._failed_records = 0
@@ -130,6 +136,13 @@ class Intake:
         """The most records, 1 or more, that the present rate admits at once."""
         return self._limiter.records_at_once
 
+    def next_portion(self, records: Records) -> Records:
+        """The first of these records, as many as the present rate admits at once.
+
+        Submitted one after the other, portions are acknowledged as they become durable.
+        """
+        return self._limiter.next_chunk(records)
+
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None = None) -> None:
         """Change the rates, also for records that wait. Default: None, no limit.
 
@@ -153,13 +166,14 @@ class Intake:
         """
         return await self.submit_nowait(records)
 
-    def submit_nowait(self, records: Records) -> asyncio.Task[Receipt]:
+    def submit_nowait(self, records: Records, *, is_awaited: bool = True) -> asyncio.Task[Receipt]:
         """Submit records, and return what `submit` waits for; raises as `submit`.
 
-        `buffered` slows the caller down.
+        `buffered` slows the caller down. Where no sender waits for the answer, ``is_awaited`` is
+        false, and the block gathers more before it is written, for at most ``block_interval_ms``.
         """
         self._check(records)
-        return self._start(records)
+        return self._start(records, is_awaited=is_awaited)
 
     def try_submit(
         self, records: Records, wait_s: float = 0.0
@@ -220,8 +234,9 @@ class Intake:
                 f" buffer_bytes is {self._budget.max_bytes}; submit fewer at a time, or raise it."
             )
 
-    def _start(self, records: Records) -> asyncio.Task[Receipt]:
-        submission = _Submission(memory_bytes(records), asyncio.get_running_loop().create_future())
+    def _start(self, records: Records, *, is_awaited: bool = True) -> asyncio.Task[Receipt]:
+        buffered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        submission = _Submission(memory_bytes(records), buffered, is_awaited)
         submission.has_memory = self._budget.try_acquire(submission.memory_bytes)
         receipt = asyncio.create_task(self._store(records, submission))
         self._submissions[receipt] = submission
@@ -241,7 +256,7 @@ class Intake:
             if not submission.has_memory:
                 await self._budget.acquire(submission.memory_bytes)
                 submission.has_memory = True
-            stored = await self._admit(delivery)
+            stored = await self._admit(delivery, is_awaited=submission.is_awaited)
             submission.buffered.set_result(None)
             if stored:
                 await asyncio.wait(stored)
@@ -253,12 +268,14 @@ class Intake:
             delivery.end()
         return await delivery.receipt([each.result() for each in stored])
 
-    async def _admit(self, delivery: Delivery) -> list[asyncio.Future[OffsetRange]]:
+    async def _admit(
+        self, delivery: Delivery, *, is_awaited: bool
+    ) -> list[asyncio.Future[OffsetRange]]:
         """Wait for the tokens of the new records, and put them into the buffer."""
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:
             async for chunk in admitted:
-                stored.append(each := self._blocks.add(chunk))
+                stored.append(each := self._blocks.add(chunk, is_awaited=is_awaited))
                 delivery.buffered(chunk.count, each)
                 each.add_done_callback(partial(self._count, chunk))
         return stored
@@ -273,8 +290,9 @@ class Intake:
 
 @dataclass(slots=True)
 class _Submission:
-    """The memory of submitted records, and whether they have it and are in the buffer."""
+    """The memory of submitted records, whether they have it, are in the buffer, are waited for."""
 
     memory_bytes: int
     buffered: asyncio.Future[None]
+    is_awaited: bool
     has_memory: bool = False

@@ -17,9 +17,11 @@ class IntakeSettings:
     """How an intake gathers records, and how much it holds.
 
     Attributes:
-        block_interval_ms: The longest that a record waits for its block to be written (ms); above
-            0. Default: 200. Too large, and acknowledgements come late; too small, and the journal
-            has many small blocks, each with its own sync.
+        block_interval_ms: The longest that a record waits for its block to be begun while no other
+            is being written (ms); above 0. Default: 200. In a directory only records wait so long
+            that nobody waits for, as lines over TCP without acknowledgements; in an object store or
+            in HDFS, where each block is a request, all do. Too large, and a crash loses more of the
+            former, or acknowledgements come late; too small, and there are many small blocks.
         block_bytes: The size at which a block is written at once (bytes in memory); 1 or more.
             Default: 8 MiB. Too large, and tasks that read a block each are uneven; too small, and
             the sync of each block costs throughput.
@@ -66,6 +68,9 @@ class TcpSettings:
             the default, lets in everybody who can reach the port.
         check_json: Whether every line must be JSON. Default: off. It costs half a microsecond for a
             line of 200 bytes that is an object, and two for any other.
+        id_field: The field of each line, which must be a JSON object then, that has its message id:
+            a text of 1 to 200 characters, or a whole number. A line with an id that is remembered
+            is acknowledged and not stored again. Default: None, lines have no ids.
         max_line_bytes: The longest line, its end not counted; 1 or more. Default: 1 MiB.
         unfinished_bytes: What the unfinished lines of all senders may take together; at least
             ``max_line_bytes``. Default: 16 MiB.
@@ -85,6 +90,7 @@ class TcpSettings:
     acknowledge: bool = False
     token: str | None = field(default=None, repr=False)
     check_json: bool = False
+    id_field: str | None = None
     max_line_bytes: int = MIB
     unfinished_bytes: int = 16 * MIB
     line_s: float = 30
@@ -92,6 +98,8 @@ class TcpSettings:
 
     def __post_init__(self) -> None:
         require_port(self.port)
+        if self.id_field == "":
+            raise OptionError("id_field is empty; it must be the name of a field of each line.")
         require_whole("max_line_bytes", self.max_line_bytes, 1)
         require_whole("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
         require_number("line_s", self.line_s, "s", above=True)
@@ -120,9 +128,13 @@ class HttpSettings:
             then too.
         max_body_bytes: The longest body as it is sent; 1 or more. Default: 8 MiB.
         max_decompressed_bytes: The longest body after decompression; 1 or more. Default: 32 MiB.
+        max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
+            eight times as many commas, whatever they separate.
         body_s: How long a body may take (s); above 0. Default: 30.
         bodies_bytes: What all bodies may take together while they are read and taken apart; at
-            least ``max_body_bytes`` and ``max_decompressed_bytes``. Default: 64 MiB.
+            least ``max_body_bytes`` and ``max_decompressed_bytes``. Default: 64 MiB. Two large ones
+            are taken apart at a time, each of which takes its size once more, and 100 bytes for
+            each record.
         max_connections: How many senders may be connected; 1 or more. Default: 800. `Connections`
             says who goes when there are more.
 
@@ -139,6 +151,7 @@ class HttpSettings:
     header_s: float = 10
     max_body_bytes: int = 8 * MIB
     max_decompressed_bytes: int = 32 * MIB
+    max_records: int = 200_000
     body_s: float = 30
     bodies_bytes: int = 64 * MIB
     max_connections: int = 800
@@ -151,6 +164,7 @@ class HttpSettings:
         require_number("header_s", self.header_s, "s", above=True)
         require_whole("max_body_bytes", self.max_body_bytes, 1)
         require_whole("max_decompressed_bytes", self.max_decompressed_bytes, 1)
+        require_whole("max_records", self.max_records, 1)
         require_number("body_s", self.body_s, "s", above=True)
         largest = max(self.max_body_bytes, self.max_decompressed_bytes)
         require_whole("bodies_bytes", self.bodies_bytes, largest)

@@ -33,6 +33,9 @@ from headrace.receivers.settings import HttpSettings
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
+_PARSED_AT_ONCE: Final = 2
+"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
+
 
 class HttpReceiver(ListeningReceiver):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
@@ -132,11 +135,12 @@ class _Rejected(Response):
 def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
     budget = MemoryBudget(settings.bodies_bytes)
+    parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def records(request: Request) -> Response:
         body = RequestBody(request, settings, budget)
         try:
-            receipt = await _handle(request, body, intake, settings)
+            receipt = await _handle(request, body, intake, settings, parsing)
         except HttpRejection as rejection:
             rejection.count(intake.rejections)
             return _Rejected(rejection, body)
@@ -185,17 +189,21 @@ async def _defect(_: Request, error: Exception) -> Response:
 
 
 async def _handle(
-    request: Request, body: RequestBody, intake: Intake, settings: HttpSettings
+    request: Request,
+    body: RequestBody,
+    intake: Intake,
+    settings: HttpSettings,
+    parsing: asyncio.Semaphore,
 ) -> Receipt:
     _check_token(request, settings.token)
-    form = RequestFormat(request, check_json=settings.check_json)
-    data = await body.read()
+    form = RequestFormat(request, settings)
+    await body.read(form)
     now_ms = wall_clock_ms()
-    if len(data) < _LARGE_BYTES:
-        records = form.records(data, now_ms)
+    if body.size_bytes < _LARGE_BYTES:
+        records = form.records(body.take(), now_ms)
     else:
-        records = await asyncio.to_thread(form.records, data, now_ms)
-    del data
+        async with parsing:
+            records = await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
     receipt = _submit(intake, records, settings.wait_s)
     body.release()
     try:
