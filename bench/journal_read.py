@@ -1,6 +1,7 @@
 """A journal read into Spark, beside the same records of a Kafka topic, both through Headrace."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from bench.stage import Stage
 
 PARTITIONS: Final = 4
 PROMISED: Final = AtLeast(1.25)
+PROMISED_OF_SMALL: Final = AtLeast(0.5)
 
 JOURNAL: Final = "headrace-journal"
 
@@ -37,6 +39,29 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         journal=lambda: stream_rate(stage, _stream(stage, folder), rows),
         kafka=lambda: stream_rate(stage, stream(stage, HEADRACE, topic), rows),
     )
+
+    yield _small_blocks(stage, scale)
+
+
+def _small_blocks(stage: Stage, scale: Scale) -> Figure:
+    """One lane of blocks of one record, beside the same records in large blocks."""
+    folders = {"small": stage.fresh_folder("journal"), "large": stage.fresh_folder("journal")}
+    rows = scale.journal_blocks
+    fill(folders["small"], 1, rows, block_records=1)
+    fill(folders["large"], 1, rows)
+    sides = {side: partial(_rows_per_s, stage, folder, rows) for side, folder in folders.items()}
+    rates = in_turn(sides, scale.pairs, scale.warm_ups)
+    return Figure.side_by_side(
+        f"{rows} blocks of one record, beside large blocks",
+        "rows/s",
+        headrace=rates["small"],
+        native=rates["large"],
+        target=PROMISED_OF_SMALL,
+    )
+
+
+def _rows_per_s(stage: Stage, folder: Path, rows: int) -> float:
+    return rows / seconds_to_discard(_bounded(stage, folder))
 
 
 def _compared(

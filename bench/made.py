@@ -33,13 +33,13 @@ def random_records(count: int) -> Records:
     )
 
 
-def fill(folder: Path, lanes: int, rows: int) -> None:
+def fill(folder: Path, lanes: int, rows: int, *, block_records: int = _BLOCK_RECORDS) -> None:
     """Make a journal of so many such records, evenly in lanes, in blocks like a receiver's."""
     journal = Journal.open(str(folder), create=True)
     for lane in range(lanes):
         left = rows // lanes + (lane < rows % lanes)
         with journal.writer(lane) as writer:
             while left:
-                count = min(left, _BLOCK_RECORDS)
+                count = min(left, block_records)
                 writer.append(random_records(count))
                 left -= count

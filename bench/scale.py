@@ -30,6 +30,7 @@ class Scale:
         blocks: How many such blocks.
         journal_blocks: Blocks of the journal that is recovered.
         receiver_records: Records that a receiver is sent at once.
+        single_requests: Requests of one record, or of a few, each of which waits for its answer.
         receiver_seconds: How long it is sent records at a pace (s).
         limited_seconds: How long it is sent more than it may admit (s).
         half_open: Senders beside the good ones who never send anything whole.
@@ -60,6 +61,7 @@ class Scale:
     blocks: int = 40
     journal_blocks: int = 100_000
     receiver_records: int = 1_500_000
+    single_requests: int = 4_000
     receiver_seconds: float = 6
     limited_seconds: float = 20
     half_open: int = 500
@@ -90,6 +92,7 @@ QUICK: Final = Scale(
     blocks=4,
     journal_blocks=2_000,
     receiver_records=100_000,
+    single_requests=300,
     receiver_seconds=1,
     limited_seconds=2,
     half_open=50,

@@ -60,10 +60,10 @@ class Topics:
         """The name of a topic of so many orders."""
         return self.filled(partitions, rows, "orders", order_values())
 
-    def empty(self, partitions: int) -> str:
+    def empty(self, partitions: int, config: dict[str, str] | None = None) -> str:
         """The name of a topic of its own, without records."""
         name = f"bench-empty-{next(self._numbers)}"
-        self._create(name, partitions)
+        self._create(name, partitions, config)
         return name
 
     def filled(self, partitions: int, rows: int, kind: str, values: list[bytes]) -> str:
@@ -76,8 +76,9 @@ class Topics:
             self._made[key] = name
         return self._made[key]
 
-    def _create(self, name: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(READY_S)
+    def _create(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
+        topic = NewTopic(name, partitions, 1, config=config or {})
+        self._admin.create_topics([topic])[name].result(READY_S)
 
     def _fill(self, name: str, partitions: int, rows: int, values: list[bytes]) -> None:
         """Append the values in turn, evenly to all partitions."""

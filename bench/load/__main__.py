@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from bench.load import bare, half_open, lines, posts, stages
+from bench.load import bare, half_open, lines, posts, produced, stages
 
 WHAT: Final[dict[str, Callable[..., Any]]] = {
     "lines.all_at_once": lines.all_at_once,
@@ -14,6 +14,7 @@ WHAT: Final[dict[str, Callable[..., Any]]] = {
     "posts.all_at_once": posts.all_at_once,
     "posts.at_a_pace": posts.at_a_pace,
     "posts.without_pause": posts.without_pause,
+    "produced.all_at_once": produced.all_at_once,
     "half_open.hold": half_open.hold,
     "bare.receive": bare.receive,
     "stages.take_part": stages.take_part,

@@ -34,6 +34,7 @@ TINY = replace(
     blocks=2,
     journal_blocks=20,
     receiver_records=2_000,
+    single_requests=60,
     receiver_seconds=0.5,
     limited_seconds=2,
     half_open=3,
@@ -60,6 +61,8 @@ def stage(
 LONG = {
     Name.BACKFILL,
     Name.CONTROL,
+    Name.DASHBOARD,
+    Name.FIRST_BATCH,
     Name.JOURNAL,
     Name.JSON,
     Name.MEMORY,

@@ -6,7 +6,6 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from headrace.cli.snapshot import GateHistory
 from headrace.control import EstimatorSettings, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -18,6 +17,7 @@ from headrace.ledger import (
     ReceiverRecord,
     Status,
 )
+from headrace.operations.snapshot import GateHistory
 
 NOW_MS = 1_700_000_000_000
 INTERVAL_MS = 1_000
@@ -99,7 +99,11 @@ def ranges(lags: Sequence[int], admitted: int = 10) -> tuple[PlannedRange, ...]:
 
 
 def a_receiver(
-    lane: int, records_per_s: float, waiting: int = 0, age_ms: int = 500
+    lane: int,
+    records_per_s: float,
+    waiting: int = 0,
+    age_ms: int = 500,
+    held: str | None = None,
 ) -> ReceiverRecord:
     return ReceiverRecord(
         gate="orders",
@@ -115,6 +119,7 @@ def a_receiver(
         bytes=1_000_000,
         buffered_bytes=300,
         waiting_records=waiting,
+        held=held,
         seen_ms=NOW_MS - age_ms,
     )
 

@@ -159,6 +159,41 @@ def test_a_sink_that_takes_longer_than_the_interval_is_found_out_and_carries_on(
     assert law.cost.is_sure_of_fixed(1.0)
 
 
+def at_last(job: Job, *, noise: float = 0.0, seed: int = 0, batches: int = 60) -> tuple[float, int]:
+    """The last batch over the largest of which 0.3 is work, on an endless backlog; the batches that
+    were less than half of it since batch 30."""
+    dice, law, records, parts = Random(seed), LearnedBatches(INTERVAL_MS), 100, []
+    for number in range(batches):
+        fixed_s, record_s = job(number)
+        parts.append(records / (fixed_s * 3 / 7 / record_s))
+        time_s = (fixed_s + record_s * records) * max(dice.gauss(1, noise), 0.2)
+        records = int(next_records(law, records, round(time_s * 1000)))
+    return parts[-1], sum(part < 0.5 for part in parts[30:])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("fixed_s", [1.5, 3.0, 8.0, 30.0])
+def test_a_fixed_cost_of_many_intervals_is_found_from_the_smallest_rate(
+    fixed_s: float, noise: float
+) -> None:
+    """Else a is believed to be small, for the first batch would be late for its records."""
+    last, starved = at_last(steady(fixed_s), noise=noise)
+    assert 0.7 <= last <= 1.5
+    assert starved == 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("fixed_s", [1.2, 1.5, 2.0, 4.0])
+def test_a_fixed_cost_that_rises_above_the_interval_is_told_from_slow_records(
+    fixed_s: float, noise: float
+) -> None:
+    last, starved = at_last(
+        lambda number: (0.1 if number < 30 else fixed_s, RECORD_S), noise=noise, seed=1
+    )
+    assert last >= 0.6
+    assert starved <= 12
+
+
 def test_a_sink_that_got_rid_of_its_fixed_cost_is_given_more() -> None:
     law, records = LearnedBatches(INTERVAL_MS), 100
     for number in range(60):

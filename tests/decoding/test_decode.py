@@ -1,14 +1,16 @@
 """A handler decodes its batch: good records are typed, the others are rejected by themselves."""
 
 import json as json_text
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
@@ -19,9 +21,10 @@ from tests.services.registry import RegistryServer, framed
 
 import headrace
 from headrace.control import EstimatorSettings
+from headrace.decoding.decode import DecodeTask
 from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
-from headrace.execution import Batch, Gate, OnFailure
+from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import parse_on_failure
@@ -325,3 +328,43 @@ def test_the_harness_rejects_what_cannot_be_decoded(spark: SparkSession) -> None
         (letter,) = stream.ledger.dead_letters.oldest()
         assert (letter.letter.offset, letter.letter.value) == (1, b"no JSON")
     assert sink == [1, 2, None]
+
+
+def test_what_is_too_much_for_one_task_fails_its_job_before_the_sink_has_anything(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = DecodeTask(ORDERS, ORDERS.columns(scene.spark), cast("Any", []))
+    module = sys.modules[DecodeTask.__module__]
+    monkeypatch.setattr(module, "MAX_IN_TASK", 2)
+    monkeypatch.setattr(module, "run_of_task", lambda: "a run")
+    values = [b'{"id": 1}', b"{", b"{", b"{"]
+    columns = {
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array(["t"] * 4),
+        "partition": pa.array([0] * 4, pa.int32()),
+        "offset": pa.array(range(4), pa.int64()),
+    }
+    with pytest.raises(DecodeError, match="More than 2 of the values that one task reads of t-0"):
+        list(task([pa.RecordBatch.from_pydict(columns)]))
+
+
+def test_more_than_may_be_kept_in_all_tasks_runs_the_whole_batch_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are too many is known when the sink has the others: no part may be run."""
+    monkeypatch.setattr(rejections, "MAX_REPORTED", 2)
+    scene.produce(20, 3, 5, 7)
+    kept: dict[str, list[int]] = {}
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        rows = headrace.decode(df, ORDERS).select("value.id").collect()
+        kept[batch.key] = [row.id for row in rows]
+
+    scene.run(handler, "isolate")
+    assert list(map(sorted, kept.values())) == [list(range(20))]
+    (batch,) = scene.ledger.batches.failed("orders")
+    assert batch.schedule_id in kept
+    assert batch.error is not None
+    assert batch.error.error_class.endswith("RejectionError")
+    assert "More than 2 records" in batch.error.message
+    assert scene.letters() == []

@@ -22,7 +22,7 @@ AWAY = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/app/headrace/kafka/reader.py", line 103, in read
 headrace.errors.BrokerError: Kafka gave nothing of orders-0 [3, 4) for 5000 ms.
-It happened while Headrace read the source.
+It happened while Headrace read the source, or a schema.
 """
 """What Spark says where a task could not reach the brokers."""
 
@@ -80,10 +80,14 @@ class KeyedSink:
         self.batches.append(batch)
         found = [place for place in given if place in self.bad]
         if found:
-            raise Poisoned(f"cannot keep {found[0]}")
+            self.refuse(found[0])
         self.kept[batch.key] = given
         if self.calls == self.kill_at:
             raise Killed
+
+    def refuse(self, bad: Place) -> None:
+        """Raise what a batch with this record raises."""
+        raise Poisoned(f"cannot keep {bad}")
 
     @property
     def everything(self) -> list[Place]:

@@ -341,3 +341,11 @@ def test_a_writer_is_one_of_sparks_with_the_gates_name_and_interval(
     query.stop()
     with Ledger.open(ledger_url) as ledger:
         assert ledger.batches.newest("orders") == ()
+
+
+@pytest.mark.parametrize("name", ["password-resets", "token.refresh", "secrets_2"])
+def test_a_gate_may_have_a_name_that_spark_takes_for_a_secret(
+    spark: SparkSession, orders: Topic, ledger_url: str, name: str
+) -> None:
+    gate = Gate(name, interval="1 hour", ledger=ledger_url)
+    gate.write(options_of(orders, gate.read(spark, "kafka")).load(), ignore)

@@ -18,8 +18,14 @@ from headrace.errors import (
     MachineryError,
     SourceError,
 )
-from headrace.execution.handler_errors import not_the_records, shorten_interrupts, unreadable
+from headrace.execution.handler_errors import (
+    no_connection,
+    not_the_records,
+    shorten_interrupts,
+    unreadable,
+)
 from headrace.execution.handler_errors import unreachable_source as unreached
+from headrace.ledger import ErrorReport
 
 TASK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -47,7 +53,8 @@ def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
         assert str(found) == "it is gone; do this."
 
 
-READ = "headrace.errors.{}: it is gone; do this.\nIt happened while Headrace read the source.\n"
+WHILE_READING = "It happened while Headrace read the source, or a schema."
+READ = f"headrace.errors.{{}}: it is gone; do this.\n{WHILE_READING}\n"
 
 
 @pytest.mark.parametrize("kind", [BrokerError, SourceError, JournalError, LedgerError])
@@ -65,7 +72,7 @@ def test_what_was_raised_while_a_task_read_is_distinguished_from_what_the_sink_r
 
 def test_whatever_is_raised_while_a_task_reads_is_a_source_that_is_not_reached() -> None:
     for said in ("OSError: no\nroute", "KeyError: 7", "numpy.Odd"):
-        text = f"Traceback:\n{said}\nIt happened while Headrace read the source.\n"
+        text = f"Traceback:\n{said}\n{WHILE_READING}\n"
         assert type(unreached(of_spark(text))) is SourceError
 
 
@@ -137,3 +144,36 @@ def test_what_the_machinery_raises_says_nothing_of_the_records(raised: Exception
 )
 def test_what_may_be_the_records_fault_is_not_excused(raised: Exception) -> None:
     assert not_the_records(raised) is None
+
+
+class Unreached(Exception):  # noqa: N818  (as the databases' drivers name theirs)
+    """Of a client that is no package of ours."""
+
+
+Unreached.__name__ = "OperationalError"
+
+TASK_OF_A_SINK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "sink.py", line 1, in write
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionResetError("reset"), True),
+        (TimeoutError("too slow"), True),
+        (Unreached("the server closed the connection"), True),
+        (of_spark(TASK_OF_A_SINK.format("requests.exceptions.ConnectionError: refused")), True),
+        (of_spark("Caused by: java.net.ConnectException: Connection refused"), True),
+        (ErrorReport("builtins.ConnectionError", "refused", ""), True),
+        (ValueError("ConnectionError: in a record"), False),
+        (of_spark(TASK_OF_A_SINK.format("ValueError: ConnectionError: in a record")), False),
+        (ErrorReport("builtins.ValueError", "ConnectionError", ""), False),
+    ],
+)
+def test_an_exception_that_says_that_something_was_not_reached_is_known(
+    error: Exception | ErrorReport, expected: bool
+) -> None:
+    assert no_connection(error) is expected

@@ -467,3 +467,54 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     assert [each.runs for each in after] == sorted(each.runs for each in after)
     assert (after[0].runs, after[0].bad, after[-1].bad) == (0, 0, 1)
     assert abs(after[-1].runs - len(after)) <= 3
+
+
+class PartlyDown(KeyedSink):
+    """A sink of which a part cannot be reached: no record is bad."""
+
+    def refuse(self, bad: Place) -> None:
+        raise ConnectionRefusedError(f"the shard of {bad}")
+
+
+def test_records_whose_part_of_the_sink_is_down_are_no_dead_letters_but_wait(scene: Scene) -> None:
+    """They fail alone while others pass, as bad ones do; but the exception says why."""
+    apart = {(0, 3), (1, 102)}
+    sink = PartlyDown(apart)
+    scene.run_live(sink)
+    for _ in range(3):
+        for failed in scene.ledger.batches.failed("orders"):
+            scene.backfill(failed.schedule_id, sink)
+    assert scene.dead_letters == []
+    assert scene.places(Status.FAILED) == sorted(apart)
+    assert sink.everything == sorted(set(EVERYTHING) - apart)
+    sink.bad = ()
+    scene.backfill_all(sink)
+    assert sink.everything == EVERYTHING
+
+
+def test_the_last_backfill_of_one_ends_it_whatever_the_exception_says(scene: Scene) -> None:
+    sink = PartlyDown({(0, 3)})
+    scene.run_live(sink)
+    while failed := scene.ledger.batches.failed("orders"):
+        scene.backfill(failed[0].schedule_id, sink, max_backfills=1)
+    assert scene.dead_letters == [(0, 3)]
+
+
+class Flapping(KeyedSink):
+    """A sink that refuses a bad record now and then for another reason than usually."""
+
+    refusals = 0
+
+    def refuse(self, bad: Place) -> None:
+        self.refusals += 1
+        if self.refusals % 4 == 0:
+            raise RuntimeError("overloaded")
+        super().refuse(bad)
+
+
+def test_a_dead_letter_has_the_reason_that_it_failed_with_most_often(scene: Scene) -> None:
+    sink = Flapping({(0, 3)})
+    scene.run_live(sink)
+    scene.backfill_all(sink)
+    (letter,) = scene.ledger.dead_letters.oldest("orders", limit=10)
+    assert letter.letter.error.error_class.endswith("Poisoned")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.samples import numbered, records
 
@@ -136,3 +136,64 @@ def test_columns_come_in_the_order_asked_for_and_those_not_stored_are_null() -> 
     data = pa.py_buffer(stored(Records.of([b"a", b"b"], ids=["1", "2"], timestamp_ms=0)))
     _, batch = decode(data, "the block", ["id", "key", "value"])
     assert batch.to_pydict() == {"id": ["1", "2"], "key": [None, None], "value": [b"a", b"b"]}
+
+
+@settings(max_examples=300)
+@given(
+    records(least=1),
+    st.sampled_from(COMPRESSIONS),
+    st.lists(
+        st.tuples(st.integers(0, 2_000), st.sampled_from([-1, 1, 255, 10_000, 2**31 - 1, 2**62])),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_payload_that_was_changed_with_its_checksum_is_refused_or_whole(
+    some: Records, compression: Compression, changes: list[tuple[int, int]]
+) -> None:
+    """Whoever may write to the journal can make the checksums right; that must not crash us."""
+    header, _ = read(data := stored(some, compression))
+    payload = bytearray(data[HEADER_BYTES:])
+    for place, value in changes:
+        at = place % (len(payload) // 8) * 8
+        payload[at : at + 8] = struct.pack("<q", value)
+    right = replace(header, payload_crc=zlib.crc32(payload)).encode() + bytes(payload)
+    try:
+        _, batch = decode(pa.py_buffer(right), "the block", SCHEMA.names)
+    except CorruptionError:
+        return
+    batch.validate(full=True)
+    batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+    assert batch.num_rows == some.count
+
+
+def _made(batch: pa.RecordBatch) -> bytes:
+    """A block of this batch, whatever is in it, with right checksums."""
+    header, _ = read(stored(numbered(0, batch.num_rows)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    made = replace(header, payload_crc=zlib.crc32(payload), payload_bytes=len(payload))
+    return made.encode() + payload
+
+
+def _column(kind: pa.DataType, offsets: list[int], text: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(struct.pack(f"<{len(offsets)}i", *offsets)), pa.py_buffer(text)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("value", _column(pa.binary(), [0, 2**30, 4], b"abcd")),
+        ("value", _column(pa.binary(), [0, -5, 4], b"abcd")),
+        ("id", _column(pa.string(), [0, 2, 4], b"\xff\xfe\xfd\xfc")),
+        ("value", pa.array(["a", "b"], pa.large_string())),
+        ("timestamp", pa.array([2**62, 2**62], pa.timestamp("ms", tz="UTC"))),
+        ("key", pa.array([[1], [2]])),
+    ],
+)
+def test_what_arrow_would_believe_is_validated_first(name: str, column: pa.Array) -> None:
+    with pytest.raises(CorruptionError, match="its records cannot be read"):
+        read(_made(pa.RecordBatch.from_arrays([column], names=[name])))

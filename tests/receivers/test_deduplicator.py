@@ -261,14 +261,15 @@ class Slow:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    slow, records = Slow(), Journal.records
+    slow, read_back = Slow(), Journal.read_back
 
-    def come(journal: Journal, lane: int, first: int) -> Records:
-        slow.read.append(first)
-        assert slow.going.wait(DEADLINE_S)
-        return records(journal, lane, first)
+    def come(journal: Journal, lane: int) -> Iterator[tuple[int, Records]]:
+        for first, part in read_back(journal, lane):
+            slow.read.append(first)
+            assert slow.going.wait(DEADLINE_S)
+            yield first, part
 
-    monkeypatch.setattr(Journal, "records", come)
+    monkeypatch.setattr(Journal, "read_back", come)
     return slow
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.receivers.serving import (
     BYTES,
     DEADLINE_S,
+    JSON,
     LINES,
     POST,
     in_loop,
@@ -82,6 +83,74 @@ async def test_a_gzip_bomb_is_refused_and_takes_bounded_memory() -> None:
         assert f"more than the {limit} bytes" in answer.json()["error"]
         assert most < 4 * limit + 4 * len(body)
         assert (await it.post(b"a", BYTES)).status_code == 200
+
+
+def _one_line_each(count: int) -> bytes:
+    return b"1\n" * count
+
+
+def _one_array(count: int) -> bytes:
+    return b"[" + b"1," * count + b"1]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "says"),
+    [
+        (LINES, _one_line_each(8_000_000), "more than the 1000 lines"),
+        (JSON, _one_array(8_000_000), "8000 commas or more"),
+        (JSON, b"[" + _one_array(8_000_000) + b"]", "8000 commas or more"),
+        (JSON, b"[" + b'{"k":1},' * 1_500_000 + b"1]", "8000 commas or more"),
+    ],
+)
+@in_loop
+async def test_more_records_than_allowed_are_refused_before_they_are_built(
+    kind: dict[str, str], body: bytes, says: str
+) -> None:
+    packed = gzip.compress(body)
+    async with served(max_records=1_000) as it:
+        await it.post(b"1", JSON)
+        tracemalloc.start()
+        try:
+            answer = await it.post(packed, kind | {"content-encoding": "gzip"})
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answer.status_code == 413
+        assert says in answer.json()["error"]
+        assert most < 2_000_000
+        assert (await it.post(_one_line_each(1_000), LINES)).status_code == 200
+        assert (await it.post(_one_line_each(1_001), LINES)).status_code == 413
+        assert (await it.post(_one_array(999), JSON)).status_code == 200
+        assert (await it.post(_one_array(1_000), JSON)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 500_000, b'{"k":' * 500_000, b"9" * 4_000_000, b'{"%b":1' % (b"k" * 4_000_000)],
+)
+@in_loop
+async def test_deep_nesting_huge_numbers_and_long_names_take_bounded_memory(body: bytes) -> None:
+    async with served() as it:
+        await it.post(b"1", JSON)
+        for kind in (JSON, LINES):
+            tracemalloc.start()
+            try:
+                answer = await it.post(body, kind)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert answer.status_code == 400
+            assert most < 4 * len(body) + 2_000_000  # the sender's own copies are in it
+
+
+@in_loop
+async def test_a_long_key_for_many_records_is_refused() -> None:
+    async with served(max_decompressed_bytes=100_000, max_body_bytes=100_000) as it:
+        key = {"Headrace-Key": "k" * 10_000}
+        assert (await it.post(_one_line_each(10), LINES | key)).status_code == 200
+        answer = await it.post(_one_line_each(11), LINES | key)
+        assert answer.status_code == 413
+        assert "key of 10000 bytes, for each of 11 records" in answer.json()["error"]
 
 
 @in_loop

@@ -1,19 +1,22 @@
 """JSON as it came: what is taken apart is what a parser of JSON finds, byte for byte."""
 
 import json
-import re
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.receivers.json_text import (
-    WORTH_ARROW_BYTES,
+    COMMAS_PER_RECORD,
+    MAX_DIGITS,
     MalformedError,
-    are_objects,
+    TooManyError,
     check_lines,
+    ids_of_lines,
     values_of,
 )
+
+MANY = 100_000
 
 values = st.recursive(
     st.none()
@@ -34,20 +37,20 @@ def test_an_array_gives_its_elements_as_they_were_written(
     texts = [json.dumps(element) for element in elements]
     body = f"{space}[{space}" + f"{space},{space}".join(texts) + f"{space}]{space}"
 
-    assert values_of(body.encode()) == [text.encode() for text in texts]
+    assert values_of(body.encode(), MANY) == [text.encode() for text in texts]
 
 
 @given(values.filter(lambda value: not isinstance(value, list)), spaces)
 def test_what_is_no_array_is_one_value(value: object, space: str) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    assert values_of(f"{space}{text}{space}".encode(errors="replace")) == [
+    assert values_of(f"{space}{text}{space}".encode(errors="replace"), MANY) == [
         text.encode(errors="replace")
     ]
 
 
 def test_numbers_and_names_stay_as_they_were_written() -> None:
     body = b'[1.10, 123456789012345678901234567890, {"b":1,"a":2,"a":3}, "\\u00e9"]'
-    assert values_of(body) == [
+    assert values_of(body, MANY) == [
         b"1.10",
         b"123456789012345678901234567890",
         b'{"b":1,"a":2,"a":3}',
@@ -62,7 +65,7 @@ def test_numbers_and_names_stay_as_they_were_written() -> None:
 )  # fmt: skip
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedError, match="JSON"):
-        values_of(body)
+        values_of(body, MANY)
 
 
 @given(st.lists(st.one_of(values.map(json.dumps), st.text(max_size=5)), max_size=8))
@@ -119,10 +122,9 @@ def lines_of(found: list[dict[str, object]]) -> bytes:
 
 
 @given(objects)
-def test_objects_are_known_as_such(found: list[dict[str, object]]) -> None:
-    assume(not re.search(b"NaN|Inf", lines_of(found)))
-    assert are_objects(lines_of(found))
-    assert are_objects(lines_of(found)[:-1])
+def test_objects_are_taken_with_and_without_the_last_end(found: list[dict[str, object]]) -> None:
+    check_lines(lines_of(found))
+    check_lines(lines_of(found)[:-1])
 
 
 @settings(max_examples=100)
@@ -145,28 +147,83 @@ def test_of_damaged_lines_none_is_taken_that_is_no_json(
     data = lines_of(found)
     for place, removed, added in damages:
         data = data[:place] + bytes([added]) + data[place + removed :]
-    if are_objects(data):
-        for line in data.removesuffix(b"\n").split(b"\n"):
-            assert isinstance(json.loads(line.decode(), parse_constant=_refuse), dict)
+    try:
+        check_lines(data)
+    except MalformedError:
+        return
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        json.loads(line.decode(), parse_constant=_refuse)
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\n", b"{}\n\n", b"[1]\n", b'{"a":1}{"b":2}\n', b'{"a":\n1}{}\n',
-     b'{"a":{}\n,"b":{}}{}\n', b'{"a":"}\n{"}\n', b'{"a":[{}\n{}]}\n', b'{"a":NaN}\n',
-     b'{"a":-Infinity}\n', b'{"a":1}\x00}\n', b'{"a":"\xff"}\n', b'{"a":"\x01"}\n',
-     b'{"a":01}\n', b"{'a':1}\n", b'{"a":1,}\n', b'{"a":1}//}\n'],
+    [b"\n", b"{}\n\n", b'{"a":1}{"b":2}\n', b'{"a":\n1}{}\n', b'{"a":{}\n,"b":{}}{}\n',
+     b'{"a":"}\n{"}\n', b'{"a":[{}\n{}]}\n', b'{"a":NaN}\n', b'{"a":-Infinity}\n',
+     b'{"a":1}\x00}\n', b'{"a":"\xff"}\n', b'{"a":"\x01"}\n', b'{"a":01}\n', b"{'a':1}\n",
+     b'{"a":1,}\n', b'{"a":1}//}\n', b'{"a":"\\ud800"}\n', b"{}" * 2 + b"\n{\n}\n"],
 )  # fmt: skip
-def test_what_is_no_json_or_no_object_is_not_known(data: bytes) -> None:
-    assert not are_objects(data)
+def test_lines_that_are_no_json_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="is not JSON"):
+        check_lines(data)
 
 
 def test_many_lines_are_checked_as_a_few_are() -> None:
-    data = b'{"a":1}\n' * WORTH_ARROW_BYTES
+    data = b'{"a":1}\n' * 10_000
     check_lines(data)
     check_lines(data + b"[2]\n3")
-    with pytest.raises(
-        MalformedError, match=rf"^Line {WORTH_ARROW_BYTES + 2} is not JSON"
-    ) as caught:
+    with pytest.raises(MalformedError, match=r"^Line 10002 is not JSON") as caught:
         check_lines(data + b"[2]\n{3}\n" + data)
-    assert caught.value.place == WORTH_ARROW_BYTES + 1
+    assert caught.value.place == 10_001
+
+
+@pytest.mark.parametrize("around", [b"%b", b"[1,%b]", b'{"a":-%b}', b'["%b\\"",%b]'])
+def test_an_integer_is_refused_from_4301_digits_on_but_not_in_a_string(around: bytes) -> None:
+    def body(number: bytes) -> bytes:
+        return around.replace(b"%b", number)
+
+    values_of(body(b"7" * MAX_DIGITS), MANY)
+    check_lines(body(b"0." + b"7" * 9_000))
+    check_lines(b'{"a":"%b"}' % (b"7" * 9_000))
+    for check in (check_lines, lambda data: values_of(data, MANY)):
+        with pytest.raises(MalformedError, match="an integer of 4301 digits, and 4300 are allowed"):
+            check(body(b"7" * (MAX_DIGITS + 1)))
+
+
+def test_an_array_with_more_elements_than_are_allowed_is_refused() -> None:
+    assert len(values_of(b"[1,2,3]", 3)) == 3
+    with pytest.raises(TooManyError, match="4 elements, and a request may have 3"):
+        values_of(b"[1,2,3,4]", 3)
+    # Before anything is built, where there are many more, in whatever they are.
+    commas = COMMAS_PER_RECORD * 3
+    assert values_of(b"[[1" + b",1" * (commas - 1) + b"]]", 3)
+    with pytest.raises(TooManyError, match="24 commas or more"):
+        values_of(b"[[1" + b",1" * commas + b"]]", 3)
+
+
+def test_the_ids_of_lines_are_what_a_field_says() -> None:
+    data = b'{"n":1,"id":"a"}\n{"id":17}\r\n{"id":"\\u00e9","x":[{"id":2}]}'
+    assert ids_of_lines(data, "id") == ["a", "17", "\u00e9"]
+    assert ids_of_lines(data.replace(b'"id"', b'"event key"'), "event key") == ["a", "17", "\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (
+            b'{"n":1}',
+            "has no message id: it must be a JSON object whose field 'id' is a text of 1 to",
+        ),
+        (b'{"id":null}', "has no message id"),
+        (b'{"id":""}', "has no message id"),
+        (b'{"id":"' + b"x" * 201 + b'"}', "has no message id"),
+        (b'{"id":"a\\u0000"}', "has no message id"),
+        (b'{"id":1.5}', "has no message id"),
+        (b"[1]", "has no message id"),
+        (b'{"id":' + b"7" * 5_000 + b"}", "has no message id"),
+        (b'{"id":1', "is not JSON"),
+    ],
+)
+def test_a_line_without_a_usable_id_is_refused_with_its_number(line: bytes, wrong: str) -> None:
+    with pytest.raises(MalformedError, match=f"^Line 9 .*({wrong})") as caught:
+        ids_of_lines(b'{"id":1}\n{"id":2}\n' + line + b'\n{"id":4}\n', "id", first=7)
+    assert (caught.value.place, caught.value.ids) == (2, ["1", "2"])

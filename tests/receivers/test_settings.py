@@ -40,6 +40,7 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
             for kind, name, value in (
                 (TcpSettings, "port", 65_536),
                 (TcpSettings, "port", -1),
+                (TcpSettings, "id_field", ""),
                 (TcpSettings, "max_line_bytes", 0),
                 (TcpSettings, "unfinished_bytes", 5),
                 (TcpSettings, "line_s", 0.0),
@@ -50,6 +51,7 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
                 (HttpSettings, "header_s", 0),
                 (HttpSettings, "max_body_bytes", 0),
                 (HttpSettings, "max_decompressed_bytes", 0),
+                (HttpSettings, "max_records", 0),
                 (HttpSettings, "body_s", float("nan")),
                 (HttpSettings, "bodies_bytes", 1_000),
                 (HttpSettings, "max_connections", 0),

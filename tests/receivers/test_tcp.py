@@ -174,7 +174,7 @@ async def test_only_senders_with_the_token_are_accepted(
             assert await client.answer() == "ok 1"
         assert journal.values == [b"c"]
     assert "s3cre" not in caplog.text
-    assert compared[:2] == [b"a", b"token s3cre"]
+    assert compared[:2] == [b"", b"s3cre"]
     assert len(compared) == 6
 
 
@@ -209,6 +209,52 @@ async def test_a_stop_acknowledges_what_is_in_the_buffer() -> None:
         assert await client.answer() == "ok 2"
         assert await client.reader.read() == b""
     assert journal.values == [b"a", b"b"]
+
+
+@in_loop
+async def test_lines_are_acknowledged_as_they_are_stored_while_the_rest_waits_for_the_rate() -> (
+    None
+):
+    journal, receiver = Journal(), tcp()
+    async with connected(receiver) as client:
+        async with receiving(receiver, journal) as intake:
+            intake.set_rate(200)
+            await client.send(b"".join(b"%d\n" % number for number in range(5_000)))
+            await client.acknowledged(200)  # the burst of a second
+            await client.acknowledged(20)  # what a tenth of a second admits
+            await until(lambda: intake.statistics.waiting_records)
+        # The end is clean: what is stored is acknowledged, and what waited is not stored.
+        answers = (await client.reader.read()).decode().splitlines()
+        assert all(answer.startswith("ok ") for answer in answers)
+        said = 220 + sum(int(answer.removeprefix("ok ")) for answer in answers)
+    assert journal.values == [b"%d" % number for number in range(said)]
+    assert said < 5_000
+
+
+@in_loop
+async def test_lines_that_are_sent_again_with_their_ids_are_stored_once() -> None:
+    journal, receiver = Journal(), tcp(id_field="id")
+    lines = [b'{"id":%d,"value":"x"}' % number for number in range(10)]
+    async with receiving(receiver, journal) as intake:
+        for again in (lines[:6], lines[3:], lines):
+            async with connected(receiver) as client:
+                await client.send(b"\n".join(again) + b"\n")
+                await client.acknowledged(len(again))
+        assert intake.statistics.duplicate_records == 13
+    assert journal.values == lines
+
+
+@in_loop
+async def test_a_line_without_an_id_is_refused_and_those_before_it_stored() -> None:
+    journal, receiver = Journal(), tcp(id_field="event")
+    async with receiving(receiver, journal), connected(receiver) as client:
+        await client.send(b'{"event":"a"}\n{"event":7}\n{"id":1}\n{"event":"b"}\n')
+        await client.acknowledged(2)
+        assert (await client.answer()).startswith(
+            "error Line 3 has no message id: it must be a JSON object whose field 'event' is"
+        )
+        assert await client.reader.read() == b""
+    assert journal.values == [b'{"event":"a"}', b'{"event":7}']
 
 
 @in_loop

@@ -1,21 +1,16 @@
 """Mosquitto, a real MQTT 5 broker: this machine's own, or unpacked from Debian's packages."""
 
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Self
 
+from tests.services.debian import program
 from tests.services.waiting import wait_until
 
-from headrace.local.cache import cache_folder, exclusive
 from headrace.local.server import free_ports
-
-_PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
 class Mosquitto:
@@ -65,12 +60,11 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        program, libraries = _program()
-        variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+        mosquitto = program("mosquitto", "mosquitto")
         with (self._folder / "mosquitto.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "-c", f"{self._folder}/mosquitto.conf"],
-                env=variables,
+                [mosquitto.path, "-c", f"{self._folder}/mosquitto.conf"],
+                env=mosquitto.variables,
                 stdout=log,
                 stderr=log,
             )
@@ -103,39 +97,3 @@ class Mosquitto:
         except OSError:
             return False
         return True
-
-
-@cache
-def _program() -> tuple[str, str | None]:
-    """The program, and where its libraries are if not where the system looks."""
-    if found := shutil.which("mosquitto", path=_PLACES):
-        return found, None
-    place = cache_folder("mosquitto")
-    unpacked = place / "unpacked"
-    with exclusive(place / "lock"):
-        if not unpacked.exists():
-            _unpack(place, unpacked)
-    libraries = {str(file.parent) for file in unpacked.rglob("lib*.so*")}
-    return str(unpacked / "usr/sbin/mosquitto"), os.pathsep.join(sorted(libraries))
-
-
-def _unpack(place: Path, unpacked: Path) -> None:
-    """Download what is missing to run it, and unpack that: nothing is installed."""
-    assert shutil.which("apt-get"), "These tests need a real broker; install mosquitto."
-    with tempfile.TemporaryDirectory(dir=place) as work:
-        try:
-            _download(work)
-        except subprocess.CalledProcessError:  # the lists of packages are not there, or are old
-            subprocess.run(["apt-get", "--quiet", "update"], check=True)
-            _download(work)
-        for package in Path(work).glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", package, f"{work}/unpacked"], check=True)
-        Path(work, "unpacked").rename(unpacked)
-
-
-def _download(folder: str) -> None:
-    """Download what would be installed."""
-    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", "mosquitto"]
-    planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
-    names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
-    subprocess.run(["apt-get", "--quiet", "download", *names], cwd=folder, check=True)

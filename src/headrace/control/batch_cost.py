@@ -139,7 +139,9 @@ class BatchCost:
         fixed_s = min(0.2 * interval_s, time_s / 2)
         each_s = (time_s - fixed_s) / sum(records.values())
         names = tuple(name for name, count in records.items() if count > 0)
-        spread = (0.3 * interval_s) ** 2, *[(_UNTOLD * each_s) ** 2] * len(names)
+        # What exceeds the interval may all be a's: without that, a would be believed to be small.
+        unknown_s = max(0.3 * interval_s, time_s - interval_s)
+        spread = unknown_s**2, *[(_UNTOLD * each_s) ** 2] * len(names)
         guess = cls(names, fixed_s, (each_s,) * len(names), _diagonal(spread))
         return guess.updated(records, time_s, interval_s)
 
@@ -325,9 +327,10 @@ class BatchCost:
             return most
         return min(most, c / (p + math.sqrt(root)))
 
-    def forgotten(self) -> "BatchCost":
-        """After a change: a is what it was, and b may be anything."""
-        spread = (self.fixed_variance, *[(2 * each) ** 2 for each in self.record_s])
+    def forgotten(self, fixed_within_s: float = 0.0) -> "BatchCost":
+        """After a change: b may be anything; a is what it was, or off by so much (s)."""
+        fixed_variance = max(self.fixed_variance, fixed_within_s**2)
+        spread = (fixed_variance, *[(2 * each) ** 2 for each in self.record_s])
         return replace(self, covariance=_diagonal(spread))
 
     def _counts(self, records: Records) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ records are not at fault. Isolation stops then, and nobody is convicted.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -164,9 +165,15 @@ def expected_runs(records: int, bad: int) -> int:
 class _Suspect(Generic[Why]):
     """A record that has failed alone, as often as it was run: in these rounds, and in this one."""
 
-    why: Why
+    whys: list[Why]
     rounds: int = 0
     in_round: int = 1
+
+    @property
+    def why(self) -> Why:
+        """The last of its failures' most frequent kind: one of another may be the sink's own."""
+        kinds = Counter(map(type, self.whys))
+        return max(reversed(self.whys), key=lambda each: kinds[type(each)])
 
     @property
     def is_through(self) -> bool:
@@ -267,9 +274,10 @@ class Isolation(Generic[Why]):
             return
         self._note_failure(part, why)
         if (suspect := self._suspects.get(part)) is not None:
-            suspect.why, suspect.in_round = why, suspect.in_round + 1
+            suspect.whys.append(why)
+            suspect.in_round += 1
         elif count(part) == 1:
-            self._suspects[part] = _Suspect(why)
+            self._suspects[part] = _Suspect([why])
         elif self.result.down is not None:
             self._waiting.append((part, why))
         else:

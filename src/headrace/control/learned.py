@@ -7,7 +7,8 @@ which the filter alone would learn too slowly::
 
 Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
 was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
-model better, the old model is back.
+model better, the old model is back. Where changes make a batch late, and soon a smaller one, and
+perhaps a third, b was not all that has changed: a may be off by as much as the last one was late.
 
 The next batch is the largest that `BatchCost.most` allows in the time of::
 
@@ -42,6 +43,16 @@ _SLACK: Final = 0.5
 
 _CHANGE: Final = 3.0
 """The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
+
+_LATE: Final = 0.2
+"""Of the interval: by how much a batch is late when it says that a may have changed, too, unless
+that is noise. It takes three of them, or two by the whole interval."""
+
+_SOON: Final = 3
+"""After how many batches at most the next one comes."""
+
+_SMALLER: Final = 0.85
+"""Of the last one, how many records it has at most."""
 
 _REMEMBERED: Final = 12
 """Batches from which is learnt again after a change."""
@@ -135,6 +146,10 @@ class LearnedBatches:
         self._before: BatchCost | None = None
         """The model from before a change that a single batch has made."""
         self._turn = False
+        self._batches = 0
+        self._late: list[tuple[int, float]] = []
+        """The numbers and records of batches that changes have made late, one soon after another,
+        each with fewer records."""
 
     @property
     def _interval_s(self) -> float:
@@ -202,23 +217,37 @@ class LearnedBatches:
         if abs(surprise) <= _OUTLIER:
             cost = cost.with_noise_of(records, time_s)
         self._recent.append((records, time_s))
+        self._batches += 1
         changed = [each for each in self._sums if each.add(surprise)]
         if not changed:
             drifted = cost.drifted(self._interval_s)
             self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
             return
         self.changed_ms = time_ms
-        if changed[0].batches == 1:
+        late_s = time_s - cost.expected_s(records)
+        is_again = self._was_late(late_s, sum(records.values()), cost.noise)
+        if changed[0].batches == 1 and not is_again:
             self._before = cost
-        self.cost = self._relearnt(cost, changed[0].batches)
+        self.cost = self._relearnt(cost, changed[0].batches, late_s if is_again else 0.0)
         self._recent.clear()
         self._largest.clear()
         for each in self._sums:
             each.clear()
 
-    def _relearnt(self, cost: BatchCost, batches: int) -> BatchCost:
-        """The model from the last batches alone, but for a."""
-        cost = cost.forgotten()
+    def _was_late(self, late_s: float, count: float, noise: float) -> bool:
+        """Whether changes have made this batch late, and larger ones before it."""
+        if late_s <= max(_LATE, 3 * noise) * self._interval_s:
+            self._late = []
+            return False
+        last_at, last_count = self._late[-1] if self._late else (-_SOON, math.inf)
+        if self._batches - last_at > _SOON or count > _SMALLER * last_count:
+            self._late = []
+        self._late.append((self._batches, count))
+        return len(self._late) >= (2 if late_s > self._interval_s else 3)
+
+    def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
+        """The model from the last batches alone, but for a, which may be off by so much."""
+        cost = cost.forgotten(fixed_within_s)
         for records, time_s in list(self._recent)[-batches:]:
             cost = cost.updated(records, time_s, self._interval_s, self._least_s)
         return cost

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from headrace.decoding.columns import nullable
 from headrace.decoding.formats import Decoder, Format
-from headrace.decoding.reports import MOST_REPORTED, accumulator_of, run_of_task
+from headrace.decoding.reports import accumulator_of, run_of_task
 from headrace.errors import DecodeError, OptionError
 from headrace.spark_versions import is_remote
 
@@ -26,6 +26,9 @@ _NEEDED: Final = {
     "offset": LongType(),
 }
 _PLACE: Final = ("topic", "partition", "offset")
+
+MAX_IN_TASK: Final = 10_000
+"""Records that may not fit in one task. Beyond that its job fails, before a sink has anything."""
 
 
 def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's own word)
@@ -106,18 +109,17 @@ class DecodeTask:
             result = pa.RecordBatch.from_arrays(arrays, names=names)
             if decoded.reasons:
                 places = [batch.column(name) for name in _PLACE]
-                self._report(run, places, decoded.reasons, MOST_REPORTED - reported)
                 reported += len(decoded.reasons)
+                self._report(run, places, decoded.reasons, reported)
                 good = [number not in decoded.reasons for number in range(batch.num_rows)]
                 result = result.filter(pa.array(good))
             yield result
 
     def _report(
-        self, run: str | None, places: list[pa.Array], reasons: dict[int, str], most: int
+        self, run: str | None, places: list[pa.Array], reasons: dict[int, str], reported: int
     ) -> None:
-        numbers = list(reasons)[: max(most, 0)]
         found = [
-            (*(column[number].as_py() for column in places), reasons[number]) for number in numbers
+            (*(column[number].as_py() for column in places), reasons[number]) for number in reasons
         ]
         if run is None:
             topic, partition, offset, reason = found[0]
@@ -125,6 +127,13 @@ class DecodeTask:
                 f"{topic}-{partition} at {offset} cannot be decoded, for {reason}, and no handler"
                 " of a gate runs in this job's thread to reject it; decode within the handler, and"
                 " start threads of its own with pyspark.InheritableThread."
+            )
+        if reported > MAX_IN_TASK:
+            topic, partition, _, reason = found[0]
+            raise DecodeError(
+                f"More than {MAX_IN_TASK:,} of the values that one task reads of"
+                f" {topic}-{partition} cannot be decoded, such as one for {reason}; see that the"
+                " format is the producers'."
             )
         self._reports.add([(run, *each) for each in found])
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Report = tuple[str, str, int, int, str]
 """The run, topic, partition and offset of a record, and why it cannot be decoded."""
 
-MOST_REPORTED: Final = 10_001
-"""Records that a task reports, and that are kept of a run: one more than it may reject."""
+MAX_REPORTED: Final = 100_000
+"""Records of a run that are kept; a batch with more of them has failed."""
 
 _RUN: Final = "headrace.run"
 
@@ -45,7 +45,7 @@ class Reports:
         with self._changing:
             for run, topic, partition, offset, reason in reports:
                 kept = self._by_run.get(run)
-                if kept is not None and len(kept) < MOST_REPORTED:
+                if kept is not None and len(kept) <= MAX_REPORTED:
                     kept.setdefault((topic, partition, offset), reason)
 
     def take(self, run: str) -> dict[tuple[str, int, int], str]:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError, OptionError
+from headrace.errors import DataLossError, LedgerError, OptionError, RejectionError
 from headrace.execution import sinks
 from headrace.execution.rejections import Rejections
 from headrace.ledger.database import UnknownCommitError
@@ -161,10 +161,10 @@ class Batch:
         """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.
 
         A Kafka sink writes at least once, and this changes nothing of it: all copies of a row have
-        the same header ``headrace-record``, a JSON list of the columns' values, such as
-        ``["orders","0","1042"]``, and a reader that keeps one of each has each row once. Another
-        header, ``headrace-batch-key``, names the batch that has written the copy; a copy may have
-        another one, for a child of a batch that was split has a key of its own.
+        the same header ``headrace-record``, the columns as JSON, such as
+        ``{"topic":"orders","partition":0,"offset":1042}``, and a reader that keeps one of each has
+        each row once. Another header, ``headrace-batch-key``, names the batch that has written the
+        copy; a copy may have another one, for a child of a split batch has a key of its own.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")
@@ -330,7 +330,21 @@ class HandlerTransaction:
         ) from self._undone_by
 
     def _keep_rejected(self) -> None:
-        """Commit what was rejected, of a handler that has returned."""
+        """Commit what was rejected, of a handler that has returned.
+
+        Raises:
+            RejectionError: that cannot be kept. The sink may have the others of the batch, which is
+                therefore run again as a whole, and not split.
+        """
+        try:
+            self._commit_rejected()
+        except (OptionError, DataLossError) as error:
+            raise RejectionError(
+                f"The handler of batch {self._batch} has returned, and what it rejected cannot be"
+                f" kept, so the whole batch is run again: {error}"
+            ) from None
+
+    def _commit_rejected(self) -> None:
         kept = len(self.rejections.kept)
         number = self.rejections.count()
         if self._stack is None and number:

@@ -22,6 +22,7 @@ from headrace.errors import (
     RejectionError,
     SourceError,
 )
+from headrace.ledger import ErrorReport
 from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
 _INTERRUPTED: Final = "java.lang.InterruptedException"
@@ -142,6 +143,44 @@ def not_the_records(error: BaseException) -> HeadraceError | None:
         if what is not None:
             return machinery_error(what, each)
     return None
+
+
+_UNREACHED: Final = frozenset(
+    {
+        "ConnectError",
+        "ConnectionError",
+        "InterfaceError",
+        "OperationalError",
+        "Timeout",
+        "TimeoutError",
+        "TimeoutException",
+    }
+)
+"""Names of exceptions in Python itself, in databases' drivers (PEP 249), and in HTTP's clients."""
+
+_NO_CONNECTION: Final = re.compile(
+    r"^(?:Caused by: |org\.apache\.spark\.\S*: )*"
+    r"(?:java\.net\.(?:ConnectException|SocketException|SocketTimeoutException|"
+    r"UnknownHostException|NoRouteToHostException)|(?:\w+\.)*(?:Connection\w*|Timeout)Error)\b",
+    re.MULTILINE,
+)
+
+
+def no_connection(error: BaseException | ErrorReport) -> bool:
+    """Whether what was raised says that something else could not be reached, or was too slow.
+
+    The record is no cause of that, be it the only one that fails: its part of the sink may be down.
+    """
+    if isinstance(error, ErrorReport):
+        return _NO_CONNECTION.search(f"{error.error_class}: ") is not None
+    for each in _with_causes(error):
+        if any(kind.__name__ in _UNREACHED for kind in type(each).__mro__):
+            return True
+        if isinstance(each, Py4JJavaError | PySparkException) and _NO_CONNECTION.search(
+            _text(each)
+        ):
+            return True
+    return False
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:

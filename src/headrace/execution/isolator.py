@@ -20,7 +20,7 @@ from headrace.control.isolation import (
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import not_the_records, unreadable
+from headrace.execution.handler_errors import no_connection, not_the_records, unreadable
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
@@ -93,6 +93,7 @@ class Isolator:
         self._parents: list[BatchRecord] = []
         self._has_run: set[str] = set()
         self._root: Ranges | None = None
+        self._final = final
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
@@ -174,10 +175,14 @@ class Isolator:
         return counted
 
     def _resolve(self, result: Isolated[Cause]) -> Isolated[Cause]:
-        """Keep who is convicted, and leave the others to a backfill."""
+        """Keep who is convicted, and leave the others to a backfill.
+
+        Also left, but for its last backfill, is what could not reach its part of the sink.
+        """
         down = None if result.down is None else self._health.stopped_by(result.down)
         for each, why in list(result.alone):
-            if not self._keep_dead_letter(self._rows[(each,)], why):
+            is_spared = no_connection(why) and not self._final
+            if is_spared or not self._keep_dead_letter(self._rows[(each,)], why):
                 result.alone.remove((each, why))
                 result.left.append(((each,), why))
         for part, why in result.left:
@@ -277,7 +282,7 @@ class Isolator:
         if kept and self._letters is not None:
             self._letters.send(letter)
         _LOG.error(
-            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %s",
+            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %r",
             offset,
             row.gate,
             letter.error.error_class,

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
-from headrace.decoding.reports import REPORTS, new_run, reported_to
+from headrace.decoding.reports import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, OptionError, RejectionError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
@@ -20,7 +20,7 @@ Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 MAX_REJECTED: Final = 10_000
-"""Records that one run of a batch may reject; they are in memory until they are kept."""
+"""Records that the handler may reject in one run; they are in memory until they are kept."""
 
 MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
 """How large these records may be together (bytes)."""
@@ -99,7 +99,7 @@ class Rejections:
     def _take_reported(self) -> None:
         reported = REPORTS.take(self._run)
         if reported:
-            self._add((place, _report(why)) for place, why in reported.items())
+            self._add(((place, _report(why)) for place, why in reported.items()), MAX_REPORTED)
 
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Reject all of these rows, or none of them.
@@ -115,18 +115,19 @@ class Rejections:
                 f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
             )
         self._add(
-            _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason)
+            _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason),
+            MAX_REJECTED,
         )
 
-    def _add(self, found: Iterable[tuple[Place, ErrorReport]]) -> None:
+    def _add(self, found: Iterable[tuple[Place, ErrorReport]], most: int) -> None:
         with self._changing:
             reasons = dict(self._reasons)
             for place, why in found:
                 self._check_place(place)
                 reasons.setdefault(place, why)
-                if len(reasons) > MAX_REJECTED:
+                if len(reasons) > most:
                     raise OptionError(
-                        f"More than {MAX_REJECTED:,} records of batch {self._batch} are rejected,"
+                        f"More than {most:,} records of batch {self._batch} are rejected,"
                         f" the first with the reason {next(iter(reasons.values())).message!r}; if"
                         " so many are bad, raise an exception, so that the batch has failed."
                     )

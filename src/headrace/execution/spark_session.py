@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
+from headrace.execution.worker_python import choose_python, skip_lookup
 from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_connector import KAFKA
@@ -70,6 +71,8 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
+        SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
+            says what to set. Where the master is local and nobody has set it, it is set here.
     """
     if ledger is not None:
         ledger = normalize_url(ledger)
@@ -121,6 +124,9 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     if session is not None and new.items() <= session.secrets.items():
         return session
     if session is None:
+        if not is_remote(spark):
+            choose_python(spark.sparkContext)
+            skip_lookup(spark)
         warn_of_limits()
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)

@@ -31,7 +31,7 @@ the file's before anything is read.
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
@@ -49,6 +49,9 @@ Part: TypeAlias = bytes | pa.Buffer
 MAGIC: Final = b"HRBLOCK\x01"
 MAX_RECORDS: Final = 2**24
 """Records in a block: as many offsets are declared lost where a block says nothing of itself."""
+
+_MOST_MS: Final = (2**63 - 1) // 1000
+"""Of a time: Spark's have microseconds."""
 
 _FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIII28x")
 _CRC: Final = struct.Struct("<I")
@@ -87,7 +90,20 @@ class BlockHeader:
         return fields + _CRC.pack(crc32(fields))
 
     def _fields(self) -> bytes:
-        return _FIELDS.pack(MAGIC, *astuple(self))
+        return _FIELDS.pack(
+            MAGIC,
+            self.journal_id,
+            self.writer,
+            self.first,
+            self.raw_bytes,
+            self.payload_bytes,
+            self.earliest_ms,
+            self.latest_ms,
+            self.lane,
+            self.count,
+            self.payload_crc,
+            self.previous,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +226,9 @@ def decode_payload(
 ) -> pa.RecordBatch:
     """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
 
-    Of a payload that is not compressed the columns are views. Of others nothing is read until the
-    checksum is right.
+    Of a payload that is not compressed the columns are views. Nothing is read until the checksum is
+    right, and nothing is converted until Arrow has validated every offset and every text: whoever
+    may write to the journal could make a checksum right.
     """
     if _crc([payload]) != header.payload_crc:
         raise _damaged(name, "its records fail their checksum")
@@ -221,7 +238,10 @@ def decode_payload(
         options = ipc.IpcReadOptions(included_fields=there, use_threads=False)
         with ipc.open_stream(payload, options=options) as stream:
             batch = stream.read_next_batch()
-    except (pa.ArrowException, StopIteration, OSError) as error:
+        _check_types(batch.schema)
+        batch.validate(full=True)  # a right checksum says nothing of who has made it
+        _check_times(batch, header)
+    except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(name, f"its records cannot be read: {error}") from error
     if batch.num_rows != header.count:
         raise _damaged(name, f"it has {batch.num_rows} records, not the {header.count} it says")
@@ -235,6 +255,29 @@ def decode_payload(
         ],
         schema=pa.schema(wanted),
     )
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise ArrowInvalid where a column has another type than it should, or is there twice."""
+    for field in schema:
+        if (
+            field.type != SCHEMA.field(field.name).type
+            or len(schema.get_all_field_indices(field.name)) > 1
+        ):
+            raise pa.ArrowInvalid(
+                f"the column {field.name!r} is not of its type, or is there twice"
+            )
+
+
+def _check_times(batch: pa.RecordBatch, header: BlockHeader) -> None:
+    """Raise ArrowInvalid where the times are not those of the header, or too large to convert."""
+    if "timestamp" not in batch.schema.names:
+        return
+    times = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+    found = times["min"].as_py(), times["max"].as_py()
+    says = header.earliest_ms, header.latest_ms
+    if found != says or max(map(abs, says)) > _MOST_MS or batch.column("timestamp").null_count:
+        raise pa.ArrowInvalid(f"its times are {found} (ms), and its header says {says}")
 
 
 def _crc(parts: Iterable[Part]) -> int:

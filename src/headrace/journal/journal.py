@@ -27,7 +27,8 @@ from headrace.journal.names import (
     parsed,
     written_lane,
 )
-from headrace.journal.reading import OnLoss, check_columns, read_lane
+from headrace.journal.packs import remove_packs
+from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
@@ -35,6 +36,7 @@ from headrace.source.log import ARROW_SCHEMA
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")
+_OBJECTS: Final = ("s3", "gs", "az")
 _ID_BYTES: Final = 16
 _MOST_IDENTITY_BYTES: Final = 4096
 
@@ -65,10 +67,10 @@ class Journal:
         """Open the journal in a directory, under an object store's prefix or in HDFS.
 
         Args:
-            url: A path, ``file:///path``, ``s3://bucket/prefix`` or ``webhdfs://host:port/path``
-                (``swebhdfs`` with TLS); its last part is the name. Keys and endpoint of an object
-                store are taken from where its library looks for them, such as ``AWS_ENDPOINT_URL``,
-                the user of HDFS from ``HADOOP_USER_NAME``.
+            url: A path, ``file:///path``, ``s3://bucket/prefix`` (also ``gs://`` and ``az://``) or
+                ``webhdfs://host:port/path`` (``swebhdfs`` with TLS); its last part is the name.
+                Keys and endpoint of an object store are taken from the environment, such as
+                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
             create: Make it where there is none.
 
         Raises:
@@ -102,6 +104,11 @@ class Journal:
     def name(self) -> str:
         """The last part of its path; the column ``topic``."""
         return self.identity.name
+
+    @property
+    def is_in_directory(self) -> bool:
+        """Whether it is in a directory of a mounted file system, where a block costs no request."""
+        return isinstance(self.storage, LocalStorage)
 
     @property
     def id(self) -> str:
@@ -206,6 +213,16 @@ class Journal:
         with self.lane_files(offsets.partition) as files:
             yield from read_lane(files, offsets, columns, on_loss, after=after)
 
+    def read_back(self, lane: int) -> Iterator[tuple[int, Records]]:
+        """A lane's records with all they have, newest first, and each part's first offset.
+
+        Raises:
+            JournalError: A block is damaged, or the storage fails; what came before is right.
+        """
+        with self.lane_files(lane) as files:
+            for first, batch in read_back(files):
+                yield first, Records(batch)
+
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.
 
@@ -249,6 +266,7 @@ class Journal:
                 if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
             ]
             self.storage.remove(files.folder, below)
+            remove_packs(files, start)
         return start
 
     @contextmanager
@@ -262,19 +280,19 @@ class Journal:
 def _storage_at(url: str) -> tuple[str, Storage]:
     """The name of the journal at a URL, and its storage."""
     scheme, separator, rest = url.partition("://")
-    if separator and scheme not in ("file", "s3", *_HDFS):
+    if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
             f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
-            "s3://bucket/prefix and webhdfs://host:port/path are allowed."
+            "s3://bucket/prefix (also gs:// and az://) and webhdfs://host:port/path are allowed."
         )
     path = rest if separator else url
     if separator and scheme in _HDFS:
         return _hdfs_at(scheme, path.rstrip("/"))
     name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
-    if separator and scheme == "s3":
-        from headrace.journal.storage.object_store import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
+    if separator and scheme in _OBJECTS:
+        from headrace.journal.storage.object_store import ObjectStorage  # noqa: PLC0415  (needs an extra)
 
-        return name, ObjectStorage(path.rstrip("/"))
+        return name, ObjectStorage(scheme, path.rstrip("/"))
     if separator and not path.startswith("/"):
         raise OptionError(f"The URL {url} has no absolute path; write file:///path.")
     return name, LocalStorage(Path(path))

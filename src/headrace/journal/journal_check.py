@@ -24,14 +24,16 @@ from headrace.journal.names import (
     END,
     IDENTITY,
     LOST,
+    MAX_OFFSET,
     corrupt_name,
     file_name,
+    is_beside_lane,
     is_foreign,
-    is_staged_folder,
     is_temporary,
     lane_of,
     written_lane,
 )
+from headrace.journal.packs import remove_packs
 from headrace.journal.records import SCHEMA
 from headrace.journal.storage import as_journal_error
 
@@ -304,7 +306,7 @@ def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) 
 def _foreign_in_root(journal: Journal) -> Iterator[JournalFinding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
-        ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
+        ours = name == IDENTITY or is_temporary(name) or is_beside_lane(name)
         if not ours and lane_of(name) is None and written_lane(name) is None:
             yield _foreign(name, None)
 
@@ -343,6 +345,7 @@ def repair(
             with journal.storage.lock(files.folder):
                 while found := _repaired(files, (reached or {}).get(lane, 0)):
                     repaired += found
+                    remove_packs(files, MAX_OFFSET)  # of what is declared lost now, too
     return tuple(repaired)
 
 

@@ -2,8 +2,9 @@
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, Self
 
 from headrace.core.ranges import OffsetRange
@@ -13,8 +14,10 @@ from headrace.journal.lane_files import Identity, LaneEnd, LaneFiles
 from headrace.journal.lane_mark import LaneMark
 from headrace.journal.manifests import complete
 from headrace.journal.names import MAX_OFFSET, checked_lane, is_temporary
+from headrace.journal.packs import Packer
 from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Prepared, Storage, as_journal_error
+from headrace.journal.storage.local import LocalStorage
 
 _WRITER_BYTES: Final = 16
 
@@ -50,6 +53,9 @@ class LaneWriter:
         self._in_flight: deque[Future[OffsetRange]] = deque()
         self._in_flight_end = (0, 0)
         self._found: list[tuple[Sequence[str | None], OffsetRange]] = []
+        self._packer = (
+            Packer(self._files, compression) if isinstance(storage, LocalStorage) else None
+        )
         folder = self._files.folder
         with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
@@ -82,7 +88,15 @@ class LaneWriter:
             LaneTakenError: The lane is another writer's by now, and never this one's again.
             JournalError: They are not durable.
         """
-        return self.submit(records).result()
+        if self._in_flight and not self._in_flight[-1].done():
+            return self.submit(records).result()
+        block = self._encoded(records)
+        path = self._files.path(block.header.first)
+        prepare = partial(self._files.storage.prepare, path, block.parts)
+        offsets = self._named(prepare, block)
+        if self._packer is not None:
+            self._packer.add(block, records)
+        return offsets
 
     def submit(self, records: Records) -> "Future[OffsetRange]":
         """Submit records as one block, and do not wait for it to be durable.
@@ -100,6 +114,19 @@ class LaneWriter:
             LaneTakenError: The lane is another writer's by now.
             JournalError: It is full.
         """
+        block = self._encoded(records)
+        while len(self._in_flight) == _MOST_IN_FLIGHT:
+            self._in_flight.popleft().exception()
+        written = self._write.submit(
+            self._files.storage.prepare, self._files.path(block.header.first), block.parts
+        )
+        named = self._name.submit(self._named_behind, written, block)
+        self._in_flight.append(named)
+        self._in_flight_end = block.header.until, block.header.checksum
+        return named
+
+    def _encoded(self, records: Records) -> Block:
+        """Records as the lane's next block."""
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
@@ -108,7 +135,7 @@ class LaneWriter:
         first, previous = self._next()
         if first + records.count > MAX_OFFSET:
             raise JournalError(f"{self._files.what} is full; write to another lane.")
-        block = encode(
+        return encode(
             records,
             journal_id=self._files.identity.id,
             writer=self._writer,
@@ -117,15 +144,6 @@ class LaneWriter:
             previous=previous,
             compression=self._compression,
         )
-        while len(self._in_flight) == _MOST_IN_FLIGHT:
-            self._in_flight.popleft().exception()
-        written = self._write.submit(
-            self._files.storage.prepare, self._files.path(first), block.parts
-        )
-        named = self._name.submit(self._named, written, block)
-        self._in_flight.append(named)
-        self._in_flight_end = block.header.until, block.header.checksum
-        return named
 
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
         """Find out which blocks are in the lane although their appends have failed.
@@ -152,6 +170,8 @@ class LaneWriter:
         self._write.shutdown()
         self._name.shutdown()
         self._mark.close()
+        if self._packer is not None:
+            self._packer.close()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -204,25 +224,33 @@ class LaneWriter:
         self._found += found
         return recovered
 
-    def _named(self, written: "Future[Prepared]", block: Block) -> OffsetRange:
-        """Give a block its name, durably; one after the other, in a thread of their own."""
-        header = block.header
-        failure = (
-            f"{header.count} records could not be made durable as offset {header.first} of "
-            f"{self._files.what}"
-        )
+    def _named_behind(self, written: "Future[Prepared]", block: Block) -> OffsetRange:
+        """Give a block its name after those submitted before, in a thread of their own."""
         if self._failed:
             if written.exception() is None:
                 written.result().discard()
-            raise JournalError(f"{failure}: the block before it was not; append both again.")
+            raise JournalError(
+                f"{self._undurable(block)}: the block before it was not; append both again."
+            )
+        return self._named(written.result, block)
+
+    def _named(self, written: Callable[[], Prepared], block: Block) -> OffsetRange:
+        """Have a block written, and give it its name, durably."""
+        header = block.header
         self._failed = True
-        with as_journal_error(failure):
+        with as_journal_error(self._undurable(block)):
             try:
-                self._mark.commit(written.result(), header.until)
+                self._mark.commit(written(), header.until)
             except FileExistsError:
                 self._taken(header)
         self._end, self._checksum, self._failed = header.until, header.checksum, False
         return self._files.offsets(header.first, header.until)
+
+    def _undurable(self, block: Block) -> str:
+        return (
+            f"{block.header.count} records could not be made durable as offset"
+            f" {block.header.first} of {self._files.what}"
+        )
 
     def _taken(self, header: BlockHeader) -> None:
         """Look at the block whose name was taken already."""

@@ -16,11 +16,19 @@ The folder ``.staged-7`` has what is to be in lane 7 in batches::
 
     5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
     <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
+
+The folder ``.packs-7`` has second copies of small blocks of lane 7, see `packs`::
+
+    00000000000000000500-00000000000000000564.pack
 """
 
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import OptionError
 
@@ -36,6 +44,11 @@ MANIFEST: Final = "manifest"
 MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
 
+_OFFSET_DIGITS: Final = 20
+_BLOCK_END: Final = f".{BLOCK}"
+_BLOCK_CHARACTERS: Final = _OFFSET_DIGITS + len(_BLOCK_END)
+_PLACES: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
+
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
 _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
@@ -43,6 +56,8 @@ _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 _STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
 _WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
+_PACKS_FOLDER: Final = re.compile(r"\.packs-(?:0|[1-9][0-9]{0,4})")
+_PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.pack")
 _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
@@ -73,9 +88,25 @@ def staged_folder(lane: int) -> str:
     return f".{STAGED}-{lane}"
 
 
-def is_staged_folder(folder: str) -> bool:
-    """Whether a folder is one of these."""
-    return _STAGED_FOLDER.fullmatch(folder) is not None
+def packs_folder(lane: int) -> str:
+    """The folder of the packs of a lane's small blocks."""
+    return f".packs-{lane}"
+
+
+def is_beside_lane(folder: str) -> bool:
+    """Whether a folder is one of these two kinds."""
+    return any(each.fullmatch(folder) for each in (_STAGED_FOLDER, _PACKS_FOLDER))
+
+
+def pack_name(first: int, until: int) -> str:
+    """The name of the pack of these offsets."""
+    return f"{first:020d}-{until:020d}.pack"
+
+
+def packed(name: str) -> tuple[int, int] | None:
+    """The offsets of the pack of this name; None for any other name."""
+    match = _PACK.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def written_name(lane: int) -> str:
@@ -116,6 +147,25 @@ def parsed(name: str) -> tuple[int, str] | None:
     if match is None or (first := int(match[1])) > MAX_OFFSET:
         return None
     return first, match[2]
+
+
+def block_firsts(names: Iterable[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The offsets of the blocks among a lane's files, in no order, and the names of no block.
+
+    It says what ``parsed`` does, a hundred thousand names in a hundredth of a second.
+    """
+    names = list(names)
+    others = [name for name in names if not name.endswith(_BLOCK_END)]
+    blocks = [
+        name
+        for name in names
+        if len(name) == _BLOCK_CHARACTERS and name.endswith(_BLOCK_END) and name.isascii()
+    ]
+    digits = np.frombuffer("".join(blocks).encode(), np.uint8).reshape(-1, _BLOCK_CHARACTERS)
+    digits = digits[:, :_OFFSET_DIGITS] - np.uint8(ord("0"))  # of no digit it is 10 or more
+    digits = digits[(digits < 10).all(axis=1) & (digits[:, 0] == 0)]
+    offsets = digits[:, 1:] @ _PLACES
+    return offsets[offsets <= MAX_OFFSET].astype(np.int64), others
 
 
 def temporary_name(name: str) -> str:

@@ -11,10 +11,14 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, Lost
+from headrace.journal.packs import SMALL_BYTES, Pack, PackReader
+from headrace.journal.records import SCHEMA
 from headrace.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
+
+_SMALL_IN_A_ROW: Final = 4
 
 OnLoss = Callable[[OffsetRange, str], None]
 """Receives offsets that were declared lost or pruned, and why; it may raise."""
@@ -65,11 +69,20 @@ def read_lane(
     """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
 
     Each block is named by where the one before ends, so nothing is listed unless the first offset
-    is within a block.
+    is within a block. After some small blocks in a row it looks for a pack that goes on there.
     """
     stored = [column for column in columns if column in _STORED]
     at = offsets.start
+    packs, small, checksum = PackReader(files), 0, 0
     while at < offsets.until:
+        if small == _SMALL_IN_A_ROW:
+            small = 0
+            for pack, batch in _packed(packs, at, offsets.until, checksum, stored):
+                stop = min(offsets.until, pack.header.until)
+                rows = batch.slice(at - pack.header.first, stop - at)
+                yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
+                at = stop
+            continue
         found = _file_at(files, at, stored)
         if found is None and on_loss is not None and at < (begin := files.index().start):
             stop = min(offsets.until, begin)
@@ -86,6 +99,8 @@ def read_lane(
                 on_loss(replace(offsets, start=at, until=stop), reason)
         elif found is not None:
             header, batch = found
+            checksum = header.checksum
+            small = small + 1 if header.raw_bytes <= SMALL_BYTES else 0
             if at == offsets.start:
                 # Where the block begins there, it has the checksum of the one before it.
                 now = header.previous if header.first == at else header.checksum
@@ -97,6 +112,36 @@ def read_lane(
         if found is None or stop <= at:
             raise _missing(files, at)
         at = stop
+
+
+def read_back(files: LaneFiles) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A lane's records with all they have, the newest first, and where each batch begins.
+
+    One batch for each block or pack; what was declared lost is left out. Raises OSError, and
+    ``CorruptionError`` at a block that is damaged.
+    """
+    index, packs = files.index(), PackReader(files)
+    until = files.end(index).until
+    for first in reversed(index.firsts.tolist()):
+        if first >= until:
+            continue  # it was in a pack
+        if first in index.lost:
+            until = first
+        elif (found := packs.ending_at(until, SCHEMA.names)) is not None:
+            until = found[0].header.first
+            yield until, found[1]
+        else:
+            until = first
+            yield first, files.block(first, SCHEMA.names)[1]
+
+
+def _packed(
+    packs: PackReader, at: int, until: int, checksum: int, columns: list[str]
+) -> Iterator[tuple[Pack, pa.RecordBatch]]:
+    """The packs that go on, one behind the other, at an offset behind a block with a checksum."""
+    while at < until and (found := packs.after(at, checksum, columns)) is not None:
+        yield found
+        at, checksum = found[0].header.until, found[0].checksum
 
 
 def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None:

@@ -145,6 +145,12 @@ class Records:
             self._bytes = sum(sizes)
         return self._bytes
 
+    def with_ids(self, ids: Sequence[str | None]) -> "Records":
+        """The same records with these ids, as many as there are records."""
+        place = SCHEMA.get_field_index("id")
+        column = _array(ids, self.count, "id")
+        return Records(self.batch.set_column(place, SCHEMA.field("id"), column))
+
     def slice(self, start: int, until: int) -> "Records":
         """Those from place ``start`` to before place ``until``, as a view."""
         return Records(self.batch.slice(start, until - start))

@@ -251,12 +251,12 @@ def _read_ids(
     is_enough: Callable[[], bool],
     now_s: Callable[[], float],
 ) -> list[StoredIds]:
-    lost = {each.first for each in journal.lost(lane)}
-    firsts = [first for first in reversed(journal.firsts(lane)) if first not in lost]
+    journal.firsts(lane)  # a lane that cannot be listed is not one whose blocks are damaged
+    parts = journal.read_back(lane)
     found: list[StoredIds] = []
     count = size_bytes = 0
     began_s = now_s()
-    for blocks, first in enumerate(firsts[:_RESTORE_BLOCKS]):
+    for number in range(_RESTORE_BLOCKS):
         if count >= max_ids or size_bytes >= _RESTORE_BYTES or is_enough():
             break
         if now_s() - began_s >= _RESTORE_S:
@@ -264,14 +264,16 @@ def _read_ids(
                 "Only the message ids of the newest %s records, in %s blocks, were restored within"
                 " %g s; older records that are sent again are stored again.",
                 f"{count:,}",
-                f"{blocks:,}",
+                f"{number:,}",
                 _RESTORE_S,
             )
             break
         try:
-            records = journal.records(lane, first)
+            first, records = next(parts, (0, None))
         except JournalError as error:
             _LOG.warning("Message ids before a damaged block are not restored: %s", error)
+            break
+        if records is None:
             break
         count += records.count
         size_bytes += records.batch.nbytes

@@ -1,28 +1,33 @@
-"""JSON as it came, byte for byte: whether it is JSON, and where its elements begin and end."""
+"""JSON as it came, byte for byte: whether it is JSON, where its elements are, and lines' ids.
 
-import json
+Nothing is built of what is checked: a parser that skips values needs no memory for them, however
+many, deep or large they are.
+"""
+
 import re
-from collections.abc import Iterator
-from typing import Final, NoReturn
+from functools import lru_cache
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
-from pyarrow import json as arrow_json
+
+from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id
 
 MAX_DIGITS: Final = 4300
 """Of an integer; Python, which may read it later, has the same limit."""
 
-WORTH_ARROW_BYTES: Final = 16 * 1024
-"""For less data, calling Arrow takes longer than checking each line."""
+COMMAS_PER_RECORD: Final = 8
+"""Of an array's records, on average, where it has as many as it may: their number cannot be known
+before it is parsed, and each takes memory then."""
 
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
-_ARROW_OPTIONS: Final = arrow_json.ParseOptions(
-    explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"
-)
-_NOT_IN_JSON: Final = (b"\0", b"NaN", b"Inf")
-"""What Arrow accepts although it is not JSON. Within a string it does no harm: the lines are then
-checked one by one."""
+_WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
+"""A longer row of digits fills one of the windows of this size into which data is cut."""
+
+_SPACE: Final = b" \t\r\n"
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?([0-9]++)(?:[.eE][0-9.eE+-]*+)?+', re.DOTALL)
+_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class MalformedError(ValueError):
@@ -30,151 +35,187 @@ class MalformedError(ValueError):
 
     Attributes:
         place: How many lines before it are well-formed.
+        ids: Theirs, where ids were asked for.
     """
 
-    def __init__(self, text: str, place: int = 0) -> None:
+    def __init__(self, text: str, place: int = 0, ids: list[str] | None = None) -> None:
         super().__init__(text)
         self.place = place
+        self.ids = ids or []
+
+
+class TooManyError(ValueError):
+    """An array has more elements, or more commas, than are allowed; the text says how many."""
+
+
+def values_of(body: bytes, max_values: int) -> list[bytes]:
+    """The elements of an array, or the one value that is no array, each as it was written.
+
+    Raises:
+        MalformedError: It is not one JSON value, or has an integer of more than 4300 digits.
+        TooManyError: It has more than so many elements, or eight times as many commas.
+    """
+    try:
+        _check_text(body)
+        if body.lstrip(_SPACE)[:1] != b"[":
+            found = [_VALUE.decode(body)]
+        elif body.count(b",") >= COMMAS_PER_RECORD * max_values:
+            raise TooManyError(too_many_commas(max_values))
+        else:
+            found = _ARRAY.decode(body)
+        _check_integers(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
+        raise MalformedError(f"The body {_wrong(error)}.") from error
+    if len(found) > max_values:
+        raise TooManyError(
+            f"The array has {len(found)} elements, and a request may have {max_values} records"
+        )
+    return [bytes(value) for value in found]
+
+
+def too_many_commas(max_values: int) -> str:
+    """Why a body is refused before anybody knows how many records it has."""
+    return (
+        f"The body has {COMMAS_PER_RECORD * max_values} commas or more, too many for the"
+        f" {max_values} records that a request may have"
+    )
+
+
+def check_lines(data: bytes, first: int = 1) -> None:
+    r"""Check that every line, ended by ``\n``, is one JSON value; the last may lack its end.
+
+    Where each is an object, the usual case, that takes a tenth of a microsecond for 200 bytes,
+    otherwise a third. ``first`` is the number of the first line, for the error.
+
+    Raises:
+        MalformedError: A line is not, an empty one too; the text has its number.
+    """
+    if _objects(data, _VALUE) is not None:
+        return
+    for place, line in enumerate(_lines(data)):
+        _checked(_VALUE, line, place, first, [])
+
+
+def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
+    """What each line, a JSON object, has in a field; otherwise as `check_lines`.
+
+    Raises:
+        MalformedError: A line is no object, or has no text or whole number there that can be a
+            message id.
+    """
+    decoder = _id_decoder(field)
+    whole = _objects(data, decoder)
+    if whole is not None:
+        ids = [_id_text(each) for each in whole]
+        if all(map(is_message_id, ids)):
+            return ids
+    ids = []
+    for place, line in enumerate(_lines(data)):
+        try:
+            message_id = _id_text(_checked(decoder, line, place, first, ids))
+        except msgspec.ValidationError:
+            message_id = ""
+        if not is_message_id(message_id):
+            raise MalformedError(
+                f"Line {first + place} has no message id: it must be a JSON object whose field"
+                f" {field!r} is a text of 1 to {MAX_ID_CHARACTERS} characters, or a whole number of"
+                " 64 bits.",
+                place,
+                ids,
+            )
+        ids.append(message_id)
+    return ids
+
+
+@lru_cache(maxsize=8)
+def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
+    made = msgspec.defstruct(
+        "Line", [("id", str | int | None, None)], rename={"id": field}, module=__name__
+    )
+    return msgspec.json.Decoder(made)
+
+
+def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
+    r"""What each line is to the decoder, if all are objects that it knows; None if perhaps not.
+
+    Where each line begins and ends like this no object goes on in the next line, for between two
+    braces a comma would be missing; so when there are as many objects as lines, each has one.
+    """
+    count = data.count(b"\n") + (not data.endswith(b"\n"))
+    begun = data.count(b"\n{") + data.startswith(b"{")
+    ended = data.count(b"}\n") + data.count(b"}\r\n") + data.endswith(b"}")
+    if not begun == ended == count:
+        return None
+    try:
+        _check_text(data)
+        found = decoder.decode_lines(data)
+        _check_integers(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError):
+        return None
+    return found if len(found) == count else None
+
+
+def _id_text(line: Any) -> str:
+    """The id of a line as text; empty where there is none."""
+    return "" if line.id is None else str(line.id)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _checked(
+    decoder: "msgspec.json.Decoder[Any]", line: bytes, place: int, first: int, ids: list[str]
+) -> Any:
+    try:
+        _check_text(line)
+        value = decoder.decode(line)
+        _check_integers(line)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
+        raise MalformedError(f"Line {first + place} {_wrong(error)}.", place, ids) from error
+    return value
 
 
 class _LongError(ValueError):
     """An integer has more digits than are allowed."""
 
 
-def _integer(text: str) -> int:
-    """Check the length of an integer; its value is not used."""
-    digits = len(text.removeprefix("-"))
-    if digits > MAX_DIGITS:
-        raise _LongError(
-            f"has an integer of {digits} digits, and {MAX_DIGITS} are allowed; send it as a string"
-        )
-    return 0
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a value of JSON")
-
-
-_DECODE: Final = json.JSONDecoder(parse_int=_integer, parse_constant=_refuse).raw_decode
-
-
-def values_of(body: bytes) -> list[bytes]:
-    """The elements of an array, or the one value that is no array, each as it was written.
-
-    Raises:
-        MalformedError: It is not one JSON value, or has an integer of more than 4300 digits.
-    """
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"JSON must be in UTF-8: {error}.") from error
-    try:
-        found = list(_elements(text)) if _past(text, 0, "[") else [_whole(text)]
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"The body {_wrong(error)}.") from error
-    return [value.encode() for value in found]
-
-
-def check_lines(data: bytes, first: int = 1) -> None:
-    r"""Check that every line, ended by ``\n``, is one JSON value; the last may lack its end.
-
-    Where each is an object, the usual case, that takes half a microsecond for 200 bytes, and other
-    threads run meanwhile; otherwise it takes two, and they wait. ``first`` is the number of the
-    first line, for the error.
-
-    Raises:
-        MalformedError: A line is not, an empty one too; the text has its number.
-    """
-    if len(data) >= WORTH_ARROW_BYTES and are_objects(data):
+def _check_text(data: bytes) -> None:
+    """Raise UnicodeDecodeError where it is not UTF-8; without a copy of what is."""
+    if data.isascii():
         return
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    for place, line in enumerate(lines):
-        try:
-            text = line.decode()
-            if _DECODE(text)[1] != len(text):
-                _whole(text)
-        except (ValueError, RecursionError):
-            _check_line(line, place, first + place)
-
-
-def are_objects(data: bytes) -> bool:
-    r"""Whether Arrow's parser, which makes no Python objects, knows each line to be a JSON object.
-
-    If not, the lines may be JSON all the same. Each is ended by ``\n``; the last may lack its end.
-    """
-    if any(each in data for each in _NOT_IN_JSON if each[:1] in data):
-        return False
+    ends = pa.py_buffer(np.array([0, len(data)], np.int64))
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(data)])
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    text = np.frombuffer(data if data.endswith(b"\n") else data + b"\n", np.uint8)
-    ends = np.flatnonzero(text == ord("\n"))
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    # Where each line begins and ends like this no object goes on in the next line, for between two
-    # braces a comma would be missing; so when there are as many objects as lines, each has one.
-    if not (np.all(text[starts] == ord("{")) and np.all(text[ends - 1] == ord("}"))):
-        return False
-    if np.max(ends - starts) > MAX_DIGITS and _LONG_INTEGER.search(data):  # Arrow allows those
-        return False
-    try:
-        found = arrow_json.read_json(pa.BufferReader(data), parse_options=_ARROW_OPTIONS)
+        text.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return int(found.num_rows) == len(ends)
+        data.decode()
 
 
-def _check_line(line: bytes, place: int, number: int) -> None:
-    """Check a line again that is not JSON without space before it, and say what is wrong."""
-    try:
-        _whole(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"Line {number} {_wrong(error)}.", place) from error
+def _check_integers(data: bytes) -> None:
+    """Raise where well-formed JSON has an integer that is too long; in a string it may be."""
+    windows = range(0, len(data) - _WINDOW_BYTES + 1, _WINDOW_BYTES)
+    if not any(data[start : start + _WINDOW_BYTES].isdigit() for start in windows):
+        return
+    for token in _TOKEN.finditer(data):
+        digits = len(token[1] or b"")
+        if digits > MAX_DIGITS and token.end() == token.end(1):
+            raise _LongError(
+                f"has an integer of {digits} digits, and {MAX_DIGITS} are allowed; send it as a"
+                " string"
+            )
 
 
 def _wrong(error: Exception) -> str:
-    return str(error) if isinstance(error, _LongError) else f"is not JSON: {error}"
-
-
-def _whole(text: str) -> str:
-    """The text without the space around it, if there is one value and nothing else."""
-    start = _past_space(text, 0)
-    end = _DECODE(text, start)[1]
-    _end(text, end, "value")
-    return text[start:end]
-
-
-def _elements(text: str) -> Iterator[str]:
-    at = _past(text, 0, "[")
-    if end := _past(text, at, "]"):
-        _end(text, end, "array")
-        return
-    while True:
-        start = _past_space(text, at)
-        end = _DECODE(text, start)[1]
-        yield text[start:end]
-        if at := _past(text, end, ","):
-            continue
-        if not (at := _past(text, end, "]")):
-            place = _past_space(text, end)
-            raise ValueError(f"an array goes on without ',' or ']' at character {place}")
-        _end(text, at, "array")
-        return
-
-
-def _end(text: str, at: int, what: str) -> None:
-    if _past_space(text, at) != len(text):
-        raise ValueError(f"something follows the {what} at character {at}")
-
-
-def _past_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _past(text: str, at: int, sign: str) -> int:
-    """The place after this sign, if it comes next; otherwise 0."""
-    at = _past_space(text, at)
-    return at + 1 if text.startswith(sign, at) else 0
+    if isinstance(error, _LongError):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return "is not JSON that can be read: it is nested deeper than some hundred levels"
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not JSON in UTF-8: {error}"
+    return f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}"

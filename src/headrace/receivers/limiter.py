@@ -57,7 +57,7 @@ class Limiter:
 
     def delay_s(self, records: Records) -> float:
         """An estimate of how long the first of these would wait if they came now (s)."""
-        chunk = self._next_chunk(records)
+        chunk = self.next_chunk(records)
         now_s = asyncio.get_running_loop().time()
         delay_s = 0.0
         if self._records:
@@ -84,7 +84,7 @@ class Limiter:
 
     async def _take_tokens(self, rest: Records) -> Records:
         while True:
-            chunk, changed = self._next_chunk(rest), self._changed
+            chunk, changed = self.next_chunk(rest), self._changed
             if (delay_s := self._try_take(chunk)) == 0:
                 return chunk
             try:
@@ -103,7 +103,8 @@ class Limiter:
                 bucket.try_take(tokens, now_s)
         return delay_s
 
-    def _next_chunk(self, rest: Records) -> Records:
+    def next_chunk(self, rest: Records) -> Records:
+        """The first of these, 1 or more, as many as the present rate admits at once."""
         chunk = rest if rest.count <= self.records_at_once else rest.slice(0, self.records_at_once)
         while chunk.count > 1 and self._is_large(chunk):
             chunk = chunk.slice(0, chunk.count // 2)

@@ -3,23 +3,21 @@
 import asyncio
 import contextlib
 import errno
-import hmac
 import logging
 import socket
 from collections.abc import Collection
 from typing import Final
 
-import pyarrow.compute as pc
-
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
-from headrace.journal.records import Records
+from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
-from headrace.receivers.json_text import MalformedError, check_lines
+from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
+from headrace.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -28,86 +26,6 @@ _NO_DESCRIPTORS_S: Final = 0.1
 _LINGER_S: Final = 2.0
 """How long the lines of a rejected sender are read and dropped. If the connection were closed at
 once, the sender's system would discard the reason."""
-
-
-class LineBuffer:
-    """Splits what one sender sends into whole lines, and keeps the last one until it is whole.
-
-    Its memory comes from the budget for the unfinished lines of all senders.
-    """
-
-    def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
-        self._max_bytes = settings.max_line_bytes
-        self._check_json = settings.check_json
-        self._budget = budget
-        self._rest = bytearray()
-        self._taken = 0
-        self._has_memory = True
-
-    @property
-    def next_number(self) -> int:
-        """The number of the line that comes next or is unfinished; the first is line 1."""
-        return self._taken + 1
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a line has begun and not ended."""
-        return bool(self._rest)
-
-    def add(self, data: bytes) -> bytes:
-        """The lines that these bytes make whole, if any; call `check` when they are processed."""
-        end = data.rfind(b"\n") + 1
-        whole = bytes(self._rest) + data[:end] if end else b""
-        if end:
-            self.close()
-        rest = data[end:]
-        self._has_memory = self._budget.try_acquire(len(rest))
-        if self._has_memory:
-            self._rest += rest
-        return whole
-
-    def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
-        """Make records of whole lines, up to the first one that is rejected.
-
-        Returns the records, and what is wrong with the line that comes after them, if anything is.
-        """
-        records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
-        if len(whole) > self._max_bytes:
-            sizes = pc.binary_length(records.batch.column("value"))
-            place = pc.index(pc.greater(sizes, self._max_bytes), True).as_py()
-            if place >= 0:
-                records, error = records.slice(0, place), self._too_long(self._taken + place + 1)
-        if self._check_json:
-            try:
-                check_lines(whole, self.next_number)
-            except MalformedError as malformed:
-                if malformed.place < records.count or error is None:
-                    records = records.slice(0, malformed.place)
-                    error = ReceiverError(f"{malformed} Send every line as JSON.")
-        self._taken += records.count
-        return records, error
-
-    def check(self) -> None:
-        """Raise ReceiverError if the unfinished line is too long, or there is no memory for it."""
-        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
-            raise self._too_long(self.next_number)
-        if not self._has_memory:
-            raise ReceiverError(
-                "The unfinished lines of all senders have no more than the"
-                f" {self._budget.max_bytes} bytes of unfinished_bytes; send line"
-                f" {self.next_number} again later."
-            )
-
-    def close(self) -> None:
-        """Drop the unfinished line."""
-        self._budget.release(len(self._rest))
-        self._rest = bytearray()
-
-    def _too_long(self, number: int) -> ReceiverError:
-        return ReceiverError(
-            f"Line {number} is longer than the {self._max_bytes} bytes that a line may have;"
-            " send it in parts, or raise max_line_bytes."
-        )
 
 
 class SharedBySenders:
@@ -127,9 +45,14 @@ class SharedBySenders:
         read_bytes: int = 256 * 1024,
         readers: int = 16,
         max_unanswered: int = 256,
+        access: Access | None = None,
     ) -> None:
         self.intake = intake
         self.settings = settings
+        self.access = access or Access(settings)
+        self.tunnels = TlsTunnels(
+            settings.line_s, lambda reason: intake.rejections.count("TLS", reason)
+        )
         self.read_bytes = read_bytes
         self.max_unanswered = max_unanswered
         self.connections = Connections(settings.max_connections)
@@ -145,7 +68,8 @@ class LineSender:
         self._shared = shared
         self._settings = shared.settings
         self._lines = LineBuffer(shared.settings, shared.unfinished)
-        self._is_authenticated = shared.settings.token is None
+        self._shown: bytes | None = None
+        self._checked: Tokens | None = None
         self._left_s: float | None = shared.settings.line_s
         self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
         self._unanswered = asyncio.Semaphore(shared.max_unanswered)
@@ -281,31 +205,42 @@ class LineSender:
             self._left_s = self._settings.line_s
 
     async def _take(self, whole: bytes) -> None:
-        if not self._is_authenticated:
-            whole = self._authenticate(whole)
+        if (tokens := self._shared.access.tokens) is not self._checked:  # at first, and renewed
+            whole = self._authenticate(whole, tokens)
         self._shared.connections.busy(self)
         if whole:
             await self._submit(whole)
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
 
-    def _authenticate(self, whole: bytes) -> bytes:
-        """Check the first line, which must be the token; returns the lines after it."""
-        first, _, rest = whole.partition(b"\n")
-        expected = f"token {self._settings.token}".encode()
-        if not hmac.compare_digest(first.removesuffix(b"\r"), expected):
+    def _authenticate(self, whole: bytes, tokens: Tokens) -> bytes:
+        """Check the token, which is the first line; returns the lines after it."""
+        if tokens.names and self._shown is None:
+            first, _, whole = whole.partition(b"\n")
+            word, _, shown = first.removesuffix(b"\r").partition(b" ")
+            self._shown = shown if word == b"token" else b""
+        name = tokens.name_of(self._shown or b"")
+        if tokens.names and name is None:
             raise ReceiverError(
                 "The first line is not the token; send 'token', a space and the token."
+                if self._checked is None
+                else "The token is not in force any more; connect again with one that is."
             )
-        self._is_authenticated = True
-        return rest
+        if name is not None:
+            self._shared.intake.token_uses[name] += 1
+        self._checked = tokens
+        return whole
 
     async def _submit(self, whole: bytes) -> None:
+        """Submit lines in portions: what is durable is acknowledged while the rest waits."""
+        intake = self._shared.intake
         records, error = self._lines.records(whole, wall_clock_ms())
-        if records.count:
+        while records.count:
             await self._unanswered.acquire()
-            receipt = self._shared.intake.submit_nowait(records)
-            self._answers.put_nowait((receipt, records.count))
-            await self._shared.intake.buffered(receipt)
+            portion = intake.next_portion(records)
+            receipt = intake.submit_nowait(portion, is_awaited=self._settings.acknowledge)
+            self._answers.put_nowait((receipt, portion.count))
+            await intake.buffered(receipt)
+            records = records.slice(portion.count, records.count)
         if error:
             raise error
 
@@ -325,8 +260,10 @@ class TcpReceiver(ListeningReceiver):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
-    durable. They come in order, at the latest one block interval and one sync after the lines.
-    Without them a sender cannot tell what was lost when it or the receiver went down.
+    durable. They come in order, each as soon as its lines are durable, also while later lines wait
+    for the rate and when the receiver ends. Without them a sender cannot tell what was lost when it
+    or the receiver went down. With ``id_field`` it may send again whatever was not acknowledged:
+    that is stored once.
 
     A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
     closed; the lines before that one are stored, and acknowledged as usual. A line without an end
@@ -343,7 +280,7 @@ class TcpReceiver(ListeningReceiver):
 
     def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
         self.settings = settings or TcpSettings()
-        super().__init__(self.settings.host, self.settings.port)
+        super().__init__(self.settings)
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
@@ -352,8 +289,8 @@ class TcpReceiver(ListeningReceiver):
         Raises:
             ReceiverError: The port cannot be opened.
         """
-        listener = self._take_listener()
-        shared = SharedBySenders(intake, self.settings)
+        listener, access = self._take_listener()
+        shared = SharedBySenders(intake, self.settings, access=access)
         senders: dict[asyncio.Task[None], LineSender] = {}
         try:
             while True:
@@ -367,6 +304,7 @@ class TcpReceiver(ListeningReceiver):
             for sender in senders.values():
                 sender.stop()
             await self._end(set(senders))
+            await shared.tunnels.close(self._stop_s)
 
     async def _end(self, serving: Collection[asyncio.Task[None]]) -> None:
         if not serving:
@@ -382,7 +320,10 @@ async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.so
     loop = asyncio.get_running_loop()
     while True:
         try:
-            return (await loop.sock_accept(listener))[0]
+            connection = (await loop.sock_accept(listener))[0]
+            if (context := shared.access.context) is None:
+                return connection
+            return shared.tunnels.open(connection, context)
         except ConnectionError:
             continue  # it was gone before it was accepted
         except OSError as error:

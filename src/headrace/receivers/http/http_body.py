@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
@@ -12,7 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from headrace.journal.records import SCHEMA, Records
 from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id, record_ids
 from headrace.receivers.http.http_connection import HttpRejection, retry_after
-from headrace.receivers.json_text import MalformedError, check_lines, values_of
+from headrace.receivers.json_text import (
+    COMMAS_PER_RECORD,
+    MalformedError,
+    TooManyError,
+    check_lines,
+    too_many_commas,
+    values_of,
+)
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
 
@@ -40,6 +47,20 @@ _JSON: Final = "application/json"
 _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
+class BodyFormat(Protocol):
+    """How one request's body is read."""
+
+    def count(self, piece: bytes) -> None:
+        """Look at some of the body; raises HttpRejection to have no more of it read."""
+
+    def records(self, body: bytes, timestamp_ms: int) -> Records | None:
+        """The records of a body; None if it has none, and that is right.
+
+        Raises:
+            HttpRejection: It is malformed (400), or has too much in it (413).
+        """
+
+
 class RequestBody:
     """The body of one request; it takes its memory from the budget of all bodies."""
 
@@ -52,13 +73,24 @@ class RequestBody:
         self._stream = request.stream()
         self.ended = False
 
-    async def read(self) -> bytes:
-        """All of it, decompressed.
+    @property
+    def size_bytes(self) -> int:
+        """What has been read of it, decompressed."""
+        return self._held_bytes
+
+    def take(self) -> bytes:
+        """All that was read, once; the memory stays counted until `release`."""
+        data = b"".join(self._pieces)
+        self._pieces = []
+        return data
+
+    async def read(self, form: BodyFormat) -> None:
+        """Read all of it, decompressed.
 
         Raises:
-            HttpRejection: It is too large (413) or too slow (408), its length is not declared
-                (411), its encoding is not supported (415) or damaged (400), or there is no memory
-                for it at present (429).
+            HttpRejection: It is too large or has too many records (413), is too slow (408), its
+                length is not declared (411), its encoding is not supported (415) or damaged (400),
+                or there is no memory for it at present (429).
             ClientDisconnect: Its sender has gone.
         """
         headers = self._request.headers
@@ -79,7 +111,7 @@ class RequestBody:
         self._check_sent(int(length) if length.isdecimal() else 0)
         try:
             async with asyncio.timeout(self._settings.body_s):
-                await self._read(Decompressor(encoding))
+                await self._read(Decompressor(encoding), form)
         except TimeoutError as error:
             raise HttpRejection(
                 408, f"The body was not complete after {self._settings.body_s:g} s; send it faster."
@@ -88,7 +120,6 @@ class RequestBody:
             raise HttpRejection(
                 400, f"The body cannot be decompressed ({encoding}): {error}."
             ) from error
-        return b"".join(self._pieces)
 
     async def discard(self) -> None:
         """Read the rest and drop it, for a limited time, so that its sender reads the answer."""
@@ -105,13 +136,16 @@ class RequestBody:
         self._budget.release(self._held_bytes)
         self._held_bytes = 0
 
-    async def _read(self, decompressor: "Decompressor") -> None:
+    async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
         sent_bytes = 0
         async for data in self._stream:
             sent_bytes += len(data)
             self._check_sent(sent_bytes)
             for piece in decompressor.pieces(data):
+                form.count(piece)
                 self._hold(piece)
+                if decompressor.expands:
+                    await asyncio.sleep(0)  # a little data may become a lot; the others go on
         self.ended = True
         decompressor.end()
 
@@ -154,6 +188,11 @@ class Decompressor:
         self._stream = zlib.decompressobj(self._window) if self._window else None
         self._inside = False
 
+    @property
+    def expands(self) -> bool:
+        """Whether there is anything to decompress."""
+        return self._stream is not None
+
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """What these bytes decompress to, at most 64 KiB at a time."""
         if (stream := self._stream) is None:
@@ -183,15 +222,16 @@ class Decompressor:
 
 
 class RequestFormat:
-    """What the headers of a request say about its body; ``check_json`` is about lines of NDJSON.
+    """What the headers of a request say about its body, and how much of it may be taken apart.
 
     Raises:
         HttpRejection: Its content type is not supported (415), or its message id is empty or too
             long, or it has more than one, or more than one key (400).
     """
 
-    def __init__(self, request: Request, *, check_json: bool) -> None:
-        self._check_json = check_json
+    def __init__(self, request: Request, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._separators = 0
         self._type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if self._type not in (_LINES, _JSON, *_WHOLE):
             raise HttpRejection(
@@ -202,30 +242,67 @@ class RequestFormat:
         if self._id is not None and not is_message_id(self._id):
             raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
 
+    def count(self, piece: bytes) -> None:
+        """Count what separates records in some of the body, so that no more is read than allowed.
+
+        Raises:
+            HttpRejection: There are too many (413).
+        """
+        most = self._settings.max_records
+        if self._type == _LINES:
+            self._separators += piece.count(b"\n")
+            if self._separators > most:
+                raise _too_many(f"The body has more than the {most} lines that a request may have")
+        elif self._type == _JSON:
+            self._separators += piece.count(b",")
+            if self._separators >= most * COMMAS_PER_RECORD:
+                raise _too_many(too_many_commas(most))
+
     def records(self, body: bytes, timestamp_ms: int) -> Records:
-        """The records of a body, 1 or more; HttpRejection (400) if it is malformed or has none."""
+        """The records of a body, 1 or more.
+
+        Raises:
+            HttpRejection: It is malformed or has none (400), or too many (413).
+        """
         try:
             records = self._values(body, timestamp_ms)
         except MalformedError as error:
             raise HttpRejection(400, str(error)) from error
+        except TooManyError as error:
+            raise _too_many(str(error)) from error
         if not records.count:
             raise HttpRejection(400, "The body has no records; send one or more.")
         batch, count = records.batch, records.count
         if self._key is not None:
+            self._check_key(self._key, count)
             key = pa.scalar(self._key.encode("latin-1"), pa.binary())
             batch = _with(batch, "key", pa.repeat(key, count))
         if self._id is not None:
             batch = _with(batch, "id", pa.array(record_ids(self._id, count), pa.string()))
         return Records(batch)
 
+    def _check_key(self, key: str, count: int) -> None:
+        """Each record gets the key; together they may be as large as a body."""
+        most_bytes = self._settings.max_decompressed_bytes
+        if len(key) * count > most_bytes:
+            raise _too_many(
+                f"The key of {len(key)} bytes, for each of {count} records, is more than the"
+                f" {most_bytes} bytes that a body may have"
+            )
+
     def _values(self, body: bytes, timestamp_ms: int) -> Records:
         if self._type in _WHOLE:
             return Records.of([body], timestamp_ms=timestamp_ms)
         if self._type == _JSON:
-            return Records.of(values_of(body), timestamp_ms=timestamp_ms)
-        if self._check_json:
+            values = values_of(body, self._settings.max_records)
+            return Records.of(values, timestamp_ms=timestamp_ms)
+        if self._settings.check_json:
             check_lines(body)
         return Records.of_lines(body, timestamp_ms=timestamp_ms)
+
+
+def _too_many(why: str) -> HttpRejection:
+    return HttpRejection(413, f"{why}; send it in parts.")
 
 
 def _single(request: Request, name: str) -> str | None:

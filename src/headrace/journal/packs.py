@@ -1,0 +1,289 @@
+"""Packs: second copies of many small blocks in one file, so that reading them costs no more.
+
+Who is acknowledged at once makes small blocks, and a reader pays for each file. So the writer of a
+lane in a directory copies every 64 small blocks that it has written in a row into a pack, and every
+64 packs, or 8 MiB of them, into one. A pack is a block, followed by where each of its blocks ends
+and that block's checksum. Packs have a folder of their own beside the lane::
+
+    .packs-7/00000000000000000500-00000000000000000564.pack
+
+A pack replaces nothing: the blocks keep their names, their offsets and their place in the chain
+of checksums, and whatever is wrong with a pack, they are read instead. A reader uses one only where
+the chain says that it stands for the blocks which are in the lane now. So none of this is synced
+for, and nothing waits for it.
+"""
+
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from isal.isal_zlib import crc32
+
+from headrace.errors import CorruptionError, HeadraceError
+from headrace.journal.block import (
+    HEADER_BYTES,
+    Block,
+    BlockHeader,
+    Compression,
+    decode_header,
+    decode_payload,
+    encode,
+)
+from headrace.journal.lane_files import LaneFiles
+from headrace.journal.names import pack_name, packed, packs_folder
+from headrace.journal.records import SCHEMA, Records
+from headrace.journal.storage.local import LocalStorage
+
+SMALL_BYTES: Final = 16 * 1024
+"""Of a block's records; a larger one costs little for each of them."""
+
+TOGETHER: Final = 64
+"""Blocks in a pack, and packs in one of the second size."""
+
+_PACK_BYTES: Final = 8 * 2**20
+"""Packs of the second size have about so much; a reader keeps one in memory."""
+
+_ENTRY: Final = np.dtype([("until", "<u8"), ("checksum", "<u4")])
+_CRC: Final = struct.Struct("<I")
+_LOG: Final = logging.getLogger("headrace.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """What a pack says of itself.
+
+    Attributes:
+        header: As of one block with all its records.
+        ends: Where each of its blocks ends, ascending, and its checksum.
+        payload: The records.
+        name: As an error shows it.
+    """
+
+    header: BlockHeader
+    ends: npt.NDArray[np.void]
+    payload: pa.Buffer
+    name: str
+
+    @property
+    def last_first(self) -> int:
+        """Where the last of its blocks begins."""
+        return int(self.ends["until"][-2]) if len(self.ends) > 1 else self.header.first
+
+    @property
+    def checksum(self) -> int:
+        """The last one's."""
+        return int(self.ends["checksum"][-1])
+
+    def checksum_before(self, offset: int) -> int | None:
+        """That of the block which ends at an offset; None where none does."""
+        if offset == self.header.first:
+            return self.header.previous
+        place = int(np.searchsorted(self.ends["until"], np.uint64(offset)))
+        is_end = place < len(self.ends) and self.ends["until"][place] == offset
+        return int(self.ends["checksum"][place]) if is_end else None
+
+    def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
+        """Its records, checked as those of any block."""
+        return decode_payload(self.header, self.payload, self.name, columns)
+
+
+def read_pack(files: LaneFiles, first: int, until: int) -> Pack:
+    """The pack of these offsets.
+
+    Raises:
+        CorruptionError: It is not what was written.
+        FileNotFoundError: There is none.
+        OSError: The storage fails.
+    """
+    path = f"{packs_folder(files.lane)}/{pack_name(first, until)}"
+    data, name = files.storage.read(path), files.shown(path)
+    header = decode_header(data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes(), None, name)
+    end = HEADER_BYTES + header.payload_bytes
+    table = data.slice(end).to_pybytes() if data.size > end else b""
+    entries = table[: -_CRC.size]
+    says = (header.journal_id, header.lane, header.first, header.until)
+    if (
+        says != (files.identity.id, files.lane, first, until)
+        or not entries
+        or len(entries) % _ENTRY.itemsize
+        or _CRC.unpack(table[-_CRC.size :])[0] != crc32(entries, header.payload_crc)
+    ):
+        raise CorruptionError(f"{name} is damaged: it is not the pack of its name; remove it.")
+    ends = np.frombuffer(entries, _ENTRY)
+    return Pack(header, ends, data.slice(HEADER_BYTES, header.payload_bytes), name)
+
+
+class PackReader:
+    """Finds packs that go on where a block ends; lists them once, and again behind the last."""
+
+    def __init__(self, files: LaneFiles) -> None:
+        self._files = files
+        self._packs: list[tuple[int, int]] = []
+        self._listed_until = -1
+
+    def after(
+        self, offset: int, checksum: int, columns: Sequence[str]
+    ) -> tuple[Pack, pa.RecordBatch] | None:
+        """The pack that goes on at an offset, behind a block with a checksum, and its records.
+
+        None where there is none, where it is damaged, where the lane's blocks are others by now, or
+        where the checksum is not known (0).
+        """
+        if checksum == 0:
+            return None
+        with suppress(OSError, HeadraceError):
+            found = self._found(offset)
+            pack = None if found is None else read_pack(self._files, *found)
+            if pack is not None and pack.checksum_before(offset) == checksum:
+                return self._checked(pack, columns)
+        return None
+
+    def ending_at(self, until: int, columns: Sequence[str]) -> tuple[Pack, pa.RecordBatch] | None:
+        """The longest pack that ends at an offset, and its records; None as `after`."""
+        with suppress(OSError, HeadraceError):
+            self._list(until)
+            ending = [each for each in self._packs if each[1] == until]
+            if ending:
+                return self._checked(read_pack(self._files, *min(ending)), columns)
+        return None
+
+    def _checked(self, pack: Pack, columns: Sequence[str]) -> tuple[Pack, pa.RecordBatch] | None:
+        """A pack whose last block is the one in the lane; so are those before it, by the chain."""
+        there = self._files.header(pack.last_first)
+        if (there.checksum, there.until) != (pack.checksum, pack.header.until):
+            return None
+        return pack, pack.batch(columns)
+
+    def _list(self, offset: int) -> None:
+        if offset >= self._listed_until:
+            self._packs = sorted(_packs(self._files))
+            last = max((until for _, until in self._packs), default=0)
+            self._listed_until = max(last, offset) + 1_000  # behind them it is not listed each time
+
+    def _found(self, offset: int) -> tuple[int, int] | None:
+        """The longest pack with an offset."""
+        self._list(offset)
+        place = bisect_right(self._packs, (offset, offset + 2**63))
+        holding = [each for each in self._packs[max(0, place - 2) : place] if offset < each[1]]
+        return max(holding, key=lambda each: each[1] - each[0], default=None)
+
+
+class Packer:
+    """Makes packs of the blocks that a lane's writer has written, in a thread of its own."""
+
+    def __init__(self, files: LaneFiles, compression: Compression) -> None:
+        self._files = files
+        self._compression: Compression = compression
+        self._run: list[tuple[BlockHeader, Records]] = []
+        self._packs: list[Pack] = []
+        self._thread: ThreadPoolExecutor | None = None
+        self._failed = False
+
+    def add(self, block: Block, records: Records) -> None:
+        """Note a block that is durable; they come in order."""
+        header = block.header
+        if self._run and self._run[-1][0].until != header.first:
+            self._run = []
+        if header.raw_bytes > SMALL_BYTES or self._failed:
+            self._run = []
+            return
+        self._run.append((header, records))
+        if len(self._run) < TOGETHER:
+            return
+        run, self._run = self._run, []
+        if self._thread is None:
+            name = f"headrace-lane-{self._files.lane}-pack"
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread.submit(self._try_pack, run)
+
+    def close(self) -> None:
+        """Wait until what was begun is done."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _try_pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
+        try:
+            self._pack(run)
+        except (OSError, HeadraceError) as error:
+            self._failed = True
+            _LOG.warning(
+                "The small blocks of %s cannot be packed, and are read one by one: %s.",
+                self._files.what,
+                error,
+            )
+
+    def _pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
+        self._files.storage.create_folder(packs_folder(self._files.lane))
+        headers = [header for header, _ in run]
+        made = self._write(
+            Records.concat(records for _, records in run),
+            headers[0],
+            np.array([(header.until, header.checksum) for header in headers], _ENTRY),
+        )
+        if self._packs and self._packs[-1].header.until != made.header.first:
+            self._packs = []
+        self._packs.append(made)
+        size_bytes = sum(pack.header.payload_bytes for pack in self._packs)
+        if len(self._packs) == TOGETHER or size_bytes >= _PACK_BYTES:
+            packs, self._packs = self._packs, []
+            self._join(packs)
+
+    def _join(self, packs: Sequence[Pack]) -> None:
+        """Put packs into one, and remove them."""
+        whole = [
+            read_pack(self._files, pack.header.first, pack.header.until).batch(SCHEMA.names)
+            for pack in packs
+        ]
+        self._write(
+            Records.concat(Records(batch) for batch in whole),
+            packs[0].header,
+            np.concatenate([pack.ends for pack in packs]),
+        )
+        names = [pack_name(pack.header.first, pack.header.until) for pack in packs]
+        self._files.storage.remove(packs_folder(self._files.lane), names)
+
+    def _write(self, records: Records, first: BlockHeader, ends: npt.NDArray[np.void]) -> Pack:
+        block = encode(
+            records,
+            journal_id=first.journal_id,
+            writer=first.writer,
+            lane=first.lane,
+            first=first.first,
+            previous=first.previous,
+            compression=self._compression,
+        )
+        header = block.header
+        entries = ends.tobytes()
+        table = entries + _CRC.pack(crc32(entries, header.payload_crc))
+        name = pack_name(header.first, header.until)
+        path = f"{packs_folder(self._files.lane)}/{name}"
+        storage = self._files.storage
+        try:
+            storage.put(path, [*block.parts, table])
+        except FileExistsError:  # of an earlier life of the lane, before a backup was put back
+            storage.remove(packs_folder(self._files.lane), [name])
+            storage.put(path, [*block.parts, table])
+        return Pack(header, ends, pa.py_buffer(b""), name)
+
+
+def remove_packs(files: LaneFiles, until: int) -> None:
+    """Remove the packs that end at or before an offset; raises OSError."""
+    gone = [pack_name(*pack) for pack in _packs(files) if pack[1] <= until]
+    if gone:
+        files.storage.remove(packs_folder(files.lane), gone)
+
+
+def _packs(files: LaneFiles) -> list[tuple[int, int]]:
+    """The offsets of a lane's packs, in no order; elsewhere than in a directory there are none."""
+    if not isinstance(files.storage, LocalStorage):
+        return []
+    names = files.storage.names(packs_folder(files.lane))
+    return [found for name in names if (found := packed(name)) is not None]
