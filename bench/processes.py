@@ -89,6 +89,16 @@ def send(what: str, **arguments: Any) -> Any:
         return found(process)
 
 
+def first_batch(**arguments: Any) -> Any:
+    """Run a program until its first batch has ended; what it found.
+
+    Raises:
+        HeadraceError: It failed; the reason is on the standard error.
+    """
+    with _started("bench.load.first_batch", json.dumps(arguments)) as process:
+        return found(process)
+
+
 @contextmanager
 def sending(what: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
     """Run a sender beside the block; `found` waits for its end."""
@@ -105,7 +115,7 @@ def found(process: "subprocess.Popen[str]") -> Any:
     text, _ = process.communicate(timeout=SEND_S)
     if process.returncode:
         raise HeadraceError(
-            f"A sender of the benchmark ended with status {process.returncode}; see what it wrote."
+            f"A process of the benchmark ended with status {process.returncode}; see what it wrote."
         )
     return json.loads(text)
 

@@ -5,6 +5,7 @@ import pytest
 
 import headrace
 import headrace.simulation
+from headrace.cli.app import COMMANDS
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:
@@ -24,10 +25,37 @@ def test_what_is_not_public_is_not_there() -> None:
 
 
 @pytest.mark.integration
-def test_the_import_alone_does_without_pyspark() -> None:
-    code = "import sys, headrace; print('pyspark' in sys.modules)"
+def test_the_import_alone_brings_nothing_that_takes_time() -> None:
+    code = """if True:
+        import sys, headrace
+        heavy = {"alembic", "confluent_kafka", "numpy", "pyarrow", "pyspark", "sqlalchemy"}
+        print(heavy & {name.partition(".")[0] for name in sys.modules}, len(sys.modules) < 150)
+    """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "False"
+    assert ended.stdout.strip() == "set() True"
+
+
+@pytest.mark.integration
+def test_the_help_of_each_command_needs_no_spark() -> None:
+    code = """if True:
+        import contextlib, sys
+        sys.modules["pyspark"] = None
+        for line in sys.stdin.read().splitlines():
+            sys.argv = ["headrace", *line.split()]
+            from headrace.cli import main
+            try:
+                main()
+            except SystemExit as ended:
+                assert not ended.code, (line, ended.code)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        input="\n".join(f"{command} --help" for command in COMMANDS if command != "demo"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.integration

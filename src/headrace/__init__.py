@@ -13,6 +13,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.extras import needs_extra
 from headrace.errors import (
     BrokerError,
     DataLossError,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.receivers.spark import Receivers
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Batch",
@@ -65,5 +66,6 @@ def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "headrace.execution")
-    return getattr(importlib.import_module(module), name)
+    with needs_extra("spark", f"headrace.{name}"):
+        module = importlib.import_module(_MODULES.get(name, "headrace.execution"))
+    return getattr(module, name)

@@ -28,7 +28,7 @@
 Each message is one sentence that names the thing, its value, what is allowed and what to do.
 """
 
-READ = "It happened while Headrace read the source."
+READ = "It happened while Headrace read the source, or a schema."
 """Stands below what is raised while a source is read: Spark has it only as text then, in which a
 sink's error may look the same."""
 

@@ -238,3 +238,18 @@ def test_what_is_not_open_any_more_is_forgotten() -> None:
     watch.look([], {})
     assert watch.look([batch], {PARTITION: 95}) == []
     assert watch.look([batch], {PARTITION: 98}) != []
+
+
+def test_a_batch_that_an_operator_asked_for_is_ready_at_once(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, batch_number(0))
+    assert ledger.batches.claim(key, "me", LEASE_MS)
+    ledger.batches.release(key, "me", ERROR, max_backfills=9)
+    monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=HOUR_MS))
+    monitor.refresh()
+    assert monitor.next_ready(clock()) is None
+    ledger.repairs.retry("orders", [key], "ada", "the sink is back")
+    monitor.refresh()
+    ready = monitor.next_ready(clock())
+    assert ready is not None and ready.schedule_id == key

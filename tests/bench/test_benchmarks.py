@@ -61,6 +61,8 @@ def stage(
 LONG = {
     Name.BACKFILL,
     Name.CONTROL,
+    Name.DASHBOARD,
+    Name.FIRST_BATCH,
     Name.JOURNAL,
     Name.JSON,
     Name.MEMORY,

@@ -6,7 +6,6 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from headrace.cli.snapshot import GateHistory
 from headrace.control import EstimatorSettings, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -18,6 +17,7 @@ from headrace.ledger import (
     ReceiverRecord,
     Status,
 )
+from headrace.operations.snapshot import GateHistory
 
 NOW_MS = 1_700_000_000_000
 INTERVAL_MS = 1_000

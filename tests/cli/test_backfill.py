@@ -28,12 +28,12 @@ from headrace.cli.backfill_run import (
     summary,
 )
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.shared_options import SourceAccess
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.operations.source_access import SourceAccess
 
 HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"

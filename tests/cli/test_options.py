@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from headrace.cli.printing import full_time, short_time
 from headrace.cli.settings_options import OptionValues, options_from
-from headrace.cli.shared_options import SourceAccess, moment_ms, source_access, source_options
+from headrace.cli.shared_options import moment_ms, source_options
 from headrace.errors import OptionError
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import Ledger
+from headrace.operations.source_access import SourceAccess, source_access
 
 NOW_MS = 1_732_197_600_500  # 2024-11-21T14:00:00.500Z
 

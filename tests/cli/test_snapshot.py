@@ -16,7 +16,6 @@ from tests.cli.histories import (
 from tests.services.ledgers import report_sample
 
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.snapshot import GateHistory, GateState, take_snapshot
 from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -28,6 +27,7 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
+from headrace.operations.snapshot import GateHistory, GateState, take_snapshot
 
 
 @pytest.mark.parametrize(

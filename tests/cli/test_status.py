@@ -16,9 +16,9 @@ from tests.flow.samples import state_of_stage
 from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 
-from headrace.cli.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.flow.signals.codec import encode
 from headrace.ledger import Ledger
+from headrace.operations.snapshot import GateSnapshot, ReceiverSnapshot
 
 
 @pytest.mark.integration

@@ -30,8 +30,7 @@ from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.journal_command import journal_view, pruned_table
-from headrace.cli.snapshot import GateHistory, take_snapshot
-from headrace.cli.status import stages_of, stages_view
+from headrace.cli.status import stages_view
 from headrace.cli.verify import verification_view
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signals.codec import encode
@@ -65,6 +64,8 @@ from headrace.ledger import (
 )
 from headrace.ledger import verify as verify_gate
 from headrace.ledger.tables import failure
+from headrace.operations.snapshot import GateHistory, take_snapshot
+from headrace.operations.stages import stages_of
 
 EXPECTED: Final = Path(__file__).parent / "expected"
 WIDTH: Final = 100

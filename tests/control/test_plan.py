@@ -11,6 +11,9 @@ from tests.control.plans import counts, orders, plan_lags
 from headrace.control import (
     ASSUMED_RECORD_BYTES,
     BatchLimits,
+    Control,
+    ControlAction,
+    ControlKind,
     PartitionLimit,
     Plan,
     RateLimit,
@@ -184,10 +187,12 @@ def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
         "rate",
         "initial rate",
         "throttled",
+        "limited",
         "maxRatePerPartition",
         "minRatePerPartition",
         "maxOffsetsPerTrigger",
         "maxBytesPerTrigger",
+        "held",
         "waiting for minOffsetsPerTrigger",
         "everything available",
         "nothing new",
@@ -312,3 +317,43 @@ def test_a_cap_below_the_rate_limit_is_the_reason() -> None:
 
 def test_a_limit_of_almost_nothing_leaves_a_record_to_each_partition() -> None:
     assert plan_under(limit_of(0.001), 800.0).records == 2
+
+
+NOON = 43_200_000
+PAUSE = ControlAction(2, "orders", ControlKind.PAUSE, "ops", "sink migration", NOON)
+
+
+def under(records_per_s: float | None, hold: ControlAction | None = None) -> Control:
+    """A control with this limit, at noon."""
+    limit = ControlAction(1, "orders", ControlKind.LIMIT, "jo", "", NOON, records_per_s)
+    return Control("orders", NOON, hold, None if records_per_s is None else limit)
+
+
+@pytest.mark.parametrize("rate", [None, 800.0])
+@pytest.mark.parametrize("initial_rate", [None, 900.0])
+def test_an_operator_s_limit_below_every_rate_is_what_is_admitted_and_the_reason_says_whose(
+    rate: float | None, initial_rate: float | None
+) -> None:
+    planned = plan(
+        orders([0, 0]),
+        orders([3000, 1000]),
+        rate,
+        BatchLimits(1.0, initial_rate),
+        rate_limit=limit_of(500.0),
+        operator=under(400.7),
+    )
+    assert (planned.records, planned.rate_per_s) == (400, 400.0)
+    assert planned.describe(planned.reason) == "limited to 400.7 records/s by jo, since 12:00 UTC"
+    assert set(planned.reasons.values()) == {Reason.LIMITED}
+
+
+def test_an_operator_s_limit_that_is_not_the_least_takes_nothing_away() -> None:
+    planned = plan(orders([0, 0]), orders([3000, 1000]), 800.0, PRESSED, operator=under(800.0))
+    assert (planned.records, planned.reason) == (800, Reason.RATE)
+
+
+def test_under_a_pause_nothing_is_admitted_and_the_reason_says_by_whom() -> None:
+    planned = plan(orders([0, 5]), orders([3000, 5]), 800.0, PRESSED, operator=under(9.0, PAUSE))
+    assert (planned.records, planned.lag, planned.until) == (0, 3000, orders([0, 5]))
+    assert planned.describe(planned.reason) == "paused by ops: sink migration, since 12:00 UTC"
+    assert list(planned.reasons.values()) == [Reason.HELD, Reason.NOTHING_NEW]

@@ -3,8 +3,12 @@
 import json as json_text
 import pickle
 import re
+import threading
+import time
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -184,6 +188,7 @@ def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
         registry.register("p", 'syntax = "proto3";', kind="PROTOBUF"),
         registry.register("broken", "{"),
         registry.register("other", record(("id", "string"))),
+        registry.register("number", '"long"'),
     ]
     (value,) = written(record(("id", "string")), {"id": "hunter2"})
     form = headrace.avro(json_text.dumps(record(("id", "long"))), registry=registry.client())
@@ -191,7 +196,8 @@ def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
     assert result.reasons == {
         0: "the registry's schema 1 is of PROTOBUF, not of AVRO",
         1: "the registry's schema 2 does not parse",
-        2: "the schema that it was written with cannot be read with the reader's",
+        2: "what it was written as cannot be read with the reader's schema",
+        3: "what it was written as cannot be read with the reader's schema",
     }
 
 
@@ -223,6 +229,35 @@ def test_a_registry_that_is_away_or_another_server_is_an_outage(
     other = headrace.SchemaRegistry(f"{registry.url}/elsewhere")
     with pytest.raises(RegistryError, match="answers 404 to GET /schemas/ids/1"):
         decoded(headrace.avro(json_text.dumps(ORDER), registry=other), value)
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Sends a byte now and then of an answer that never ends."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.02)
+
+    def log_message(self, *_arguments: object) -> None: ...
+
+
+def test_a_registry_that_sends_a_byte_now_and_then_is_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        slow = headrace.SchemaRegistry(url, timeout_s=0.2)
+        value = framed(1, written(ORDER, {"id": 1, "name": None})[0])
+        with pytest.raises(RegistryError, match=r"it has not answered within 0\.2 s"):
+            decoded(headrace.avro(json_text.dumps(ORDER), registry=slow), value)
+        server.shutdown()
 
 
 def test_credentials_are_sent_and_shown_nowhere(registry: RegistryServer) -> None:

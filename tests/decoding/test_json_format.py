@@ -26,6 +26,7 @@ ORDER = t.StructType(
         t.StructField("day", t.DateType()),
         t.StructField("at", t.TimestampType()),
         t.StructField("price", t.DecimalType(5, 2)),
+        t.StructField("ratio", t.FloatType()),
         t.StructField("tags", t.ArrayType(t.StringType())),
         t.StructField("counts", t.MapType(t.StringType(), t.LongType())),
         t.StructField(
@@ -99,7 +100,19 @@ def test_what_may_be_null_may_be_missing_and_a_null_value_stays_null() -> None:
         ("hunter2", "malformed"),
         ("[1]", "Expected `object`, got `array`"),
         ("null", "Expected `object`, got `null`"),
-        ("", "truncated"),
+        ("", "it is empty"),
+        (" ", "it is empty"),
+        (r'{"id": 1, "name": "\ud800"}', "a text has half of a surrogate pair"),
+        ('{"id": 1, "price": "1_0"}', "Expected a decimal number"),
+        ('{"id": 1, "price": " 1"}', "Expected a decimal number"),
+        ('{"id": 1, "price": "\u0661"}', "Expected a decimal number"),
+        ('{"id": 1, "price": "NaN"}', "Expected a decimal number"),
+        ('{"id": 1, "price": true}', "Expected a decimal number"),
+        ('{"id": 1, "price": 1e999999999}', "cannot be held|out of range"),
+        ('{"id": 1, "ratio": 1e39}', r"Expected `float` <= 3.4\d+e\+38 - at `\$.ratio`"),
+        ('{"id": 1, "ratio": -3.5e38}', r"Expected `float` >= -3.4\d+e\+38"),
+        ('{"id": 1, "at": "0001-01-01T00:00:00+14:00"}', "at cannot be held by timestamp"),
+        ('{"id": 1, "at": "9999-12-31T23:59:59-14:00"}', "at cannot be held by timestamp"),
         ("[" * 100_000, "Expected `object`"),
         ('{"id": 1, "x": ' + "[" * 100_000, "nested too deeply|truncated|malformed"),
         (b'{"id": 1, "name": "\xff"}', "it is not UTF-8"),
@@ -171,5 +184,5 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, package: str, make: Any, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SetupError, match=rf"install headrace\[{extra}\], on every machine"):
+    with pytest.raises(SetupError, match=rf"run on every machine of the cluster: .*\[{extra}\]'"):
         make()

@@ -15,6 +15,7 @@ from tests.services.registry import RegistryServer, framed
 
 import headrace
 from headrace.decoding.formats import Decoded
+from headrace.decoding.proto_text import message_at
 from headrace.decoding.protobuf_format import ProtobufFormat
 from headrace.errors import OptionError
 
@@ -152,29 +153,83 @@ def test_whatever_comes_each_value_is_a_message_or_has_a_reason(values: list[byt
         assert is_null == (value is None or number in result.reasons)
 
 
+SHOP = """
+syntax = "proto3";  // message Comment {}
+package shop;
+import "google/protobuf/timestamp.proto";
+/* message Order {} */
+option java_package = "message Text {";
+enum Kind { A = 0; }
+message Address {
+  oneof place { int32 zip = 1; string message = 2; }
+  message Order {}
+}
+message Order { int64 id = 1 [(rule) = { name: "x" }]; enum Kind { B = 0; } message Item {} }
+service Shop { rpc Buy (Order) returns (Order) { option (http) = { get: "/" }; } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ([0], "shop.Address"),
+        ([0, 0], "shop.Address.Order"),
+        ([1], "shop.Order"),
+        ([1, 0], "shop.Order.Item"),
+        ([2], None),
+        ([-1], None),
+        ([1, 0, 0], None),
+        ([], None),
+    ],
+)
+def test_a_message_is_found_in_a_text_by_its_path(path: list[int], name: str | None) -> None:
+    assert message_at(SHOP, path) == name
+
+
+@given(st.text() | st.text("message{};\"' aA", max_size=60), st.lists(st.integers(-1, 3)))
+def test_whatever_a_registry_has_as_a_text_a_path_in_it_is_a_name_or_none(
+    text: str, path: list[int]
+) -> None:
+    found = message_at(text, path)
+    assert found is None or found
+
+
 def test_a_registry_s_values_say_which_message_they_are(registry: RegistryServer) -> None:
-    number = registry.register("orders-value", 'syntax = "proto3";', kind="PROTOBUF")
+    number = registry.register("orders-value", SHOP, kind="PROTOBUF")
     other = registry.register("avro", '"long"')
+    first = "package shop; message Order { int64 id = 1; }"
+    alone = registry.register("alone-value", first, kind="PROTOBUF")
+    broken = registry.register("broken-value", "what?", kind="PROTOBUF")
     form = headrace.protobuf(FILES, "shop.Order", registry=registry.client())
     value = order(id=7)
     result = decoded(
         form,
-        framed(number, b"\0" + value),  # the first message, as a shorter form
+        framed(alone, b"\0" + value),  # the first message, as a shorter form
+        framed(alone, b"\x02\0" + value),
         framed(number, b"\x02\x02" + value),
         framed(number, b"\x04\x02\x00" + value),
+        framed(number, b"\0" + value),
+        framed(number, b"\x02\x12" + value),
+        framed(number, b"\x02\x01" + value),
+        framed(broken, b"\0" + value),
         framed(number, b"\x04\x02"),
         framed(number, b""),
         framed(99, b"\0" + value),
         framed(other, b"\0" + value),
         value,
     )
-    assert [each.as_py() and each.as_py()["id"] for each in result.values] == [7, 7, 7] + [None] * 5
+    assert [each.as_py() and each.as_py()["id"] for each in result.values] == [7] * 3 + [None] * 10
     assert result.reasons == {
-        3: "it does not say which message of its schema it is",
-        4: "it does not say which message of its schema it is",
-        5: "the schema registry does not know the id 99",
-        6: "the registry's schema 2 is of AVRO, not of PROTOBUF",
-        7: "it is not of a schema registry's wire format (0, then an id)",
+        3: "it is a shop.Order.Item by the registry's schema 1, not a shop.Order",
+        4: "it is a shop.Address by the registry's schema 1, not a shop.Order",
+        5: "the registry's schema 1 has no message at 9",
+        6: "the registry's schema 1 has no message at -1",
+        7: "the registry's schema 4 has no message at 0",
+        8: "it does not say which message of its schema it is",
+        9: "it does not say which message of its schema it is",
+        10: "the schema registry does not know the id 99",
+        11: "the registry's schema 2 is of AVRO, not of PROTOBUF",
+        12: "it is not of a schema registry's wire format (0, then an id)",
     }
 
 

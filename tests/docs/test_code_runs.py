@@ -119,6 +119,25 @@ def getting_started(spark: SparkSession, shop: Shop) -> None:
     assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
 
 
+def from_max_offsets(spark: SparkSession, shop: Shop) -> None:
+    reader = Reader("docs/from-max-offsets.md", {"spark": spark}, paths_in(shop))
+    reader.run_all()
+    query = reader.names["query"]
+    query.processAllAvailable()
+    query.stop()
+    writer = reader.names["writer"].option("checkpointLocation", f"{shop.folder}/new/second")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
+
+
+def platforms(_spark: SparkSession, shop: Shop) -> None:
+    secrets = {("headrace", "ledger"): shop.ledger}
+    dbutils = SimpleNamespace(secrets=SimpleNamespace(get=lambda *name: secrets[name]))
+    reader = Reader("docs/platforms.md", {"dbutils": dbutils})
+    reader.run_all()
+    assert reader.names["gate"].interval_ms == 2_000
+
+
 def operations(spark: SparkSession, shop: Shop) -> None:
     names = {"spark": spark}
     offsets = {'{"orders"': f'{{"{shop.topic.name}"', "5000": "1", "6000": "4"}
@@ -309,7 +328,9 @@ def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
 READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "README.md": readme,
     "docs/getting-started.md": getting_started,
+    "docs/from-max-offsets.md": from_max_offsets,
     "docs/operations.md": operations,
+    "docs/platforms.md": platforms,
     "docs/failures.md": failures,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,

@@ -22,7 +22,7 @@ AWAY = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/app/headrace/kafka/reader.py", line 103, in read
 headrace.errors.BrokerError: Kafka gave nothing of orders-0 [3, 4) for 5000 ms.
-It happened while Headrace read the source.
+It happened while Headrace read the source, or a schema.
 """
 """What Spark says where a task could not reach the brokers."""
 

@@ -53,7 +53,8 @@ def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
         assert str(found) == "it is gone; do this."
 
 
-READ = "headrace.errors.{}: it is gone; do this.\nIt happened while Headrace read the source.\n"
+WHILE_READING = "It happened while Headrace read the source, or a schema."
+READ = f"headrace.errors.{{}}: it is gone; do this.\n{WHILE_READING}\n"
 
 
 @pytest.mark.parametrize("kind", [BrokerError, SourceError, JournalError, LedgerError])
@@ -71,7 +72,7 @@ def test_what_was_raised_while_a_task_read_is_distinguished_from_what_the_sink_r
 
 def test_whatever_is_raised_while_a_task_reads_is_a_source_that_is_not_reached() -> None:
     for said in ("OSError: no\nroute", "KeyError: 7", "numpy.Odd"):
-        text = f"Traceback:\n{said}\nIt happened while Headrace read the source.\n"
+        text = f"Traceback:\n{said}\n{WHILE_READING}\n"
         assert type(unreached(of_spark(text))) is SourceError
 
 

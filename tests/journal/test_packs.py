@@ -73,18 +73,24 @@ def test_large_blocks_are_not_packed_and_end_a_run(journal: Journal) -> None:
     assert len(values_of(journal)) == 2 * TOGETHER
 
 
-def test_a_pack_of_another_life_of_the_lane_is_not_read(journal: Journal, tmp_path: Path) -> None:
+@pytest.mark.parametrize("until", [90, 100, 130])
+def test_a_pack_of_another_life_of_the_lane_is_not_read(
+    journal: Journal, tmp_path: Path, until: int
+) -> None:
     """A backup of the lane was put back, and written on: the same offsets, other records."""
-    write(journal, 0, 30)
+    write(journal, 0, 32)
     shutil.copytree(folder(journal), tmp_path / "backup")
-    write(journal, 30, 130)
-    assert packs_of(journal) == [(30, 94)]
+    write(journal, 32, 130)
+    assert packs_of(journal) == [(32, 96)]
     shutil.rmtree(folder(journal))
     shutil.copytree(tmp_path / "backup", folder(journal))
+    values = [b"%d" % (1_000 + number) for number in range(32, until)]
+    if until == 100:
+        values[20] = b"x" * (SMALL_BYTES + 1)  # so that no pack takes the other one's place
     with journal.writer(0) as writer:
-        for number in range(30, 130):
-            writer.append(numbered(1_000 + number, 1_001 + number))
-    assert values_of(journal) == numbers(range(30), range(1_030, 1_130))
+        for value in values:
+            writer.append(Records.of([value], timestamp_ms=1))
+    assert values_of(journal) == [*numbers(range(32)), *values]
 
 
 def damaged(path: Path) -> Iterator[None]:

@@ -96,8 +96,18 @@ def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
 ) -> None:
     headrace.register(spark)
     written = topic(1)
-    given = [("a", "b,c", 1), ("a,b", "c", 1), ("a", None, 2), ("a", "null", 2), ('"', "\\", None)]
-    df = spark.createDataFrame(given, "one string, other string, number int")
+    given = [
+        ("a", "b,c", 1, b"", 1.0),
+        ("a,b", "c", 1, b"", 1.0),
+        ("a", None, 2, b"\xff", 1.0),
+        ("a", "null", 2, b"\xfe", 1.0),
+        ("a", "null", 2, b"\xff", 1.0),
+        ("a", "null", 2, b"\xff", 1.000001),
+        ('"', "\\", None, None, None),
+    ]
+    df = spark.createDataFrame(
+        given, "one string, other string, number int, raw binary, seconds double"
+    ).selectExpr("one", "other", "number", "raw", "timestamp_seconds(seconds) AS at")
     for key in ("the parent", "a child"):
         headers = headrace.Batch(key, None, (), 1, "live", 1).kafka_headers(*df.columns)
         rows = df.select(headers.alias("headers"), df.one.alias("value"))
@@ -105,7 +115,9 @@ def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
     found = [dict(each or ()) for _, _, _, each in written_to(written)]
     copies = Counter(each["headrace-record"] for each in found)
     assert [count for _, count in copies.items()] == [2] * len(given)
-    assert b'["a","b,c","1"]' in copies
+    assert (
+        b'{"one":"a","other":"b,c","number":1,"raw":"","at":"1970-01-01T00:00:01.000000Z"}'
+    ) in copies
     assert Counter(each["headrace-batch-key"] for each in found) == {
         b"the parent": len(given),
         b"a child": len(given),

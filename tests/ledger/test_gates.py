@@ -279,7 +279,7 @@ def test_an_auto_interval_that_is_there_stays_when_its_gate_is_claimed_again(
     assert ledger.gates.claim(replace(BLUE, keeps_interval=True), 60_000) is None
     sample = a_sample(5, 120.5)
     ledger.rates.report("a batch", 0, 0, sample, batch_cost="what is known", interval_ms=2_500)
-    assert ledger.gates.admission(BLUE.gate) == Admission(120.5, None, 2_500)
+    assert uncontrolled(ledger, BLUE.gate) == Admission(120.5, None, 2_500)
     ledger.rates.report("a batch", 0, 0, replace(sample, time_ms=6))
     again = replace(BLUE, keeps_interval=True, interval_ms=700)
     assert ledger.gates.claim(again, 60_000) is None
@@ -293,12 +293,29 @@ def test_an_auto_interval_that_is_there_stays_when_its_gate_is_claimed_again(
 LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
+def uncontrolled(ledger: Ledger, gate: str) -> Admission:
+    """What bounds a gate of which operators have said nothing."""
+    admission = ledger.gates.admission(gate)
+    assert admission.operator is None or not admission.operator.in_force
+    return replace(admission, operator=None)
+
+
+def test_a_gate_s_controls_are_read_with_its_rate(ledger: Ledger) -> None:
+    assert ledger.gates.admission("orders").operator == ledger.controls.of("orders")
+    ledger.controls.pause("orders", "ops")
+    ledger.controls.limit("orders", 5, "ops")
+    operator = ledger.gates.admission("orders").operator
+    assert operator == ledger.controls.of("orders")
+    assert operator is not None
+    assert len(operator.in_force) == 2
+
+
 def test_a_gate_that_is_not_throttled_has_its_rate_alone(ledger: Ledger) -> None:
     assert ledger.rates.last_reported("orders") is None
-    assert ledger.gates.admission("orders") == Admission(None, None, 1_000)
-    assert ledger.gates.admission("unheard of") == Admission(None, None)
+    assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
+    assert uncontrolled(ledger, "unheard of") == Admission(None, None)
     report_sample(ledger, a_sample(5, 120.5))
-    assert ledger.gates.admission("orders") == Admission(120.5, None, 1_000)
+    assert uncontrolled(ledger, "orders") == Admission(120.5, None, 1_000)
     assert ledger.gates.pressures("orders") is None
 
 
@@ -306,9 +323,9 @@ def test_a_throttle_is_read_with_the_rate_until_it_ends(ledger: Ledger) -> None:
     report_sample(ledger, a_sample(5, 120.5))
     ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
     ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
-    assert ledger.gates.admission("orders") == Admission(120.5, LIMIT, 2_000)
+    assert uncontrolled(ledger, "orders") == Admission(120.5, LIMIT, 2_000)
     ledger.gates.throttle("orders", None, 60_000, "heard more")
-    assert ledger.gates.admission("orders") == Admission(120.5, None, 2_000)
+    assert uncontrolled(ledger, "orders") == Admission(120.5, None, 2_000)
     assert ledger.gates.pressures("orders") == "heard more"
     ledger.gates.throttle("clicks", LIMIT, 60_000, "of a gate that is not declared")
     assert [gate.name for gate in ledger.gates.all()] == ["orders"]
@@ -317,5 +334,5 @@ def test_a_throttle_is_read_with_the_rate_until_it_ends(ledger: Ledger) -> None:
 @pytest.mark.parametrize("lease_ms", [0, -60_000])
 def test_a_throttle_whose_lease_is_over_counts_for_nothing(ledger: Ledger, lease_ms: int) -> None:
     ledger.gates.throttle("orders", LIMIT, lease_ms, "heard")
-    assert ledger.gates.admission("orders") == Admission(None, None, 1_000)
+    assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
     assert ledger.gates.pressures("orders") == "heard"

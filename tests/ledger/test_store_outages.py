@@ -23,7 +23,12 @@ LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
 LEASE_MS = 30_000
 
 # Numbers that are not the same when something was tried twice.
-_NUMBERS = {"last_call", "rate_id", "failure_id", "dead_letter_id", "sequence"}
+_NUMBERS = {"last_call", "rate_id", "failure_id", "dead_letter_id", "sequence"} | {
+    "action_id",
+    "hold_action",
+    "limit_action",
+    "last_action",
+}
 
 
 class Write(NamedTuple):
@@ -150,6 +155,14 @@ WRITES: dict[str, Write] = {
         ),
     ),
     "see_receiver": Write(received, lambda ledger: ledger.receivers.heartbeat(a_receiver())),
+    "pause": Write(
+        nothing, lambda ledger: ledger.controls.pause("orders", "ops", "a test").describe()
+    ),
+    "resume": Write(
+        lambda ledger: ledger.controls.pause("orders", "ops"),
+        lambda ledger: ledger.controls.resume("orders", "ops").describe(),
+    ),
+    "limit": Write(nothing, lambda ledger: ledger.controls.limit("orders", 5, "ops").describe()),
     "leave": Write(received, lambda ledger: ledger.receivers.deregister(a_receiver(owner="other"))),
 }
 

@@ -21,6 +21,7 @@ class OpenBatch:
         backfills: How many backfills of it have failed.
         ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
         ranges: What it reads.
+        retry_ms: When an operator asked that it be not waited for; None if nobody has.
     """
 
     schedule_id: str
@@ -28,6 +29,7 @@ class OpenBatch:
     backfills: int
     ended_ms: int
     ranges: tuple[PlannedRange, ...]
+    retry_ms: int | None = None
 
 
 class Monitor:
@@ -115,6 +117,8 @@ class Monitor:
         # An end that lies ahead was written under a clock that was wrong, and is not waited for.
         if batch.ended_ms > now_ms + LONGEST_LEASE_MS:
             return True
+        if batch.retry_ms is not None and batch.retry_ms >= batch.ended_ms:
+            return True
         return batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
 
     def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
@@ -130,6 +134,7 @@ class Monitor:
             backfills=row.backfills + abandoned,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
             ranges=known.ranges if known else self._ledger.batches.ranges(row.schedule_id),
+            retry_ms=row.retry_ms,
         )
 
 

@@ -3,6 +3,7 @@
 import sys
 
 from headrace.cli.interrupts import interrupts_kept
+from headrace.core.extras import needs_extra
 from headrace.errors import HeadraceError
 
 
@@ -17,7 +18,8 @@ def main() -> None:
             # Inside, because Ctrl-C may come while pyspark is still being imported.
             from headrace.cli.app import app  # noqa: PLC0415
 
-            app()
+            with needs_extra("spark", "This command"):
+                app()
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         sys.exit(1)

@@ -14,6 +14,12 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "demo": "headrace.cli.demo.command",
         "status": "headrace.cli.status",
+        "dashboard": "headrace.cli.dashboard_command",
+        "pause": "headrace.cli.controls",
+        "resume": "headrace.cli.controls",
+        "limit": "headrace.cli.controls",
+        "drain": "headrace.cli.controls",
+        "metrics": "headrace.cli.metrics_command",
         "batches": "headrace.cli.batches_command",
         "failures": "headrace.cli.failures",
         "dead-letters": "headrace.cli.dead_letters_command",

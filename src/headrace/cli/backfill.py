@@ -17,6 +17,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
+from headrace.operations.source_access import SourceAccess, source_access
 
 if TYPE_CHECKING:
     from headrace.execution.batch import Handler
@@ -198,12 +199,12 @@ class Choice:
 
 def _found(
     ledger: Ledger, url: str, choice: Choice, work: "Work", given: Mapping[str, str]
-) -> tuple[list[BatchRecord], dict[str, opt.SourceAccess]]:
+) -> tuple[list[BatchRecord], dict[str, SourceAccess]]:
     """The batches that are meant, and how each is read, by its key."""
     batches = _chosen(ledger, url, choice)
     options = {**(work.options(batches[0].gate) if batches else {}), **given}
     gate_of = {each.schedule_id: each.gate for each in batches}
-    return batches, opt.source_access(ledger, gate_of, options)
+    return batches, source_access(ledger, gate_of, options)
 
 
 def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
@@ -325,7 +326,7 @@ def _work_of_flow(name: str, ledger: str) -> Work:
 def _print_plan(
     ledger: Ledger,
     batches: Sequence[BatchRecord],
-    sources: Mapping[str, opt.SourceAccess],
+    sources: Mapping[str, SourceAccess],
     *,
     as_json: bool,
 ) -> None:

@@ -39,10 +39,8 @@ from headrace.backfill.events import (
     Skipped,
     Split,
 )
-from headrace.cli.batches_command import SHORT
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
-from headrace.cli.shared_options import SourceAccess
 from headrace.cli.user_code import start_spark
 from headrace.core.clock import wall_clock_ms
 from headrace.core.stop import cancel_when
@@ -53,6 +51,8 @@ from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
+from headrace.operations.finding_sentences import SHORT
+from headrace.operations.source_access import SourceAccess
 from headrace.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1

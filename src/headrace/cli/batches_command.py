@@ -25,9 +25,7 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
-
-SHORT: Final = 8
-"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
+from headrace.operations.finding_sentences import SHORT
 
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"

@@ -1,10 +1,9 @@
 """``headrace dead-letters``: the records that cannot be processed, and what is done about them."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -15,9 +14,7 @@ from headrace.cli.user_code import load_function
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
-
-if TYPE_CHECKING:
-    from headrace.kafka.dead_letter_producer import DeadLetterProducer
+from headrace.operations.letter_sending import LetterSender
 
 PAGE: Final = 100
 """Dead letters that are in memory at a time."""
@@ -156,7 +153,7 @@ def send_letters(
         for each in ids or ():
             _waiting_letter(reader, each, ledger, "sent")
     with Ledger.open(ledger) as opened:
-        sender = LetterSender(opened, given, topic, edit, change)
+        sender = LetterSender(opened, given, topic, edit, change, typer.echo)
         if everything:
             for page in _pages(opened, gate, [DeadLetterStatus.WAITING]):
                 sender.send(page)
@@ -165,104 +162,6 @@ def send_letters(
             sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
     typer.echo(f"{out.plural(sender.sent, 'dead letter')} sent{skipped}.")
-
-
-@dataclass
-class LetterSender:
-    """Sends letters of a ledger, and resolves those that the brokers have."""
-
-    ledger: Ledger
-    options: Mapping[str, str]
-    topic: str | None
-    """Where to; None for each letter's own."""
-    edit: str | None
-    """The name of ``change``, which corrects a letter before it is sent."""
-    change: Callable[[DeadLetter], Any] | None
-    sent: int = 0
-    skipped: int = 0
-    producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
-
-    def send(self, records: Sequence[DeadLetterRecord]) -> None:
-        """Send these.
-
-        Raises:
-            OptionError: The user's function failed; what was before that letter is not sent either.
-            BrokerError: One was not taken; those that were are resolved.
-        """
-        chosen = [(record, self._edited(record)) for record in records]
-        gates = {record.schedule_id: record.gate for record in records}
-        sources = opt.source_access(self.ledger, gates, self.options)
-        for record in records:
-            if sources[record.schedule_id].connector.name != "kafka":
-                raise OptionError(
-                    f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
-                    " receiver can write; take it from headrace dead-letters export, send it to"
-                    " that, and drop it here with the reason."
-                )
-        submitted = [
-            (record, self._submit(record, edited, sources[record.schedule_id].options))
-            for record, edited in chosen
-            if edited is not None
-        ]
-        self.skipped += len(chosen) - len(submitted)
-        for producer in self.producers.values():
-            producer.flush()
-        refused: list[BaseException] = []
-        for record, outcome in submitted:
-            error = outcome.exception()
-            if error is None:
-                self._resolve(record, outcome.result())
-            else:
-                refused.append(error)
-        if refused:
-            raise refused[0]
-
-    def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
-        letter = record.letter
-        if self.change is None:
-            return letter
-        try:
-            edited = self.change(letter)
-        except Exception as error:
-            raise OptionError(
-                f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
-                f" ({type(error).__name__}: {out.printable(str(error))}); correct it."
-            ) from error
-        if edited is None:
-            return None
-        if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
-            raise OptionError(
-                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
-                f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
-                " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
-            )
-        return edited
-
-    def _submit(
-        self, record: DeadLetterRecord, edited: DeadLetter, options: Mapping[str, str]
-    ) -> Future[str]:
-        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
-
-        servers = self.ledger.batches.servers(record.schedule_id) or ""
-        if servers not in self.producers:
-            self.producers[servers] = DeadLetterProducer(options)
-        message = resent_record(record.letter, topic=self.topic, mended=edited)
-        return self.producers[servers].send(message)
-
-    def _resolve(self, record: DeadLetterRecord, place: str) -> None:
-        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
-        number = record.dead_letter_id
-        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how):
-            self.sent += 1
-            typer.echo(f"Dead letter {number} is {how}.")
-        else:
-            typer.echo(f"Dead letter {number} is {how}, but was resolved by somebody else, too.")
-
-
-def _is_bytes(letter: DeadLetter) -> bool:
-    """Whether key, value and headers are bytes, or null, as a user's function has to leave them."""
-    contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
-    return all(isinstance(each, bytes | None) for each in contents)
 
 
 def _pages(

@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
-from headrace.cli.snapshot import (
+from headrace.control import LawName
+from headrace.operations.sentences import drained_in, headline, since
+from headrace.operations.snapshot import (
     BatchSnapshot,
     GateSnapshot,
     GateState,
@@ -19,8 +21,7 @@ from headrace.cli.snapshot import (
     ReceiverSnapshot,
     ReceiverState,
 )
-from headrace.cli.trends import Trend
-from headrace.control import LawName
+from headrace.operations.trends import Trend
 
 BATCHES: Final = 6
 """Batches that have a bar of their own."""
@@ -42,30 +43,17 @@ _STYLES: Final = {
     GateState.HOLDING: "yellow",
     GateState.FALLING_BEHIND: "yellow",
     GateState.INTERRUPTED: "yellow",
+    GateState.PAUSED: "yellow",
     GateState.STALLED: "red",
     GateState.OVERDUE: "red",
     GateState.FAILED: "red",
-}
-
-_HEADLINES: Final = {
-    GateState.NEW: "No batch yet.",
-    GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
-    GateState.DRAINING: "Draining: {waiting}, {to_go}.",
-    GateState.HOLDING: "Holding: {waiting}.",
-    GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
-    GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
-    GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
-    GateState.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
-    GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
-    " again.",
-    GateState.FAILED: "Failed: {error}",
 }
 
 
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 28 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        out.line(_headline(snapshot), style=f"bold {_style(snapshot.state)}"),
+        out.line(headline(snapshot), style=f"bold {_style(snapshot.state)}"),
         *(Text(sentence, style="yellow") for sentence in snapshot.advice),
         Text(),
         _facts(snapshot),
@@ -98,10 +86,10 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
         ("state", lambda each: Text(each.state, style=_style(each.state))),
         (">lag", _lag),
         (">rate/s", lambda each: out.count(each.rate_per_s)),
-        (">drained in", lambda each: _with_arrow(each.drain_trend, _drained_in(each.drain_s))),
+        (">drained in", lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s))),
         (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
         (">interval", lambda each: out.duration(each.interval_ms)),
-        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
+        ("*limited by", lambda each: out.line(each.control or each.reason or out.UNKNOWN)),
     )
     advice = [
         Text(out.printable(f"{snapshot.gate}: {sentence}"), style="yellow")
@@ -114,38 +102,6 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
 
 def _style(state: GateState) -> str:
     return _STYLES.get(state, "default")
-
-
-def _headline(snapshot: GateSnapshot) -> str:
-    """What somebody who is woken at night wants to know first."""
-    newest = snapshot.newest
-    ended_ms = newest.planned_ms + newest.duration_ms if newest else None
-    if snapshot.lag_now is None:
-        waiting = f"{out.plural(snapshot.left_over or 0, 'record')} left waiting"
-        nothing_new = "nothing new, or the query has stopped"
-    else:
-        waiting = f"{out.plural(snapshot.lag_now, 'record')} waiting now"
-        nothing_new = "nothing waits"
-    return _HEADLINES[snapshot.state].format(
-        waiting=waiting,
-        nothing_new=nothing_new,
-        to_go=_to_go(snapshot),
-        growth=out.count(snapshot.lag_change_per_s),
-        silence=_since(snapshot, ended_ms),
-        running=out.duration(newest.duration_ms if newest else None),
-        error=snapshot.error or "the last batch",
-    )
-
-
-def _since(snapshot: GateSnapshot, then_ms: int | None) -> str:
-    return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
-
-
-def _to_go(snapshot: GateSnapshot) -> str:
-    if snapshot.drain_s is None:
-        return "fewer each time"
-    trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""
-    return f"about {out.duration(max(round(snapshot.drain_s), 1) * 1000)} to go{trend}"
 
 
 def _lag(snapshot: GateSnapshot) -> str:
@@ -170,7 +126,7 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{_ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
-    yield "drained in", _drained_in(snapshot.drain_s), trend
+    yield "drained in", drained_in(snapshot.drain_s), trend
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
     signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
@@ -179,7 +135,9 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
         yield "batch cost", out.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
-    planned = f"planned {_since(snapshot, newest.planned_ms if newest else None)} ago"
+    planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
+    if snapshot.control is not None:
+        yield "control", "", snapshot.control
     yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
     if snapshot.isolating is not None:
         yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
@@ -203,7 +161,7 @@ def _cost_details(snapshot: GateSnapshot) -> list[str]:
     if snapshot.noise is not None:
         words.append(f"noise {snapshot.noise:.0%}")
     if snapshot.cost_changed_ms is not None:
-        words.append(f"changed {_since(snapshot, snapshot.cost_changed_ms)} ago")
+        words.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
     return words
 
 
@@ -323,15 +281,8 @@ def _silent(snapshot: GateSnapshot) -> str:
     if not silent:
         return ""
     last = max(silent, key=lambda each: each.seen_ms)
-    which = f"{last.journal} lane {last.lane} for {_since(snapshot, last.seen_ms)}"
+    which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
     return f"{out.plural(len(silent), 'receiver')} not seen: {which}"
-
-
-def _drained_in(drain_s: float | None) -> str:
-    """Nobody needs the tenths of a second of an estimate."""
-    if drain_s is None:
-        return out.UNKNOWN
-    return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
 
 
 def _with_arrow(trend: Trend | None, text: str) -> str:

@@ -1,19 +1,16 @@
 """What commands have in common: options, what they stand for, and exit statuses."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 
 from headrace.core.options import duration_ms
 from headrace.errors import OptionError
 from headrace.ledger import GateRecord, Ledger, redact_url
-
-if TYPE_CHECKING:
-    from headrace.source.connector import Connector
 
 OPEN: Final = 3
 """The exit status where something is not done yet."""
@@ -156,31 +153,3 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield f"Line {number} of {file}", line
-
-
-class SourceAccess(NamedTuple):
-    """How the records of a batch are read: its source's connector, and the stream's options."""
-
-    connector: "Connector"
-    options: dict[str, str]
-
-
-def source_access(
-    ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
-) -> dict[str, SourceAccess]:
-    """How the records of each batch are read, by the batch's key; ``gate_of`` has its gate.
-
-    An address among the options replaces the ledger's.
-    """
-    # It imports pyspark, which takes a second; commands that only list do without.
-    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
-
-    source_of = {gate.name: gate.source for gate in ledger.gates.all()}
-    addresses = {
-        key: (source_of[gate], ledger.batches.servers(key)) for key, gate in gate_of.items()
-    }
-    known = {}
-    for source, servers in set(addresses.values()):
-        connector = connector_of(source)
-        known[source, servers] = SourceAccess(connector, connector.located(options, servers))
-    return {key: known[address] for key, address in addresses.items()}

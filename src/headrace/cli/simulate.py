@@ -14,10 +14,10 @@ from rich.console import Console
 from headrace.cli.printing import write_svg
 from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.simulate_view import chart_svg, comparison, view
-from headrace.cli.trends import batch_cost_of, newest_run
 from headrace.control import LawName
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, Kind, Ledger, redact_url
+from headrace.operations.trends import batch_cost_of, newest_run
 from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]

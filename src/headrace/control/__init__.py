@@ -21,6 +21,7 @@ from headrace.control.hop import (
 from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
 from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.limits import BatchLimits, PartitionLimit
+from headrace.control.operator_control import Control, ControlAction, ControlKind
 from headrace.control.pid import PIDRateEstimator, PIDTerms
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
@@ -37,6 +38,9 @@ __all__ = [
     "BatchProgress",
     "BatchStats",
     "ChunkRate",
+    "Control",
+    "ControlAction",
+    "ControlKind",
     "Demand",
     "Epoch",
     "EstimatorSettings",

@@ -9,10 +9,11 @@ Three laws follow one another, and each only takes away from what the one before
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.control.limits import BatchLimits
+from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
 from headrace.control.rate_law import Reason, grant, rate_in_force
 from headrace.core.ranges import TopicPartition
@@ -38,6 +39,7 @@ class Plan:
         reasons: What limited each partition: the last law that took something away from it.
         unread: How many offsets are left unread for each reason; their sum is `left_over`.
         throttled_by: The stage after this one whose rate limit was in force, strictest or not.
+        operator: What operators had put in force, strictest or not.
     """
 
     until: dict[TopicPartition, int]
@@ -48,10 +50,17 @@ class Plan:
     reasons: dict[TopicPartition, Reason]
     unread: dict[Reason, int]
     throttled_by: str | None = None
+    operator: Control | None = None
 
     def describe(self, reason: Reason) -> str:
-        """A reason in words, with the stage's name if it is `Reason.THROTTLED`."""
-        return f"{reason} by {self.throttled_by}" if reason is Reason.THROTTLED else str(reason)
+        """A reason in words, with the stage or the operator that is behind it."""
+        if reason is Reason.THROTTLED:
+            return f"{reason} by {self.throttled_by}"
+        operator = self.operator
+        if operator is not None and reason in {Reason.LIMITED, Reason.HELD}:
+            action = operator.limit if reason is Reason.LIMITED else operator.hold
+            return str(reason) if action is None else action.describe(operator.at_ms)
+        return str(reason)
 
     @property
     def left_over(self) -> int:
@@ -67,6 +76,7 @@ def plan(
     record_bytes: float | Mapping[str, float] | None = None,
     *,
     rate_limit: RateLimit | None = None,
+    operator: Control | None = None,
 ) -> Plan:
     """Plan the next batch.
 
@@ -91,13 +101,17 @@ def plan(
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
         rate_limit: What a stage after this one leaves of the rate. It applies where backpressure is
             off too; the floor of each partition is stronger.
+        operator: What operators have put in force: its limit applies as ``rate_limit`` does, and
+            under a pause or a drain the plan is empty.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
         OptionError: The rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
-    in_force = rate_in_force(rate, limits, rate_limit)
+    if operator is not None and operator.hold is not None:
+        return _plan_of_nothing(backlog, Reason.HELD, operator)
+    in_force = rate_in_force(rate, limits, rate_limit, operator)
     counts = backlog.lags
     reasons = [Reason.EVERYTHING if lag else Reason.NOTHING_NEW for lag in counts]
 
@@ -117,9 +131,9 @@ def plan(
             before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
     per_s = None if in_force is None else in_force.per_s
-    return _plan_of(
-        backlog, counts, reasons, per_s, None if rate_limit is None else rate_limit.throttled_by
-    )
+    planned = _plan_of(backlog, counts, reasons, per_s)
+    throttled_by = None if rate_limit is None else rate_limit.throttled_by
+    return replace(planned, throttled_by=throttled_by, operator=operator)
 
 
 def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
@@ -128,9 +142,13 @@ def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicParti
     Raises:
         KeyError: A partition in ``latest`` has no position.
     """
-    backlog = _Backlog.of(current, latest)
-    reasons = [Reason.WAITING if lag else Reason.NOTHING_NEW for lag in backlog.lags]
-    return _plan_of(backlog, [0] * len(reasons), reasons, rate_per_s=None)
+    return _plan_of_nothing(_Backlog.of(current, latest), Reason.WAITING)
+
+
+def _plan_of_nothing(backlog: "_Backlog", why: Reason, operator: Control | None = None) -> Plan:
+    reasons = [why if lag else Reason.NOTHING_NEW for lag in backlog.lags]
+    planned = _plan_of(backlog, [0] * len(reasons), reasons, rate_per_s=None)
+    return replace(planned, operator=operator)
 
 
 def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: int) -> bool:
@@ -219,7 +237,6 @@ def _plan_of(
     counts: Sequence[int],
     reasons: Sequence[Reason],
     rate_per_s: float | None,
-    throttled_by: str | None = None,
 ) -> Plan:
     unread: dict[Reason, int] = {}
     for lag, count, reason in zip(backlog.lags, counts, reasons, strict=True):
@@ -239,5 +256,4 @@ def _plan_of(
         reason=batch_reason,
         reasons=dict(zip(backlog.partitions, reasons, strict=True)),
         unread=unread,
-        throttled_by=throttled_by,
     )

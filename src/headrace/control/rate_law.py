@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.control.limits import BatchLimits
+from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
@@ -29,6 +30,8 @@ class Reason(StrEnum):
     THROTTLED = "throttled"
     """The rate limit under pressure of a stage after this one, lower than either rate; the plan
     knows which stage."""
+    LIMITED = "limited"
+    """An operator's limit, lower than all of these; the plan knows whose."""
     PARTITION_CAP = "maxRatePerPartition"
     """The partition's cap, lower than its share of the rate."""
     PARTITION_FLOOR = "minRatePerPartition"
@@ -37,6 +40,8 @@ class Reason(StrEnum):
     """The cap of the whole batch in records."""
     MAX_BYTES = "maxBytesPerTrigger"
     """The cap of the whole batch in bytes."""
+    HELD = "held"
+    """An operator has paused the gate, or asked it to drain; the plan knows who."""
     WAITING = "waiting for minOffsetsPerTrigger"
     """Too little was there to be worth a batch."""
     EVERYTHING = "everything available"
@@ -81,22 +86,34 @@ class RateInForce:
 
 
 def rate_in_force(
-    rate: float | None, limits: BatchLimits, rate_limit: RateLimit | None = None
+    rate: float | None,
+    limits: BatchLimits,
+    rate_limit: RateLimit | None = None,
+    operator: Control | None = None,
 ) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 
     Returns:
-        The estimated rate, else the initial one; or the rate limit, where that is lower or
-        backpressure is off. None if it is off and there is no rate limit.
+        The estimated rate, else the initial one; or the rate limit, or the operator's, where that
+        is lower or backpressure is off. None if it is off and there is no limit.
 
     Raises:
         OptionError: The estimated rate is not a finite number.
     """
-    own = _own_rate(rate, limits)
-    if rate_limit is None:
-        return own
-    limited = RateInForce(float(max(int(rate_limit.rate_per_s), 1)), Reason.THROTTLED)
-    return own if own is not None and own.per_s <= limited.per_s else limited
+    rates = [_own_rate(rate, limits)]
+    if rate_limit is not None:
+        rates.append(_limited(rate_limit.rate_per_s, Reason.THROTTLED))
+    if operator is not None and operator.limit is not None:
+        rates.append(_limited(operator.limit.records_per_s or 1, Reason.LIMITED))
+    return min((each for each in rates if each is not None), key=_per_s, default=None)
+
+
+def _limited(rate_per_s: float, reason: Reason) -> RateInForce:
+    return RateInForce(float(max(int(rate_per_s), 1)), reason)
+
+
+def _per_s(rate: RateInForce) -> float:
+    return rate.per_s
 
 
 def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:

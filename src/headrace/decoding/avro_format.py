@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
-from headrace.errors import OptionError, SetupError
+from headrace.errors import OptionError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -66,7 +67,7 @@ def avro(
         OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
             does not have, or there is no such subject; both or neither of these are given.
         RegistryError: the registry cannot be reached.
-        SetupError: fastavro is not installed (``pip install headrace[avro]``).
+        SetupError: fastavro is not installed (``pip install 'headrace[avro]'``).
     """
     if (schema is None) == (subject is None) or (subject is not None and registry is None):
         raise OptionError(
@@ -170,7 +171,7 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
             kind = type(error).__name__
             reason = (
-                "the schema that it was written with cannot be read with the reader's"
+                "what it was written as cannot be read with the reader's schema"
                 if kind == "SchemaResolutionError"
                 else f"it is no record of the Avro schema ({kind})"
             )
@@ -206,10 +207,10 @@ def _writer_schema(
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
-        found: dict[str, Any] = _parsed(text, references, plain=True)
+        found = _parsed(text, references, plain=True)
     except Exception:  # noqa: BLE001  (whatever a registry has under an id)
         return f"the registry's schema {number} does not parse"
-    return found
+    return found if isinstance(found, dict) else {"type": found}
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
@@ -343,12 +344,7 @@ def _decimal(value: bytes, scale: int) -> Decimal:
 
 
 def _fastavro() -> "ModuleType":
-    try:
+    with needs_extra("avro", "Decoding Avro", where="on every machine of the cluster"):
         import fastavro  # noqa: PLC0415  (an extra)
         import fastavro.schema  # noqa: PLC0415
-    except ImportError as error:
-        raise SetupError(
-            "Decoding Avro needs the package fastavro, which is not installed; install"
-            " headrace[avro], on every machine of the cluster."
-        ) from error
     return fastavro

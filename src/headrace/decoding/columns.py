@@ -5,6 +5,7 @@ from itertools import compress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
@@ -12,6 +13,10 @@ from headrace.decoding.formats import Decoded
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises at a value that its type cannot hold."""
+
+_FIRST_US: Final = -62_135_596_800_000_000
+_LAST_US: Final = 253_402_300_799_999_999
+"""The years 1 to 9999 (µs since 1970)."""
 
 
 def nullable(columns: StructType) -> StructType:
@@ -45,6 +50,8 @@ class Columns:
                     pa.array(column, kind.type)
                     for column, kind in zip(columns, self._type, strict=True)
                 ]
+                if not all(map(_holds, arrays)):
+                    raise OverflowError("a time is outside of the years 1 to 9999")
                 return Decoded(self._spread(arrays, there), reasons)
             except _UNFIT:
                 unfit = self._unfit(columns, list(compress(range(len(records)), there)))
@@ -68,11 +75,27 @@ class Columns:
         for field, kind, column in zip(self._fields, self._type, columns, strict=True):
             for number, value in zip(numbers, column, strict=True):
                 try:
-                    pa.array([value], kind.type)
+                    fits = _holds(pa.array([value], kind.type))
                 except _UNFIT:
+                    fits = False
+                if not fits:
                     word = field.dataType.simpleString()
                     found.setdefault(number, f"its field {field.name} cannot be held by {word}")
         return found
+
+
+def _holds(array: pa.Array) -> bool:
+    """Whether all its times are of years that Python has, as whoever collects them needs."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        bounds = pc.min_max(array.cast(pa.timestamp("us")).cast(pa.int64()))
+        least, most = bounds["min"].as_py(), bounds["max"].as_py()
+        return least is None or (least >= _FIRST_US and most <= _LAST_US)
+    if pa.types.is_struct(kind):
+        return all(map(_holds, array.flatten()))
+    if pa.types.is_map(kind):
+        return _holds(array.items)
+    return not pa.types.is_list(kind) or _holds(array.flatten())
 
 
 def _places(there: Sequence[bool]) -> list[int | None]:

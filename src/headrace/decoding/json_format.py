@@ -1,20 +1,22 @@
 """JSON: one object in each value, of a schema in Spark's types; msgspec decodes it."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
-from headrace.errors import OptionError, SetupError
+from headrace.errors import OptionError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,12 +28,20 @@ _PLAIN: Final[dict[type[t.DataType], Any]] = {
     t.ShortType: int,
     t.IntegerType: int,
     t.LongType: int,
-    t.FloatType: float,
     t.DoubleType: float,
-    t.DecimalType: Decimal,
     t.DateType: date,
     t.TimestampType: datetime,
 }
+
+_LARGEST_FLOAT: Final = 3.4028235677973362e38
+"""The largest number that is no infinity as a FLOAT."""
+
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""What is a number in a text; Python's Decimal takes more, such as ``1_0``."""
+
+
+class _ExactDecimal(Decimal):
+    """A decimal by JSON's rules; `_exact_decimal` makes it."""
 
 
 def json(schema: str | t.StructType | Path) -> "JsonFormat":
@@ -40,7 +50,7 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
     Each field has to be of its type, and there unless it may be null; fields that the schema does
     not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
     by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC), decimals
-    are numbers or text.
+    are numbers or text. Of a field that is there twice the last one counts.
 
     Args:
         schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
@@ -49,7 +59,7 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
     Raises:
         OptionError: it is none of these, the file cannot be read, or (from `headrace.decode`) the
             schema does not parse.
-        SetupError: msgspec is not installed (``pip install headrace[json]``).
+        SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
     if isinstance(schema, Path):
@@ -114,7 +124,8 @@ class JsonDecoder:
         ]
         names = dict(zip(attributes, columns.names, strict=True))
         struct = msgspec.defstruct("Record", _required_first(fields), rename=names, gc=False)
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct).decode
+        decoder = msgspec.json.Decoder(struct, dec_hook=_exact_decimal, float_hook=Decimal)
+        self._decode: Callable[[bytes], Any] = decoder.decode
         self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
         self._columns = Columns(columns, list(map(attrgetter, attributes)))
 
@@ -131,7 +142,7 @@ class JsonDecoder:
                 add(decode(value))
             except self._errors as error:
                 add(None)
-                reasons[number] = _reason(error)
+                reasons[number] = _reason(error, value)
         return self._columns.structs(records, reasons)
 
 
@@ -159,6 +170,10 @@ def _python_type(kind: t.DataType, where: str) -> Any:
         return dict[str, value | None] if kind.valueContainsNull else dict[str, value]  # type: ignore[valid-type]
     if isinstance(kind, t.StructType):
         return _nested(kind, where)
+    if isinstance(kind, t.FloatType):
+        return Annotated[float, _msgspec().Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)]
+    if isinstance(kind, t.DecimalType):
+        return _ExactDecimal
     if type(kind) not in _PLAIN:
         raise OptionError(
             f"The JSON schema's field {where} is of {kind.simpleString()}, which JSON does not"
@@ -179,13 +194,41 @@ def _nested(kind: t.StructType, where: str) -> Any:
     return TypedDict("Nested", fields)  # type: ignore[operator]
 
 
-def _reason(error: Exception) -> str:
+def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
+    """A DECIMAL of what JSON has in its place: a number, or a text that is one."""
+    match value:
+        case bool():
+            pass
+        case Decimal() | int():
+            return _ExactDecimal(value)
+        case str() if _NUMBER.fullmatch(value):
+            return _ExactDecimal(value)
+    raise ValueError("Expected a decimal number")
+
+
+def _reason(error: Exception, value: bytes) -> str:
     """Why a value does not fit, without its content."""
+    if not value.strip():
+        return "it is empty"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return f"it does not fit the JSON schema: {_first_line(error)}"
+    said = _first_line(error)
+    if said.endswith("truncated") and _is_complete(value):
+        # msgspec says so of \\ud800 without its other half.
+        said = "a text has half of a surrogate pair"
+    return f"it does not fit the JSON schema: {said}"
+
+
+def _is_complete(value: bytes) -> bool:
+    import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+
+    try:
+        json_text.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:
@@ -193,11 +236,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _msgspec() -> "ModuleType":
-    try:
+    with needs_extra("json", "Decoding JSON", where="on every machine of the cluster"):
         import msgspec  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise SetupError(
-            "Decoding JSON needs the package msgspec, which is not installed; install"
-            " headrace[json], on every machine of the cluster."
-        ) from error
     return msgspec

@@ -9,10 +9,12 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
+from headrace.decoding.proto_text import message_at
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
-from headrace.errors import OptionError, SetupError
+from headrace.errors import OptionError
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
@@ -47,8 +49,8 @@ def protobuf(
 
     With a registry values have Confluent's wire format: a byte 0, the id of the schema that the
     message was written with, and which of its messages it is. A message whose id the registry does
-    not know is rejected; any other is read with the descriptors given here, by the rules of
-    Protocol Buffers: fields that these do not have are left out.
+    not know, or that has another name there, is rejected; any other is read with the descriptors
+    given here, by the rules of Protocol Buffers: fields that these do not have are left out.
 
     Args:
         descriptors: what ``protoc --include_imports --descriptor_set_out=FILE`` writes: the file's
@@ -59,7 +61,7 @@ def protobuf(
     Raises:
         OptionError: the descriptors cannot be read or do not parse, or there is no such message in
             them; or it holds itself, which Spark's types cannot.
-        SetupError: protobuf is not installed (``pip install headrace[protobuf]``).
+        SetupError: protobuf is not installed (``pip install 'headrace[protobuf]'``).
     """
     if isinstance(descriptors, bytes):
         content = descriptors
@@ -104,6 +106,9 @@ class ProtobufDecoder:
         self._parse = package.message_factory.GetMessageClass(descriptor).FromString
         self._malformed = package.message.DecodeError
         self._registry = of.registry
+        self._message = of.message
+        self._is_wanted: dict[tuple[int, tuple[int, ...]], str | None] = {}
+        """By a schema's id and the path of a message in it: why a value of it is rejected."""
         self._columns = Columns(columns, takes)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -143,20 +148,39 @@ class ProtobufDecoder:
             return b"", f"the schema registry does not know the id {number}"
         if found.kind != "PROTOBUF":
             return b"", f"the registry's schema {number} is of {found.kind}, not of PROTOBUF"
-        data = _without_indexes(payload(value))
-        if data is None:
+        path, data = _path_and_message(payload(value))
+        if path is None:
             return b"", "it does not say which message of its schema it is"
-        return data, None
+        if (number, path) not in self._is_wanted:
+            self._is_wanted[number, path] = self._why_unwanted(number, path, found.text)
+        return data, self._is_wanted[number, path]
+
+    def _why_unwanted(self, number: int, path: tuple[int, ...], text: str) -> str | None:
+        """Why a message that was written with a schema of the registry's is rejected."""
+        name = message_at(text, path)
+        if name is None:
+            place = ".".join(map(str, path))
+            return f"the registry's schema {number} has no message at {place}"
+        if name != self._message:
+            return f"it is a {name} by the registry's schema {number}, not a {self._message}"
+        return None
 
 
-def _without_indexes(data: bytes) -> bytes | None:
-    """What comes after the path of the message in its file: a count and as many indexes."""
+_MOST_NESTED: Final = 100
+
+
+def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
+    """Where in its schema's file the message stands, and itself; one byte 0 means the first one."""
     count, at = _varint(data, 0)
-    for _ in range(count if count is not None else 0):
+    if count is None or not 0 <= count <= _MOST_NESTED:
+        return None, b""
+    path: list[int] = []
+    for _ in range(count):
         index, at = _varint(data, at)
         if index is None:
-            return None
-    return None if count is None else data[at:]
+            return None, b""
+        path.append(index)
+    return tuple(path) or (0,), data[at:]
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
@@ -274,15 +298,12 @@ def _a_name(files: Any) -> str:
 
 
 def _protobuf() -> Any:
-    try:
+    with needs_extra(
+        "protobuf", "Decoding Protocol Buffers", where="on every machine of the cluster"
+    ):
         import google.protobuf  # noqa: PLC0415  (an extra)
         import google.protobuf.descriptor_pb2  # noqa: PLC0415
         import google.protobuf.descriptor_pool  # noqa: PLC0415
         import google.protobuf.message  # noqa: PLC0415
         import google.protobuf.message_factory  # noqa: PLC0415
-    except ImportError as error:
-        raise SetupError(
-            "Decoding Protocol Buffers needs the package protobuf, which is not installed; install"
-            " headrace[protobuf], on every machine of the cluster."
-        ) from error
     return google.protobuf

@@ -3,9 +3,12 @@
 import base64
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -54,8 +57,9 @@ class SchemaRegistry:
         password: the user's, or an API key's secret.
         token: a bearer token, instead of these two.
         ca_file: certificates (PEM) to trust, on every machine. Default: the system's.
-        timeout_s: how long the registry may take for an answer (s). Default: 5. It is asked three
-            times; too low, and a busy registry defers batches; too high, and a batch waits.
+        timeout_s: how long the registry may take to connect, and then for its whole answer (s).
+            Default: 5. It is asked three times; too low, and a busy registry defers batches; too
+            high, and a batch waits.
 
     Raises:
         OptionError: the URL is not of that form, or has a password in it; or both a password and a
@@ -152,6 +156,8 @@ class SchemaRegistry:
             if status == http.client.NOT_FOUND and body.get("error_code") in _NOT_FOUND:
                 return None
             said = f"answers {status} to GET {path}"
+            if status == http.client.OK:
+                said += ", but with no schema"
             if status < http.client.INTERNAL_SERVER_ERROR and status != 429:
                 break
         raise self._error(said)
@@ -167,9 +173,11 @@ class SchemaRegistry:
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
         try:
-            connection.request("GET", parts.path.rstrip("/") + path, headers=self._headers())
-            answer = connection.getresponse()
-            body = answer.read(_MOST_BYTES)
+            connection.connect()
+            with _ended_after(connection.sock, self.timeout_s):
+                connection.request("GET", parts.path.rstrip("/") + path, headers=self._headers())
+                answer = connection.getresponse()
+                body = answer.read(_MOST_BYTES)
         finally:
             connection.close()
         try:
@@ -194,6 +202,34 @@ class SchemaRegistry:
         )
         error.add_note(WHILE_READING)
         return error
+
+
+@contextmanager
+def _ended_after(connected: socket.socket, timeout_s: float) -> Iterator[None]:
+    """Shut a connection down that is not done in time: a server may send a byte now and then.
+
+    Raises:
+        TimeoutError: it was.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError(f"it has not answered within {timeout_s:g} s")
 
 
 class _Cache:

@@ -161,10 +161,10 @@ class Batch:
         """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.
 
         A Kafka sink writes at least once, and this changes nothing of it: all copies of a row have
-        the same header ``headrace-record``, a JSON list of the columns' values, such as
-        ``["orders","0","1042"]``, and a reader that keeps one of each has each row once. Another
-        header, ``headrace-batch-key``, names the batch that has written the copy; a copy may have
-        another one, for a child of a batch that was split has a key of its own.
+        the same header ``headrace-record``, the columns as JSON, such as
+        ``{"topic":"orders","partition":0,"offset":1042}``, and a reader that keeps one of each has
+        each row once. Another header, ``headrace-batch-key``, names the batch that has written the
+        copy; a copy may have another one, for a child of a split batch has a key of its own.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")

@@ -227,7 +227,7 @@ class BatchExecutor:
             return
         _LOG.warning(
             "The handler of batch %s of gate %r rejected %d records, kept as dead letters; the"
-            " first, %s-%d at %d: %s",
+            " first, %s-%d at %d: %r",
             batch.schedule_id,
             batch.gate,
             len(letters),

@@ -282,7 +282,7 @@ class Isolator:
         if kept and self._letters is not None:
             self._letters.send(letter)
         _LOG.error(
-            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %s",
+            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %r",
             offset,
             row.gate,
             letter.error.error_class,

@@ -118,6 +118,15 @@ def _has(table: "Table", marks: Sequence[str]) -> bool:
     return False
 
 
+_MICROSECONDS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_EXACT: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": f"{_MICROSECONDS}XXX",
+    "timestampNTZFormat": _MICROSECONDS,
+    "timeZone": "UTC",
+}
+
+
 def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
     """The column of `Batch.kafka_headers`."""
     if not columns:
@@ -125,8 +134,8 @@ def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
             "batch.kafka_headers() is called without columns; name those that tell each row from"
             " every other, such as 'topic', 'partition', 'offset'."
         )
-    # As JSON, in which no two lists of values look alike.
-    record = F.to_json(F.array(*(F.col(name).cast("string") for name in columns)))
+    # As JSON of each value's type, so that no two values look alike: of text, what is binary does.
+    record = F.to_json(F.struct(*(F.col(name) for name in columns)), _EXACT)
     return F.array(
         _header(RECORD_HEADER, record.cast("binary")),
         _header(BATCH_KEY_HEADER, F.lit(key).cast("binary")),

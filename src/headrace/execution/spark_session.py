@@ -14,6 +14,7 @@ from pyspark.sql.udf import _wrap_function
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
+from headrace.execution.worker_python import choose_python, skip_lookup
 from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_connector import KAFKA
@@ -67,6 +68,8 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
+        SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
+            says what to set. Where the master is local and nobody has set it, it is set here.
     """
     if ledger is not None:
         ledger = normalize_url(ledger)
@@ -118,6 +121,8 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     if session is not None and new.items() <= session.secrets.items():
         return session
     if session is None:
+        choose_python(spark.sparkContext)
+        skip_lookup(spark)
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)

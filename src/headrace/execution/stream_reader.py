@@ -5,7 +5,8 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -31,6 +32,9 @@ _READ: Final = re.compile(r"\bheadrace\.read=([0-9a-f]{32})\b")
 
 SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 """Spark's setting with which every source of a query has a name, also in the checkpoint."""
+
+_SOON_S: Final = 0.05
+"""How long the check is waited for before Spark loads: a wrong option is found sooner than that."""
 
 # Spark leaves out of a plan's text the fields beyond so many, options among them.
 _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
@@ -249,16 +253,46 @@ class GatedStreamReader(DataStreamReader):
             LedgerError: the ledger cannot be opened or written.
         """
         self.options(path=path, **options)
-        self._connector.check(self._raw | self._of_gate)
-        use_ledger(self._gate, self._ledger_url)
-        # Not before, for what Spark receives is without the secrets that it would show.
+        checked = _beside(self._check)
+        wait([checked], _SOON_S)
+        if checked.done():
+            checked.result()
+        # What Spark receives is without the secrets that it would show.
         for name, value in hide_secrets(self._spark, self._raw | self._of_gate).items():
             super().option(name, value)
         read = uuid.uuid4().hex
         super().option("headrace.read", read)
-        df = super().load(None, format, schema)
+        try:
+            df = super().load(None, format, schema)
+        except Exception:
+            checked.result()  # which says in one sentence what is wrong
+            raise
+        checked.result()
         remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
         return df
+
+    def _check(self) -> None:
+        self._connector.check(self._raw | self._of_gate)
+        use_ledger(self._gate, self._ledger_url)
+
+
+def _beside(check: Callable[[], None]) -> "Future[None]":
+    """Check while Spark loads: the first time, each of both takes half a second.
+
+    In a thread that nobody waits for where the program is interrupted.
+    """
+    checked: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            check()
+        except BaseException as error:  # noqa: BLE001  (raised to who asks)
+            checked.set_exception(error)
+        else:
+            checked.set_result(None)
+
+    threading.Thread(target=run, name="headrace check", daemon=True).start()
+    return checked
 
 
 def _as_spark_writes(value: Any) -> str:

@@ -6,7 +6,7 @@ ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import SetupError
+from headrace.core.extras import needs_extra
 from headrace.flow.flow import Flow
 from headrace.flow.signals.codec import StageState
 from headrace.flow.signals.ledger_transport import ledger_signals
@@ -46,13 +46,6 @@ def __getattr__(name: str) -> Any:
     """Import what needs Spark or kazoo when it is first used."""
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needs_extra("zookeeper", "Signalling over ZooKeeper"), needs_extra("spark", "A flow"):
         module = importlib.import_module(_FROM[name])
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("kazoo"):
-            raise
-        raise SetupError(
-            "Signals over ZooKeeper need the package kazoo, which is not installed; run: "
-            "pip install 'headrace[zookeeper]'."
-        ) from error
     return getattr(module, name)

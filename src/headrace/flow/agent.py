@@ -24,7 +24,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
-from headrace.flow.signals.codec import StageState
+from headrace.flow.signals.codec import MOST_UPSTREAM, StageState
 from headrace.flow.signals.ledger_transport import LedgerState
 from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
@@ -304,6 +304,7 @@ class StageAgent:
             None if queue is None else queue.waiting_bytes,
             spec.settings.lease_ms,
             next(gone, None),
+            tuple(sorted(spec.upstream)[:MOST_UPSTREAM]),
         )
         since_ms, last = now_ms - self._published_ms, self._published
         is_new = last is None or (

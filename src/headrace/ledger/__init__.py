@@ -7,6 +7,7 @@ where the processes of a query meet, for they share no memory.
 from headrace.core.clock import WallClock
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
+from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.isolating import IsolationProgress
 from headrace.ledger.ledger import Ledger
@@ -33,6 +34,7 @@ from headrace.ledger.records import (
     Unresolved,
     schedule_id,
 )
+from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
 from headrace.ledger.urls import normalize_url, redact_url, without_secrets
 
@@ -40,6 +42,8 @@ __all__ = [
     "DEFECTS",
     "TRANSITIONS",
     "Admission",
+    "AlikeBatches",
+    "AlikeLetters",
     "Attached",
     "BatchRecord",
     "CheckpointRecord",
@@ -62,10 +66,14 @@ __all__ = [
     "PlannedRange",
     "Processed",
     "Pruned",
+    "Pulse",
     "RateSample",
     "ReceiverRecord",
     "ReceiverReport",
     "Rejected",
+    "RepairKind",
+    "RepairRecord",
+    "SeriesPoint",
     "Span",
     "Status",
     "StreamRate",

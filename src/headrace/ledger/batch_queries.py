@@ -81,7 +81,8 @@ def _has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
     cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
     wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
     now = literal(now_ms, BigInteger)
-    return or_(_ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
+    asked = control.c.retry_ms >= _ended_ms
+    return or_(asked, _ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
 
 
 _BY_PREFIX: Final = (

@@ -186,7 +186,7 @@ class DeadLetterStore(Store):
             if not queries:
                 return []
             rows = connection.execute(batch_rows.together(queries))
-            return [_letter_from(row) for row in rows.mappings()]
+            return [letter_from(row) for row in rows.mappings()]
 
         found = self._database.read(oldest)
         return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
@@ -194,7 +194,7 @@ class DeadLetterStore(Store):
     def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
         """One dead letter, if it is in the ledger."""
         rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
-        return next((_letter_from(row._mapping) for row in rows), None)
+        return next((letter_from(row._mapping) for row in rows), None)
 
     def resolve(self, dead_letter_id: int, status: DeadLetterStatus, resolution: str) -> bool:
         """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
@@ -252,7 +252,8 @@ def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) ->
     }
 
 
-def _letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
+def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
+    """The dead letter that a row describes."""
     letter = DeadLetter(
         topic=row["topic"],
         partition=row["partition"],

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
 
+from headrace.core.extras import needs_extra
 from headrace.errors import LedgerError
 from headrace.ledger.outages import Timeouts
 
@@ -231,14 +232,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
-    """Make the engine of a server's database; nothing is connected yet."""
+    """Make the engine of a server's database; nothing is connected yet.
+
+    Raises:
+        SetupError: The driver is not installed.
+    """
     settings = {"connect_timeout": timeouts.connect_s, **_SILENCE}
-    engine = sqlalchemy.create_engine(
-        url,
-        connect_args={"application_name": "headrace"}
-        | {name: value for name, value in settings.items() if name not in url.query},
-        hide_parameters=True,
-    )
+    arguments: dict[str, Any] = {"application_name": "headrace"}
+    arguments |= {name: value for name, value in settings.items() if name not in url.query}
+    with needs_extra("postgresql", "A ledger in PostgreSQL"):
+        engine = sqlalchemy.create_engine(url, connect_args=arguments, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: object) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Text, bindparam, case, or_, select, update
 from headrace.control.pressure import RateLimit
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
+from headrace.ledger.controls import CONTROL_COLUMNS, CONTROLLED_GATE, control_from
 from headrace.ledger.database import changed_rows
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
 from headrace.ledger.store import Store
@@ -130,14 +131,20 @@ _BEGUN_AND_QUERY: Final = (
     .where(_of_gate)
 )
 
-_ADMISSION: Final = select(
-    gate.c.rate_per_s,
-    gate.c.interval_ms,
-    case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
-    gate.c.throttled_by,
-    gate.c.throttle_level,
-    gate.c.throttle_origin_per_s,
-).where(_of_gate)
+_ADMISSION: Final = (
+    select(
+        gate.c.rate_per_s,
+        gate.c.interval_ms,
+        case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
+        gate.c.throttled_by,
+        gate.c.throttle_level,
+        gate.c.throttle_origin_per_s,
+        gate.c.name,
+        *CONTROL_COLUMNS,
+    )
+    .select_from(CONTROLLED_GATE)
+    .where(_of_gate)
+)
 
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
 """As the fields of a `RateLimit`."""
@@ -274,14 +281,13 @@ class GateStore(Store):
         )
 
     def admission(self, gate_name: str) -> Admission:
-        """The gate's current rate, and what throttles it, of one moment."""
+        """The gate's current rate, what throttles it, and its controls, of one moment."""
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
-        throttle: list[Any]
-        rate_per_s, interval_ms, *throttle = tuple(found[0])
+        rate_per_s, interval_ms, *throttle = tuple(found[0])[: 2 + len(_THROTTLES)]
         limit = None if throttle[0] is None else RateLimit(*throttle)
-        return Admission(rate_per_s, limit, interval_ms)
+        return Admission(rate_per_s, limit, interval_ms, control_from(found[0]))
 
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str

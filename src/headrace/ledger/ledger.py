@@ -10,15 +10,19 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
+from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.engines import LIMIT_NO_LOCKS
+from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
+from headrace.ledger.metric_rows import MetricStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
 from headrace.ledger.receivers import ReceiverStore
+from headrace.ledger.repairs import RepairStore
 from headrace.ledger.signals import SignalStore
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
@@ -64,25 +68,33 @@ class Ledger:
 
     Attributes:
         batches: What gates read, and what became of it.
+        controls: What operators have put in force: pauses, limits, drains.
         gates: Gates as declared, the query behind each, and what throttles it.
+        metrics: All gates at one look, for a monitoring system.
         rates: The rate in force, and the samples that it was learnt from.
         dead_letters: Records that cannot be processed.
         history: Losses, coverage, checkpoints, and the pruning of what is old.
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
         outputs: The attempts to write batches into topics.
+        repairs: What operators did about failures.
+        fleet: All gates at one look, and the history of one.
     """
 
     def __init__(self, database: Database, clock: WallClock) -> None:
         self._database: Final = database
         self.batches = BatchStore(database, clock)
         self.gates = GateStore(database, clock)
+        self.controls = ControlStore(database, clock)
+        self.metrics = MetricStore(database, clock)
         self.rates = RateStore(database, clock)
         self.dead_letters = DeadLetterStore(database, clock)
         self.history = HistoryStore(database, clock)
         self.receivers = ReceiverStore(database, clock)
         self.signals = SignalStore(database, clock)
         self.outputs = OutputStore(database, clock)
+        self.fleet = FleetStore(database, clock)
+        self.repairs = RepairStore(database, clock)
 
     @classmethod
     def open(

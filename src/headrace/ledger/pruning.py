@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from headrace.ledger.batch_rows import Values, has_children, has_dead_letters
 from headrace.ledger.database import Database, insert_rows
+from headrace.ledger.metric_rows import count_pruned
 from headrace.ledger.records import DeadLetterStatus
 from headrace.ledger.tables import control, dead_letter, failure, gate, pruned, rate
 from headrace.ledger.transitions import Status
@@ -176,6 +177,9 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
         _remember(
             connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
         )
+        # Before any is deleted: what was split has its children then.
+        for keys in some_at_once(closed, old["limit"]):
+            count_pruned(connection, old["gate"], keys)
         for keys in some_at_once(closed, old["limit"]):
             connection.execute(DELETE_BATCHES, {"keys": keys})
     return len({*roots}.intersection(closed)), last_ms

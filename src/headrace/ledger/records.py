@@ -10,6 +10,7 @@ from traceback import TracebackException
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.errors import READ
@@ -268,6 +269,9 @@ class BatchRecord:
     outcome_unknown: bool = False
     """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
     crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
+    retry_ms: int | None = None
+    """When an operator asked that its next backfill be not waited for; it was, if that is later
+    than its end."""
 
     @property
     def interrupted(self) -> bool:
@@ -322,6 +326,8 @@ class Admission:
     """What a stage after it leaves of its rate; None while it is not throttled."""
     interval_ms: int | None = None
     """The interval in force; None for a gate that is not declared."""
+    operator: Control | None = None
+    """What operators have put in force; None for a gate that is not declared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,46 @@ gate: Final = Table(
     Column("sequence", BigInteger, nullable=False, server_default="0"),
     # How many offsets its losses come to, by which a loss that is deleted is missed.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
+    # What operators have put in force, rows of `operator_action`: a pause or a drain, and a limit;
+    # and the newest of its rows. No foreign keys, which SQLite adds to no table that is there.
+    Column("hold_action", BigInteger),
+    Column("limit_action", BigInteger),
+    Column("last_action", BigInteger),
+    # What batches counted for that are deleted as old, by status and reason, as metrics read it.
+    Column("pruned_totals", Text),
 )
+
+operator_action: Final = Table(
+    "operator_action",
+    metadata,
+    Column("action_id", _RowNumber, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("by_whom", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("records_per_s", Double),
+    Column("until_ms", BigInteger),
+    # When the gate's planner first planned by it, or by what replaced it.
+    Column("seen_ms", BigInteger),
+    Column("last_call", Text, nullable=False, unique=True),
+    Index(None, "gate", "action_id"),
+)
+"""What operators did to gates: one row an action, never deleted."""
+
+repair: Final = Table(
+    "repair",
+    metadata,
+    Column("repair_id", _RowNumber, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("by_whom", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("outcome", Text),
+)
+"""What operators did about failures: one row an action, never deleted."""
 
 rate: Final = Table(
     "rate",
@@ -153,6 +192,8 @@ control: Final = Table(
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
+    # When an operator asked that its next backfill be not waited for.
+    Column("retry_ms", BigInteger),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )

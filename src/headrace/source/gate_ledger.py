@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from headrace.control import EstimatorSettings, Plan
+from headrace.control import Control, EstimatorSettings, Plan
 from headrace.core.clock import Clock
 from headrace.core.lease import GATE_LEASE_MS
 from headrace.core.ranges import OffsetRange, Positions
@@ -94,6 +94,7 @@ class GateLedger:
         self._held: ClaimedGate | None = None
         self._begun: str | None = None
         self._begun_before: str | None = None
+        self._seen_action: int | None = None
 
     def claim(self) -> None:
         """Have the gate for this query alone, before anything is begun; again is harmless.
@@ -126,15 +127,26 @@ class GateLedger:
         self._clock.sleep(seconds)
 
     def admission(self) -> Admission:
-        """The rate in force, after the report of the last batch if that comes soon, and the limit.
+        """What bounds the next batch, after the report of the last one if that comes soon.
 
-        Without a report, because of a crash or a lost event, it is the rate that was in force.
+        What operators did since the last time is marked as seen. Without a report, because of a
+        crash or a lost event, the rate is the one that was in force.
         """
         with self._while_the_driver_lives():
             self._await_report()
             admission = self._ledger.gates.admission(self._gate.name)
+            if admission.operator is not None:
+                self._mark_seen(admission.operator)
         self._interval_ms = admission.interval_ms or self._interval_ms
         return admission
+
+    def _mark_seen(self, operator: Control) -> None:
+        newest = operator.newest
+        if newest is None or newest == self._seen_action:
+            return
+        self._ledger.controls.mark_seen(self._gate.name, newest)
+        self._seen_action = newest
+        _LOG.info("Gate %r is %s.", self._gate.name, operator.describe() or "under no control")
 
     def _await_report(self) -> None:
         if self._begun is None:

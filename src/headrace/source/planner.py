@@ -224,15 +224,17 @@ class StreamPlanner:
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int], *, everything: bool
     ) -> Plan:
         options = self._options
-        if everything:
-            return plan(starts.current, latest, None, options.no_limits)
+        gate_ledger = self._gate_ledger
+        admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
+        operator = admission.operator
+        if everything or (operator is not None and operator.hold is not None):
+            held = None if operator is None else replace(operator, limit=None)
+            return plan(starts.current, latest, None, options.no_limits, operator=held)
         sizes = (
             self._log.sizes(starts.current, latest)
             if options.limits.max_bytes is not None
             else None
         )
-        gate_ledger = self._gate_ledger
-        admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
         if options.estimator.auto is not None and admission.interval_ms is not None:
             self._interval_ms = admission.interval_ms
         planned = plan(
@@ -242,6 +244,7 @@ class StreamPlanner:
             replace(options.limits, seconds_per_batch=self._interval_ms / 1000),
             sizes,
             rate_limit=admission.rate_limit,
+            operator=operator,
         )
         if self._too_few(planned.lag):
             return empty_plan(starts.current, latest)

@@ -13,9 +13,12 @@ A test has the records, the time and the crashes in its hand. ::
         assert sink.rows == ["a", "b", "c"]
 """
 
-from headrace.testing.crashes import Crash, SimulatedCrash
-from headrace.testing.memory import ManualClock, MemoryLog, Record, temporary_ledger
-from headrace.testing.stream_harness import MemoryFrame, MemoryReader, StreamHarness
+from headrace.core.extras import needs_extra
+
+with needs_extra("spark", "headrace.testing"):
+    from headrace.testing.crashes import Crash, SimulatedCrash
+    from headrace.testing.memory import ManualClock, MemoryLog, Record, temporary_ledger
+    from headrace.testing.stream_harness import MemoryFrame, MemoryReader, StreamHarness
 
 __all__ = [
     "Crash",

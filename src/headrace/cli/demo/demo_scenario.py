@@ -22,7 +22,6 @@ from headrace.cli.demo.targets import GATE, Target, broker_target, receiver_targ
 from headrace.cli.gate_view import gate_view
 from headrace.cli.interrupts import ENDS, leave
 from headrace.cli.printing import UNKNOWN, count, duration, plural, write_picture
-from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.control import LawName
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError
@@ -30,6 +29,7 @@ from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
 from headrace.local import ensure_java
 from headrace.local.session import local_spark
+from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
 
 INTERVAL_S: Final = 2
 ORDERS_PER_S: Final = 1_500

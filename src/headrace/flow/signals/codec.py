@@ -14,7 +14,10 @@ from headrace.core.validation import require_name, require_whole
 from headrace.errors import OptionError
 
 MAX_BYTES: Final = 4096
-"""The longest text that is decoded. Those that stages write have a quarter of it at most."""
+"""The longest text that is decoded. Those that stages write have a half of it at most."""
+
+MOST_UPSTREAM: Final = 10
+"""Stages before a stage that its state names; beyond it the first ones by name."""
 
 _INTEGER_LIMIT: Final = 2**63
 
@@ -32,6 +35,7 @@ class StageState:
         lease_ms: How long this holds unless it is published again; 1 to `MAX_LEASE_MS`.
         missing_upstream: A stage directly before it that does not run, so that nothing comes from
             there; None while all of them run.
+        upstream: The stages directly before it, `MOST_UPSTREAM` of them at most.
 
     Raises:
         OptionError: A value is out of its range, of the wrong type, or contradicts another.
@@ -45,12 +49,19 @@ class StageState:
     queue_bytes: int | None
     lease_ms: int
     missing_upstream: str | None = None
+    upstream: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_name("The flow of a stage's state", self.flow)
         require_name("The stage of a stage's state", self.stage)
         if self.missing_upstream is not None:
             require_name("What does not run before a stage", self.missing_upstream)
+        if not isinstance(self.upstream, tuple) or len(self.upstream) > MOST_UPSTREAM:
+            raise OptionError(
+                f"What is before stage {self.stage!r} must be {MOST_UPSTREAM} names at most."
+            )
+        for each in self.upstream:
+            require_name("A stage before another one", each)
         if self.throttled_by is not None:
             require_name("What throttles a stage", self.throttled_by)
         require_level("The throttle level of a stage's state", self.throttle_level)
@@ -98,7 +109,10 @@ def decode_signal(text: str | bytes) -> PressureSignal:
 
 def decode_state(text: str | bytes) -> StageState:
     """The state that `encode` wrote; `OptionError` says what is wrong with any other text."""
-    return StageState(**_object(text, StageState))
+    found = _object(text, StageState)
+    if isinstance(found.get("upstream"), list):
+        found["upstream"] = tuple(found["upstream"])
+    return StageState(**found)
 
 
 def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:

@@ -174,8 +174,8 @@ class ZookeeperSession:
 
         Raises:
             UnreachableError: There is none, so nobody knows whether it was done.
-            NoNodeError, NodeExistsError, BadVersionError, NotEmptyError,
-            NoChildrenForEphemeralsError: That is the answer.
+            KazooException: That is the answer: `NoNodeError`, `NodeExistsError`,
+                `BadVersionError`, `NotEmptyError` or `NoChildrenForEphemeralsError`.
             SignalError: The server refuses.
         """
         try:

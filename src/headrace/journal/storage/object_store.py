@@ -12,18 +12,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import SetupError
+from headrace.core.extras import needs_extra
 from headrace.journal.block import Part
 from headrace.journal.storage import Entry, Storage
 
-try:
+with needs_extra("objects", "A journal in an object store"):
     from obstore import exceptions
     from obstore.store import AzureStore, GCSStore, S3Store
-except ImportError as error:
-    raise SetupError(
-        "A journal in an object store needs the package obstore, which is not installed; run: "
-        "pip install 'headrace[object-store]'."
-    ) from error
 
 _STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 

@@ -16,19 +16,15 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from headrace.core.extras import needs_extra
 from headrace.errors import OptionError, SetupError
 from headrace.journal.block import Part
 from headrace.journal.names import temporary_name
 from headrace.journal.storage import Entry, Storage
 
-try:
+with needs_extra("hdfs", "A journal at a webhdfs:// URL"):
     import requests
     from fsspec.implementations.webhdfs import WebHDFS
-except ImportError as error:
-    raise SetupError(
-        "A journal at a webhdfs:// URL needs the packages fsspec and requests, which are not both "
-        "installed; run: pip install 'headrace[hdfs]'."
-    ) from error
 
 PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
 """The schemes, and the ports at which a NameNode listens by default."""

@@ -12,21 +12,16 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from headrace.errors import SetupError
+from headrace.core.extras import needs_extra
 from headrace.journal.records import Records
 from headrace.receivers.http.http_connection import HttpRejection
 from headrace.receivers.settings import HttpSettings
 
-try:
+with needs_extra("otlp", "Receiving logs by OTLP"):
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-except ImportError as error:
-    raise SetupError(
-        "Receiving logs by OTLP needs the package opentelemetry-proto, which is not installed; run:"
-        " pip install 'headrace[otlp]'."
-    ) from error
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

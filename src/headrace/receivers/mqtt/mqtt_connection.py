@@ -11,24 +11,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from headrace.certificates import client_context
-from headrace.errors import ReceiverError, SetupError
+from headrace.core.extras import needs_extra
+from headrace.errors import ReceiverError
 from headrace.journal.records import Headers
 from headrace.receivers.connections import set_unless_done
 from headrace.receivers.deduplicator import is_message_id
 from headrace.receivers.settings import MqttSettings
 
-try:
+with needs_extra("mqtt", "Receiving from MQTT"):
     from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
     from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
     from paho.mqtt.subscribeoptions import SubscribeOptions
-except ImportError as error:
-    raise SetupError(
-        "Receiving from MQTT needs the package paho-mqtt, which is not installed; run: "
-        "pip install 'headrace[mqtt]'."
-    ) from error
 
 Answer = TypeVar("Answer")
 

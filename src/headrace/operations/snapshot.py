@@ -6,16 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from headrace.cli.printing import error_line, planned_or_counted, status_word
-from headrace.cli.trends import (
-    LagChange,
-    Trend,
-    advice_on,
-    batch_cost_of,
-    drain_trend,
-    law_of,
-    newest_run,
-)
+from headrace.control import Control
 from headrace.control.isolation import expected_runs
 from headrace.ledger import (
     BatchRecord,
@@ -32,6 +23,16 @@ from headrace.ledger import (
     Unresolved,
     lost_records,
 )
+from headrace.operations.trends import (
+    LagChange,
+    Trend,
+    advice_on,
+    batch_cost_of,
+    drain_trend,
+    law_of,
+    newest_run,
+)
+from headrace.operations.words import error_line, planned_or_counted, status_word
 
 HISTORY: Final = 60
 """Batches that are looked back on."""
@@ -68,6 +69,8 @@ class GateState(StrEnum):
     """The query was stopped while the last batch ran, which runs again at its next start."""
     FAILED = "failed"
     """The last batch failed."""
+    PAUSED = "paused"
+    """An operator has paused it, or asked it to drain: it plans no batch."""
 
 
 class ReceiverState(StrEnum):
@@ -99,6 +102,7 @@ class GateHistory:
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
     isolating: IsolationProgress | None = None
+    control: Control | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -114,6 +118,7 @@ class GateHistory:
             receivers=ledger.receivers.of_gate(gate.name),
             query=ledger.gates.query(gate.name),
             isolating=ledger.batches.isolating(gate.name),
+            control=ledger.controls.of(gate.name),
         )
 
     def is_silent(self, now_ms: int) -> bool:
@@ -287,6 +292,7 @@ class GateSnapshot:
         receivers: Those that take in records for it.
         query: The query that runs behind it; None where none runs.
         isolating: How far the batch is that is isolated now; None where none is.
+        control: What operators have put in force, in words: who, why, since when; None if nothing.
     """
 
     gate: str
@@ -328,6 +334,7 @@ class GateSnapshot:
     receivers: tuple[ReceiverSnapshot, ...]
     query: QuerySnapshot | None
     isolating: IsolationSnapshot | None
+    control: str | None
 
     @property
     def newest(self) -> BatchSnapshot | None:
@@ -379,6 +386,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
         isolating=_isolating(history.isolating),
+        control=history.control.describe() if history.control else None,
         **_values(newest, "reason", "lag"),
         **_values(sample, *terms),
         **_values(change, *moved),
@@ -409,13 +417,24 @@ def _state(
     if newest.end_time_ms is None:
         if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
             return GateState.OVERDUE
-    elif now_ms - newest.end_time_ms > _silence_ms(interval_ms):
+    else:
         waiting = left_over if lag_now is None else lag_now
-        return GateState.STALLED if waiting else GateState.IDLE
+        silent = now_ms - newest.end_time_ms > _silence_ms(interval_ms)
+        if (quiet := _quiet(history, silent=silent, waiting=waiting)) is not None:
+            return quiet
     if left_over == 0:
         return GateState.KEEPING_UP
     moving = {Trend.FALLING: GateState.DRAINING, Trend.RISING: GateState.FALLING_BEHIND}
     return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
+
+
+def _quiet(history: GateHistory, *, silent: bool, waiting: int | None) -> GateState | None:
+    """How a gate fares that runs no batch; None where one is to be expected."""
+    if history.control is not None and history.control.hold is not None:
+        return GateState.PAUSED
+    if silent:
+        return GateState.STALLED if waiting else GateState.IDLE
+    return None
 
 
 def _left_over(batch: BatchRecord) -> int | None:

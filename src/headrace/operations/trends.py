@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from headrace.cli.printing import count, duration
 from headrace.control import EstimatorSettings, SourceCost
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
+from headrace.operations.words import count, duration
 
 WINDOW: Final = 6
 """Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough

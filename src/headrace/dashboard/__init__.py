@@ -1,0 +1,13 @@
+"""The dashboard: the ledger's gates, failures, flows and receivers as web pages that stay live.
+
+Pages are made on the server from the ledger alone, and load nothing from elsewhere. Whatever a
+record, a name or an error says is shown as text.
+"""
+
+from headrace.core.extras import needs_extra
+from headrace.dashboard.settings import DashboardSettings
+
+with needs_extra("dashboard", "The dashboard"):
+    from headrace.dashboard.server import serve
+
+__all__ = ["DashboardSettings", "serve"]

@@ -1,0 +1,173 @@
+"""What forms do: each is one action, kept with who did it, when and why."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from headrace.core.options import duration_ms
+from headrace.dashboard.pages import NotFoundError, Site
+from headrace.errors import HeadraceError, OptionError
+from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.operations.letter_sending import LetterSender
+from headrace.operations.words import plural
+
+MOST_ALIKE: Final = 1_000
+"""Batches or records that one form acts on; the oldest first."""
+
+Form = Mapping[str, str]
+
+
+def perform(site: Site, what: str, form: Form, who: str) -> str:
+    """Do what a form asks for; what was done, in a sentence.
+
+    Raises:
+        OptionError: A field is missing, or wrong.
+        LedgerError: The ledger cannot be written.
+        NotFoundError: There is no such action, or what it is about is gone.
+    """
+    action = _ACTIONS.get(what)
+    if action is None:
+        raise NotFoundError("There is no such action.")
+    why = form.get("why", "").strip()
+    if not why:
+        raise OptionError("The reason is empty; say why, for whoever looks at this later.")
+    with site.link.writing() as ledger:
+        return action(site, ledger, form, who, why)
+
+
+Action = Callable[[Site, Ledger, Form, str, str], str]
+
+
+def _pause(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    ledger.controls.pause(gate, who, why)
+    return f"Gate {gate} is paused from its next plan on."
+
+
+def _drain(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    ledger.controls.drain(gate, who, why)
+    return f"Gate {gate} admits nothing more; its page says when its query can be stopped."
+
+
+def _resume(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    ledger.controls.resume(gate, who, why)
+    return f"Gate {gate} admits records again from its next plan on."
+
+
+def _limit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, text = _field(form, "gate"), _field(form, "records_per_s")
+    try:
+        limit = float(text)
+    except ValueError as error:
+        raise OptionError(
+            f"The limit is {text!r}; it must be a number of records per second above 0."
+        ) from error
+    lasting = form.get("for", "").strip()
+    until_ms = None
+    if lasting:
+        until_ms = ledger.database_time_ms() + duration_ms("The time of the limit", lasting)
+    ledger.controls.limit(gate, limit, who, why, until_ms)
+    ends = f" for {lasting}" if lasting else ""
+    return f"Gate {gate} is limited to {limit:g} records/s{ends} from its next plan on."
+
+
+def _unlimit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    ledger.controls.unlimit(gate, who, why)
+    return f"The limit of gate {gate} is lifted from its next plan on."
+
+
+def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, key = _field(form, "gate"), _field(form, "key")
+    if not ledger.repairs.retry(gate, [key], who, why):
+        raise OptionError(f"Batch {key} is not failed any more; load its page again.")
+    return f"Batch {key} does not wait for its next backfill any more."
+
+
+def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, error = _field(form, "gate"), form.get("error", "")
+    found = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
+    keys = [each.schedule_id for each in found if each.status is Status.FAILED]
+    if not keys:
+        raise OptionError("None of these batches is failed any more; load the page again.")
+    number = ledger.repairs.retry(gate, keys, who, why)
+    return f"{plural(number, 'batch')} of gate {gate} {_do(number)} not wait any more."
+
+
+def _drop_batch(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, key = _field(form, "gate"), _field(form, "key")
+    if not ledger.repairs.drop_batch(gate, key, who, why):
+        raise OptionError(f"Batch {key} is not dead, or was dropped already.")
+    return f"Batch {key} is dropped."
+
+
+def _drop_letters(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, letters = _letters(ledger, form)
+    number = ledger.repairs.drop_letters(gate, [each.dead_letter_id for each in letters], who, why)
+    return f"{plural(number, 'dead letter')} of gate {gate} {_are(number)} dropped."
+
+
+def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, letters = _letters(ledger, form)
+    numbers = [each.dead_letter_id for each in letters]
+    action = ledger.repairs.begin_send(gate, numbers, who, why)
+    sender = LetterSender(ledger, site.source_options, form.get("topic", "").strip() or None)
+    try:
+        sender.send(letters)
+    except HeadraceError as error:
+        ledger.repairs.end_send(action, f"{sender.sent} sent; then: {error}")
+        raise
+    ledger.repairs.end_send(action, f"{sender.sent} sent")
+    return f"{plural(sender.sent, 'dead letter')} of gate {gate} {_are(sender.sent)} sent again."
+
+
+def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
+    """The dead letters that a form is about: one by its number, or all alike that wait."""
+    gate, number = _field(form, "gate"), form.get("letter", "")
+    if number.isdecimal() and len(number) < 19:
+        found = ledger.dead_letters.get(int(number))
+        known = [] if found is None or found.gate != gate else [found]
+    else:
+        error = form.get("error", "")
+        known = list(
+            ledger.dead_letters.oldest(
+                gate,
+                statuses=[DeadLetterStatus.WAITING],
+                limit=MOST_ALIKE,
+                error_class=error or None,
+            )
+        )
+    waiting = [each for each in known if each.status is DeadLetterStatus.WAITING]
+    if not waiting:
+        raise OptionError("No such dead letter waits any more; load the page again.")
+    return gate, waiting
+
+
+def _field(form: Form, name: str) -> str:
+    value = form.get(name, "").strip()
+    if not value:
+        raise OptionError(f"The field {name!r} is empty; fill it in.")
+    return value
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _do(number: int) -> str:
+    return "does" if number == 1 else "do"
+
+
+_ACTIONS: Final[Mapping[str, Action]] = {
+    "pause": _pause,
+    "drain": _drain,
+    "resume": _resume,
+    "limit": _limit,
+    "unlimit": _unlimit,
+    "retry": _retry,
+    "retry-alike": _retry_alike,
+    "drop-batch": _drop_batch,
+    "drop-letters": _drop_letters,
+    "send-letters": _send_letters,
+}

@@ -1,0 +1,114 @@
+"""All gates as they were at the last look; only what has changed since is read again."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from headrace.control import Control
+from headrace.core.clock import wall_clock_ms
+from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
+from headrace.metrics.lags import Lags
+from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.operations.stages import StageSnapshot, stages_of
+
+LOOK_BACK: Final = 12
+"""Batches of each gate that the overview knows."""
+
+AGAIN_MS: Final = 5_000
+"""How often snapshots are taken again of gates in which nothing has changed: some have stalled."""
+
+AT_ONCE: Final = 64
+"""Of how many such gates at one look, so that none takes long."""
+
+_NOTHING: Final = Unresolved()
+
+
+class Fleet:
+    """Keeps a snapshot of each gate. One thread looks at a time; the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pulse: Pulse | None = None
+        self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
+        self._read_ms = 0
+        self._actions: Mapping[str, int] = {}
+        self.snapshots: Mapping[str, GateSnapshot] = {}
+        self.controls: Mapping[str, Control] = {}
+        """What operators have put in force, of each gate."""
+        self.lag_s: Mapping[str, float | None] = {}
+        """How old the next record to be read was when each gate's last batch was planned (s)."""
+        self._lags = Lags()
+        self.stages: tuple[StageSnapshot, ...] = ()
+        self.revisions: Mapping[str, tuple[Any, ...]] = {}
+        """Of each gate, another value whenever something about it has changed."""
+        self.elsewhere: tuple[Any, ...] = ()
+        self.repaired: int | None = None
+        """The number of the newest action about failures."""
+
+    def look(self, ledger: Ledger) -> None:
+        """Bring all up to date.
+
+        Raises:
+            LedgerError: The ledger cannot be read; what was known stays.
+        """
+        with self._lock:
+            self._look(ledger)
+
+    def lags(self, gate: str) -> list[int | None]:
+        """The lag of a gate's last batches, the oldest first."""
+        known = self._known.get(gate)
+        return [] if known is None else [batch.lag for batch in reversed(known[1])]
+
+    def _look(self, ledger: Ledger) -> None:
+        now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
+        revisions = {
+            name: (*seen, pulse.unresolved.get(name, _NOTHING))
+            for name, seen in pulse.gates.items()
+        }
+        changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
+        gone = self._known.keys() - revisions.keys()
+        if changed or gone:
+            self._read(ledger, changed)
+        for name in gone:
+            del self._known[name]
+            self.lag_s = {each: age for each, age in self.lag_s.items() if each != name}
+        if changed:
+            seen = [each for each in ledger.metrics.gates() if each.name in changed]
+            lags = self._lags.of(ledger, seen, {}, now_ms)
+            self.lag_s = {**self.lag_s, **{name: each.seconds for name, each in lags.items()}}
+        again = now_ms - self._read_ms >= AGAIN_MS
+        if again or pulse.actions != self._actions:
+            self.controls, self._actions = ledger.controls.all(), pulse.actions
+        if again or pulse.elsewhere != self.elsewhere:
+            self.stages = tuple(stages_of(ledger))
+        if again:
+            self._read_ms = now_ms
+        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
+        names = (changed | set(islice(due, AT_ONCE))) & self._known.keys()
+        if names or gone:
+            kept = {name: each for name, each in self.snapshots.items() if name not in gone}
+            self.snapshots = kept | {name: self._snapshot(name, pulse, now_ms) for name in names}
+        self.revisions, self.elsewhere = revisions, pulse.elsewhere
+        self.repaired = pulse.repaired
+
+    def _read(self, ledger: Ledger, changed: set[str]) -> None:
+        gates = {gate.name: gate for gate in ledger.gates.all()}
+        found = ledger.fleet.newest_batches(sorted(changed & gates.keys()), LOOK_BACK)
+        for name, (batches, samples) in found.items():
+            self._known[name] = gates[name], batches, samples
+
+    def _snapshot(self, name: str, pulse: Pulse, now_ms: int) -> GateSnapshot:
+        gate, batches, samples = self._known[name]
+        kept: tuple[RateSample, ...] = samples
+        history = GateHistory(
+            gate=gate,
+            batches=batches,
+            samples=kept,
+            unresolved=pulse.unresolved.get(name, _NOTHING),
+            control=self.controls.get(name),
+        )
+        snapshot = take_snapshot(history, now_ms)
+        lost = pulse.lost.get(name, 0)
+        return replace(snapshot, lost_records=lost) if lost else snapshot

@@ -1,0 +1,70 @@
+"""What pages have in common."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jinja2 import Environment
+
+from headrace.core.clock import wall_clock_ms
+from headrace.dashboard.ledger_link import LedgerLink
+from headrace.dashboard.live import Look, Revision
+from headrace.errors import HeadraceError
+from headrace.ledger import Ledger
+
+Query = Mapping[str, str]
+"""The query of an address; of a name that comes twice, the last."""
+
+MOST_NAME: Final = 1_000
+"""The longest name in an address (characters)."""
+
+
+class NotFoundError(HeadraceError):
+    """There is no such page, or the ledger has no such thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What pages are made with."""
+
+    templates: Environment
+    link: LedgerLink
+    source_options: Mapping[str, str]
+
+    def render(self, template: str, **values: Any) -> str:
+        """The HTML of a region."""
+        found = self.templates.get_template(f"regions/{template}")
+        return found.render({"now_ms": wall_clock_ms(), **values})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that stays live.
+
+    Attributes:
+        key: What distinguishes it from every other page.
+        title: For the window, and the heading.
+        template: The whole page; its live regions are in ``view``.
+        look: Makes its regions.
+        revision: Says whether there may be something new.
+        about: What its template needs beside, as it is while the page is open.
+        beside: Asks the ledger for what the template needs beside, once for each loading.
+    """
+
+    key: str
+    title: str
+    template: str
+    look: Look
+    revision: Revision
+    about: Mapping[str, Any]
+    beside: Callable[[Ledger], dict[str, Any]] | None = None
+
+
+def refuse_a_long_name(name: str) -> None:
+    """Refuse a name in an address that nothing has.
+
+    Raises:
+        NotFoundError: It is too long, or empty.
+    """
+    if not 0 < len(name) <= MOST_NAME:
+        raise NotFoundError("There is no such page.")

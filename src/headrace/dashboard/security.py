@@ -1,0 +1,253 @@
+"""Who may read and who may act: host names, sessions, tokens against forged posts, headers."""
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.dashboard.settings import DashboardSettings
+
+SESSION_S: Final = 12 * 3_600
+"""How long somebody stays signed in."""
+
+MOST_SESSIONS: Final = 1_000
+
+MOST_BODY: Final = 64 * 1024
+"""The largest body of a request (bytes): forms have a few hundred."""
+
+DISCARDED: Final = 64 * 1024 * 1024
+"""How much of a body that is too large is read and forgotten, so that its sender is answered."""
+
+DISCARD_S: Final = 5.0
+
+MOST_FAILED: Final = 10
+"""Wrong tokens in a minute, from anybody; after that, nobody signs in for the rest of it."""
+
+MOST_NAME: Final = 100
+"""The longest name of somebody who signs in (characters)."""
+
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+class RefusedError(Exception):
+    """A request is refused: a status of HTTP, and a sentence for whoever sent it."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status: Final = status
+        self.sentence: Final = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who has signed in.
+
+    Attributes:
+        who: The name they gave, which every action of theirs is kept with.
+        form_token: What each form of theirs has to have in it.
+        until_s: When it ends, by the monotonic clock.
+    """
+
+    who: str
+    form_token: str
+    until_s: float
+
+
+class Sessions:
+    """Those who have signed in; they are forgotten when the dashboard ends."""
+
+    def __init__(self, token: str, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._token = token.encode()
+        self._seconds = seconds
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._failed: deque[float] = deque(maxlen=MOST_FAILED)
+
+    def sign_in(self, token: str, who: str) -> str:
+        """The cookie of a new session.
+
+        Raises:
+            RefusedError: The token is wrong, there were too many wrong ones, or nobody is named.
+        """
+        now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
+        if len(self._failed) == MOST_FAILED and now_s - self._failed[0] < 60:
+            raise RefusedError(
+                429, "There were too many wrong tokens within a minute; try again in a minute."
+            )
+        if not self.is_token(token):
+            self._failed.append(now_s)
+            raise RefusedError(
+                403,
+                "The token is wrong; it is the one that `headrace dashboard` was started with, or"
+                " that it printed when it began.",
+            )
+        if not who:
+            raise RefusedError(400, "Give your name: every action is kept with who did it.")
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = Session(who, secrets.token_urlsafe(32), now_s + SESSION_S)
+        while len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return name
+
+    def is_token(self, token: str) -> bool:
+        """Whether this is the dashboard's token."""
+        return hmac.compare_digest(token.encode("utf-8", "backslashreplace"), self._token)
+
+    def of(self, cookie: str | None) -> Session | None:
+        """The session of a cookie; None if there is none, or it has ended."""
+        found = self._sessions.get(cookie or "")
+        if found is not None and found.until_s <= self._seconds():
+            self.sign_out(cookie)
+            return None
+        return found
+
+    def sign_out(self, cookie: str | None) -> None:
+        """End a session."""
+        self._sessions.pop(cookie or "", None)
+
+
+class Guard:
+    """Refuses what no page of the dashboard asks for, and gives every answer its headers.
+
+    A request is refused whose Host is not one of the dashboard's names, whose body is too large, or
+    that changes something and comes from another site.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: DashboardSettings,
+        refuse: Callable[[Request, RefusedError], Response],
+    ) -> None:
+        self._app = app
+        self._names = settings.names
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            check_host(request.headers, self._names)
+            if request.method not in _READING:
+                check_origin(request.headers)
+                scope["headrace.form"] = await _form(request)
+        except RefusedError as refused:
+            await self._refuse(request, refused)(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+
+def check_host(headers: Headers, names: frozenset[str]) -> None:
+    """Refuse a request for a host that the dashboard does not know as its own.
+
+    Raises:
+        RefusedError: It names another host, or none.
+    """
+    named = headers.getlist("host")
+    host = _host_of(named[0]) if len(named) == 1 else None
+    if host is None or host not in names:
+        raise RefusedError(
+            421,
+            f"This dashboard is not {named[0] if named else 'without a Host'!r}; ask for it as"
+            f" {' or '.join(sorted(names))}, or start it with --allow-host for that name.",
+        )
+
+
+def _host_of(text: str) -> str | None:
+    try:
+        return urlsplit(f"//{text}").hostname
+    except ValueError:
+        return None
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse what another site has a browser send.
+
+    Raises:
+        RefusedError: The browser says that another site sends it.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
+    if foreign or site not in (None, "same-origin", "none"):
+        raise RefusedError(403, "Another site has sent this form; use the dashboard's own pages.")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; of one that comes twice, the last.
+
+    Raises:
+        RefusedError: It is too large, or no form.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(DISCARD_S):
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= MOST_BODY:
+                    body += piece
+                if size > DISCARDED:
+                    break
+    except TimeoutError:
+        raise RefusedError(408, "The form did not arrive in time; send it again.") from None
+    if size > MOST_BODY:
+        raise RefusedError(
+            413, f"The request has more than {MOST_BODY // 1024} KiB; forms have less than that."
+        )
+    if kind != "application/x-www-form-urlencoded":
+        raise RefusedError(415, "A form is sent as application/x-www-form-urlencoded.")
+    try:
+        fields = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, max_num_fields=1_000, errors="strict"
+        )
+    except ValueError:
+        raise RefusedError(400, "The form cannot be read; send it from the page.") from None
+    return dict(fields)
+
+
+def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
+    """Whoever has sent a form of theirs.
+
+    Raises:
+        RefusedError: Nobody is signed in, or the form is not from one of their pages.
+    """
+    if session is None:
+        raise RefusedError(401, "Sign in to do this: every action is kept with who did it.")
+    given = form.get("form_token", "").encode("utf-8", "backslashreplace")
+    if not hmac.compare_digest(given, session.form_token.encode()):
+        raise RefusedError(
+            403, "This form is not from a page of yours, or an old one; load the page again."
+        )
+    return session

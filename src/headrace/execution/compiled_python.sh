@@ -1,0 +1,12 @@
+#!/bin/sh
+# Starts $HEADRACE_PYTHON for Spark without the archives that Spark puts first into its path: what is
+# in them, this Python has installed, and compiled. From an archive it is compiled at each start.
+path=
+IFS=:
+for entry in $PYTHONPATH; do
+    case $entry in
+        */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip | */jars/spark-core_*.jar) ;;
+        *) path=$path:$entry ;;
+    esac
+done
+PYTHONPATH=${path#:} exec "$HEADRACE_PYTHON" "$@"

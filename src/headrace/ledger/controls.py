@@ -1,0 +1,264 @@
+"""What operators do to running gates: each action is a row, and a gate's row has those in force.
+
+A gate's planner reads them in the query that reads its rate. Times are the database's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from headrace.control.operator_control import Control, ControlAction, ControlKind
+from headrace.core.validation import require_number, require_whole
+from headrace.errors import LedgerError, OptionError
+from headrace.ledger.pruning import LOCK_GATE
+from headrace.ledger.records import storable
+from headrace.ledger.store import Store
+from headrace.ledger.tables import NowMs, control, gate, operator_action
+from headrace.ledger.transitions import Status, new_call_id
+
+MOST_BY: Final = 100
+"""The longest name of who did it (characters)."""
+
+MOST_WHY: Final = 500
+"""The longest reason (characters)."""
+
+_COLUMNS: Final = (
+    "action_id",
+    "gate",
+    "kind",
+    "by_whom",
+    "why",
+    "time_ms",
+    "records_per_s",
+    "until_ms",
+    "seen_ms",
+)
+
+hold_action: Final = operator_action.alias("hold_action")
+limit_action: Final = operator_action.alias("limit_action")
+
+CONTROL_COLUMNS: Final = (
+    NowMs().label("at_ms"),
+    gate.c.last_action,
+    *[hold_action.c[name].label(f"hold_{name}") for name in _COLUMNS],
+    *[limit_action.c[name].label(f"limit_{name}") for name in _COLUMNS],
+)
+"""What `control_from` reads, of `CONTROLLED_GATE`."""
+
+CONTROLLED_GATE: Final = gate.outerjoin(
+    hold_action, hold_action.c.action_id == gate.c.hold_action
+).outerjoin(
+    limit_action,
+    and_(
+        limit_action.c.action_id == gate.c.limit_action,
+        or_(limit_action.c.until_ms.is_(None), limit_action.c.until_ms > NowMs()),
+    ),
+)
+"""Gates, each with the actions in force."""
+
+_CONTROLS: Final = (
+    select(gate.c.name, *CONTROL_COLUMNS).select_from(CONTROLLED_GATE).order_by(gate.c.name)
+)
+_CONTROL: Final = _CONTROLS.where(gate.c.name == bindparam("of"))
+
+_HISTORY: Final = (
+    select(*operator_action.c[_COLUMNS])
+    .where(operator_action.c.gate == bindparam("of"))
+    .order_by(operator_action.c.action_id.desc())
+    .limit(bindparam("limit"))
+)
+
+_SEEN: Final = (
+    update(operator_action)
+    .where(operator_action.c.gate == bindparam("of"))
+    .where(operator_action.c.action_id <= bindparam("newest"))
+    .where(operator_action.c.seen_ms.is_(None))
+    .values(seen_ms=NowMs())
+)
+
+_OPEN_BATCHES: Final = (
+    select(control.c.status, func.count().label("number"))
+    .where(control.c.gate == bindparam("of"))
+    .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
+    .group_by(control.c.status)
+)
+
+_number = bindparam("number", type_=BigInteger)
+
+_PUT_IN_FORCE: Final = {
+    kind: update(gate)
+    .where(gate.c.name == bindparam("of"))
+    .values({column: value, "last_action": _number})
+    for kind, column, value in (
+        (ControlKind.PAUSE, "hold_action", _number),
+        (ControlKind.DRAIN, "hold_action", _number),
+        (ControlKind.RESUME, "hold_action", None),
+        (ControlKind.LIMIT, "limit_action", _number),
+        (ControlKind.UNLIMIT, "limit_action", None),
+    )
+}
+
+
+class ControlStore(Store):
+    """What operators have said of each gate. It holds until somebody says otherwise.
+
+    The gate's planner obeys at its next plan, whichever process that runs in, and after a restart
+    too. Batches that are begun already, and backfills, are not touched. Each method that changes
+    something keeps a row of it, even if nothing changes by it, and answers what is in force then.
+
+    Each raises `LedgerError` for a gate that is not declared, and `OptionError` for a name or a
+    reason that is too long, or a limit out of its range.
+    """
+
+    def pause(self, gate_name: str, by: str, why: str = "") -> Control:
+        """Have a gate plan no batch with records; a drain becomes a pause."""
+        return self._do(gate_name, ControlKind.PAUSE, by, why)
+
+    def drain(self, gate_name: str, by: str, why: str = "") -> Control:
+        """Have a gate plan no batch with records, to stop its query when what it began is done."""
+        return self._do(gate_name, ControlKind.DRAIN, by, why)
+
+    def resume(self, gate_name: str, by: str, why: str = "") -> Control:
+        """End a pause or a drain; a limit stays."""
+        return self._do(gate_name, ControlKind.RESUME, by, why)
+
+    def limit(
+        self,
+        gate_name: str,
+        records_per_s: float,
+        by: str,
+        why: str = "",
+        until_ms: int | None = None,
+    ) -> Control:
+        """Cap the rate of a gate, instead of a limit that is in force.
+
+        Args:
+            gate_name: The gate.
+            records_per_s: The cap over all its partitions (records/s); above 0. Below 1 it counts
+                as 1; the floor of each partition, ``minRatePerPartition``, is stronger.
+            by: Who does it.
+            why: Why.
+            until_ms: When it ends by itself, by the ledger's clock (`Ledger.database_time_ms`). One
+                that is over has no effect. Default: None, when `unlimit` is called.
+        """
+        require_number("A limit", records_per_s, "records/s", above=True)
+        if until_ms is not None:
+            require_whole("The end of a limit", until_ms, 0, 2**62, unit="ms")
+        return self._do(
+            gate_name, ControlKind.LIMIT, by, why, records_per_s=records_per_s, until_ms=until_ms
+        )
+
+    def unlimit(self, gate_name: str, by: str, why: str = "") -> Control:
+        """End a limit before its time."""
+        return self._do(gate_name, ControlKind.UNLIMIT, by, why)
+
+    def of(self, gate_name: str) -> Control:
+        """What is in force for a gate; nothing for one that is not declared."""
+        found = self._database.rows(_CONTROL, of=gate_name)
+        return control_from(found[0]) if found else Control(gate_name, self._clock())
+
+    def all(self) -> Mapping[str, Control]:
+        """What is in force for each gate, by name; at one look."""
+        return {row.name: control_from(row) for row in self._database.rows(_CONTROLS)}
+
+    def history(self, gate_name: str, limit: int = 100) -> tuple[ControlAction, ...]:
+        """What operators did to a gate, the newest first."""
+        rows = self._database.rows(_HISTORY, of=gate_name, limit=limit)
+        return tuple(_action(gate_name, tuple(row)) for row in rows)
+
+    def open_batches(self, gate_name: str) -> Mapping[Status, int]:
+        """How many of a gate's batches and children are not done, by status; dead ones are."""
+        rows = self._database.rows(_OPEN_BATCHES, of=gate_name)
+        return {Status(row.status): row.number for row in rows}
+
+    def mark_seen(self, gate_name: str, newest: int) -> None:
+        """Write down that a gate's planner plans by its actions up to this one's number."""
+        self._database.change(_SEEN, {"of": gate_name, "newest": newest})
+
+    def _do(
+        self,
+        gate_name: str,
+        kind: ControlKind,
+        by: str,
+        why: str,
+        *,
+        records_per_s: float | None = None,
+        until_ms: int | None = None,
+    ) -> Control:
+        call = new_call_id()
+        inserted = (
+            self._database.insert(operator_action)
+            .values(
+                gate=gate_name,
+                kind=kind,
+                by_whom=operator_text("Who does it", by, 1, MOST_BY),
+                why=operator_text("The reason", why, 0, MOST_WHY),
+                time_ms=NowMs(),
+                records_per_s=records_per_s,
+                until_ms=until_ms,
+                last_call=call,
+            )
+            .on_conflict_do_nothing(index_elements=[operator_action.c.last_call])
+            .returning(operator_action.c.action_id)
+        )
+
+        def do(connection: Connection) -> Control:
+            # First, so that of two calls the later row is the one in force.
+            if connection.scalar(LOCK_GATE, {"gate": gate_name}) is None:
+                raise LedgerError(
+                    f"Gate {gate_name!r} is not declared in the ledger {self._database.name};"
+                    " `headrace status` lists those that are."
+                )
+            number = connection.scalar(inserted)
+            if number is not None:  # else this call was made before, and its answer was lost
+                connection.execute(_PUT_IN_FORCE[kind], {"of": gate_name, "number": number})
+            return control_from(connection.execute(_CONTROL, {"of": gate_name}).one())
+
+        return self._database.write(do)
+
+
+def control_from(row: Row[Any]) -> Control:
+    """What is in force, from a row with the columns `CONTROL_COLUMNS` and the gate's name.
+
+    Raises:
+        LedgerError: One of the actions is of no known kind.
+    """
+    values = row._mapping
+    name = values["name"]
+    hold, limit = (
+        None
+        if values[f"{what}_action_id"] is None
+        else _action(name, [values[f"{what}_{column}"] for column in _COLUMNS])
+        for what in ("hold", "limit")
+    )
+    return Control(name, values["at_ms"], hold, limit, values["last_action"])
+
+
+def _action(gate_name: str, values: Sequence[Any]) -> ControlAction:
+    number, of, kind, *others = values
+    if kind not in set(ControlKind):
+        raise LedgerError(
+            f"Action {number} on gate {gate_name!r} is {kind!r}, which is none of"
+            f" {', '.join(ControlKind)}, so its row was changed or damaged; restore the ledger from"
+            " a copy."
+        )
+    return ControlAction(number, of, ControlKind(kind), *others)
+
+
+def operator_text(what: str, text: str, least: int, most: int) -> str:
+    """What an operator wrote, on one line; `OptionError` for too few characters or too many."""
+    text = " ".join(storable(text).split())
+    if not least <= len(text) <= most:
+        raise OptionError(f"{what} has {len(text)} characters; give {least} to {most}.")
+    return text

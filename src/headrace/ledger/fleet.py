@@ -1,0 +1,268 @@
+"""All gates of a ledger at one look: what has changed since the last one, and what to read then."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, and_, bindparam, case, func, select
+
+from headrace.ledger.batch_rows import batch_from, has_dead_letters, interrupted
+from headrace.ledger.rates import LAST_SAMPLES
+from headrace.ledger.receivers import ReceiverRecord
+from headrace.ledger.records import BatchRecord, DeadLetterStatus, RateSample, Unresolved
+from headrace.ledger.store import Store
+from headrace.ledger.tables import (
+    NowMs,
+    control,
+    dead_letter,
+    gate,
+    rate,
+    receiver,
+    repair,
+    stage_state,
+)
+from headrace.ledger.transitions import Kind, Status
+
+_PULSE: Final = select(
+    gate.c.name,
+    gate.c.lost_offsets,
+    gate.c.begins,
+    gate.c.begun,
+    gate.c.reported,
+    gate.c.interval_ms,
+    gate.c.rate_per_s,
+    gate.c.query_owner,
+    (gate.c.query_until_ms > NowMs()).label("query_lives"),
+    gate.c.query_checkpoint,
+    gate.c.last_action,
+    control.c.status,
+    control.c.last_call,
+).outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+
+_UNRESOLVED: Final = (
+    select(gate.c.name, control.c.status, func.count().label("number"))
+    .join_from(gate, control, control.c.gate == gate.c.name)
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
+    .where(~interrupted)
+    .group_by(gate.c.name, control.c.status)
+)
+
+_LETTERS: Final = (
+    select(gate.c.name, func.count().label("number"))
+    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
+    .group_by(gate.c.name)
+)
+
+_ELSEWHERE: Final = select(
+    select(func.max(receiver.c.seen_ms)).scalar_subquery(),
+    select(func.max(stage_state.c.written_ms)).scalar_subquery(),
+    select(func.max(repair.c.repair_id)).scalar_subquery(),
+)
+
+_NEWEST: Final = (
+    select(control)
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(bindparam("limit"))
+)
+
+_RECEIVERS: Final = select(receiver).order_by(
+    receiver.c.journal, receiver.c.lane, receiver.c.gate, receiver.c.owner
+)
+
+_bucket = bindparam("bucket_ms", type_=BigInteger)
+_since = bindparam("since_ms", type_=BigInteger)
+_until = bindparam("until_ms", type_=BigInteger)
+# `//` divides whole numbers on both databases.
+_created_bucket = control.c.created_time_ms // _bucket * _bucket
+_sample_bucket = rate.c.time_ms // _bucket * _bucket
+
+_SERIES: Final = (
+    select(
+        func.min(control.c.created_time_ms).label("time_ms"),
+        func.max(control.c.lag).label("lag"),
+        func.max(control.c.end_time_ms - control.c.created_time_ms).label("duration_ms"),
+        func.sum(func.coalesce(control.c.records, control.c.planned_records)).label("records"),
+        func.min(control.c.rate_per_s).label("rate_per_s"),
+        func.sum(case((control.c.status.in_([Status.FAILED, Status.DEAD]), 1), else_=0)).label(
+            "failed"
+        ),
+        func.min(control.c.checkpoint_id).label("checkpoint_id"),
+        func.count().label("batches"),
+    )
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.created_time_ms >= _since, control.c.created_time_ms < _until)
+    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .group_by(_created_bucket)
+    .order_by(func.min(control.c.created_time_ms))
+)
+
+_SAMPLES: Final = (
+    select(
+        func.min(rate.c.time_ms).label("time_ms"),
+        func.avg(rate.c.processing_rate_per_s).label("capacity_per_s"),
+        func.max(rate.c.processing_delay_ms).label("duration_ms"),
+    )
+    .where(rate.c.gate == bindparam("gate"))
+    .where(rate.c.time_ms >= _since, rate.c.time_ms < _until)
+    .group_by(_sample_bucket)
+    .order_by(func.min(rate.c.time_ms))
+)
+
+_OLDEST: Final = select(func.min(control.c.created_time_ms)).where(
+    control.c.gate == bindparam("gate")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What there is to see of all gates: who has kept the one before knows what has changed.
+
+    Attributes:
+        gates: By name, a value that is another one whenever something about the gate has changed.
+        unresolved: How much of each gate is unresolved; gates of which nothing is are left out.
+        lost: How many offsets each gate has lost; gates that have lost none are left out.
+        actions: The number of the newest action of an operator on each gate that had one.
+        elsewhere: Another one whenever a receiver or a stage of a flow has reported.
+        repaired: The number of the newest action about failures; None before the first.
+    """
+
+    gates: Mapping[str, tuple[Any, ...]]
+    unresolved: Mapping[str, Unresolved]
+    lost: Mapping[str, int]
+    actions: Mapping[str, int]
+    elsewhere: tuple[Any, ...]
+    repaired: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPoint:
+    """What a gate did in a stretch of time.
+
+    Attributes:
+        time_ms: When the first batch of it was planned (ms since the epoch).
+        lag: The highest lag of its batches; None where none was known.
+        duration_ms: How long the longest of them took; None where none has ended.
+        records: What they read together.
+        rate_per_s: The lowest rate that was in force; None where there was none.
+        capacity_per_s: How fast they were processed (records/s); None where none was reported.
+        failed: How many of them failed.
+        checkpoint_id: The identity of their checkpoint; of several, one.
+        batches: How many there were.
+    """
+
+    time_ms: int
+    lag: int | None
+    duration_ms: int | None
+    records: int
+    rate_per_s: float | None
+    capacity_per_s: float | None
+    failed: int
+    checkpoint_id: str
+    batches: int
+
+
+class FleetStore(Store):
+    """All gates of a ledger, and the history of one, at the cost of what is shown of them."""
+
+    def pulse(self) -> Pulse:
+        """What there is to see of all gates now: four statements, however many gates there are."""
+        rows = self._database.rows(_PULSE)
+        counts: dict[str, dict[str, int]] = {}
+        for row in self._database.rows(_UNRESOLVED):
+            counts.setdefault(row.name, {})[row.status] = row.number
+        letters = {row.name: row.number for row in self._database.rows(_LETTERS)}
+        elsewhere = tuple(self._database.rows(_ELSEWHERE)[0])
+        unresolved = {
+            name: Unresolved(
+                failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
+                dead=found.get(Status.DEAD, 0),
+                letters=letters.get(name, 0),
+            )
+            for name in counts.keys() | letters.keys()
+            for found in [counts.get(name, {})]
+        }
+        return Pulse(
+            gates={row.name: tuple(row) for row in rows},
+            unresolved=unresolved,
+            lost={row.name: row.lost_offsets for row in rows if row.lost_offsets},
+            actions={row.name: row.last_action for row in rows if row.last_action},
+            elsewhere=elsewhere[:2],
+            repaired=elsewhere[2],
+        )
+
+    def newest_batches(
+        self, gates: Iterable[str], limit: int
+    ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
+        """The last batches of the live stream of each gate, and rate samples, newest first."""
+        names = list(gates)
+        with self._database.reading() as connection:
+            found = {}
+            for name in names:
+                values = {"gate": name, "limit": limit}
+                batches = connection.execute(_NEWEST, values).mappings()
+                samples = connection.execute(LAST_SAMPLES, values)
+                found[name] = (
+                    tuple(map(batch_from, batches)),
+                    tuple(RateSample(**row._asdict()) for row in samples),
+                )
+            return found
+
+    def receivers(self) -> tuple[ReceiverRecord, ...]:
+        """The receivers of all gates, by journal and lane; those not seen lately, too."""
+        return tuple(ReceiverRecord(**row._asdict()) for row in self._database.rows(_RECEIVERS))
+
+    def series(
+        self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
+    ) -> tuple[SeriesPoint, ...]:
+        """What a gate did between two times, oldest first; a point for each stretch with batches.
+
+        Args:
+            gate_name: The gate.
+            since_ms: From when (ms since the epoch).
+            until_ms: Up to when, that moment left out.
+            bucket_ms: How long a stretch is; 1 gives each batch a point of its own.
+        """
+        values = {
+            "gate": gate_name,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "bucket_ms": bucket_ms,
+        }
+        sampled = {
+            row.time_ms // bucket_ms * bucket_ms: row
+            for row in self._database.rows(_SAMPLES, **values)
+        }
+        points = []
+        buckets = sorted(sampled)
+        place = 0
+        for row in self._database.rows(_SERIES, **values):
+            # A sample is written when its batch has ended: the first one from then on is the
+            # batch's own, or one of the same stretch.
+            while place < len(buckets) and buckets[place] < row.time_ms // bucket_ms * bucket_ms:
+                place += 1
+            sample = sampled[buckets[place]] if place < len(buckets) else None
+            durations = [row.duration_ms, None if sample is None else sample.duration_ms]
+            known = [each for each in durations if each is not None]
+            points.append(
+                SeriesPoint(
+                    time_ms=row.time_ms,
+                    lag=row.lag,
+                    duration_ms=max(known) if known and row.duration_ms is not None else None,
+                    records=int(row.records),
+                    rate_per_s=row.rate_per_s,
+                    capacity_per_s=None if sample is None else sample.capacity_per_s,
+                    failed=int(row.failed),
+                    checkpoint_id=row.checkpoint_id,
+                    batches=row.batches,
+                )
+            )
+        return tuple(points)
+
+    def oldest_ms(self, gate_name: str) -> int | None:
+        """When the oldest batch that is kept of a gate was planned; None where there is none."""
+        oldest: int | None = self._database.scalar(_OLDEST, gate=gate_name)
+        return oldest

@@ -1,0 +1,357 @@
+"""What metrics need of all gates at once: a few statements, however many gates there are."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+)
+
+from headrace.ledger.batch_rows import Values
+from headrace.ledger.store import Store
+from headrace.ledger.tables import (
+    NowMs,
+    checkpoint,
+    control,
+    dead_letter,
+    failure,
+    gate,
+    operator_action,
+    rate,
+)
+from headrace.ledger.transitions import Status
+
+BUCKETS_MS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
+"""The upper bounds of a batch's duration that are told apart (ms); longer ones are one bucket."""
+
+_OPEN: Final = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
+
+
+@dataclass(frozen=True, slots=True)
+class GateNow:
+    """A gate and its newest batch, at one moment. Times are ms since the epoch.
+
+    Attributes:
+        position: How many offsets the newest batch's checkpoint has planned so far.
+        capacity_per_s: How fast the last reported batch was processed.
+        limit_per_s: The rate cap in force, of a later stage or an operator, the lower one.
+        held: Whether an operator has paused it, or has it drain.
+        has_query: Whether a query stands behind it.
+        pruned_totals: What `count_pruned` has kept of deleted batches, as text.
+        created_ms: When the newest batch was planned; it and all that follows is None without one.
+    """
+
+    name: str
+    source: str
+    interval_ms: int
+    rate_per_s: float | None
+    batch_cost: str | None
+    lost_offsets: int
+    pruned_totals: str | None
+    held: bool
+    has_query: bool
+    capacity_per_s: float | None
+    limit_per_s: float | None
+    position: int | None
+    checkpoint_id: str | None
+    created_ms: int | None
+    ended_ms: int | None
+    status: str | None
+    lag: int | None
+    planned: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatches:
+    """The batches and children of a gate that have one status: how many, and since when (ms)."""
+
+    gate: str
+    status: Status
+    number: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCount:
+    """Batches and children of a gate that have these values in common.
+
+    Attributes:
+        is_old: Whether they were created before the bound that was asked for.
+        bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
+        is_root, is_leaf: Whether they are no children, and have none.
+        number: How many.
+        records: Their records, or offsets where these were not counted.
+        retries: How often they were run again.
+        duration_ms: How long they took together, where the bucket is not -1.
+    """
+
+    gate: str
+    is_old: bool
+    status: str
+    reason: str
+    bucket: int
+    is_root: bool
+    is_leaf: bool
+    number: int
+    records: int
+    retries: int
+    duration_ms: int
+
+
+_limit_action = operator_action.alias("limit_action")
+_throttle = case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s))
+_operator = case(
+    (
+        or_(_limit_action.c.until_ms.is_(None), _limit_action.c.until_ms > NowMs()),
+        _limit_action.c.records_per_s,
+    )
+)
+
+_GATES: Final = (
+    select(
+        gate.c.name,
+        gate.c.source,
+        gate.c.interval_ms,
+        gate.c.rate_per_s,
+        gate.c.batch_cost,
+        gate.c.lost_offsets,
+        gate.c.pruned_totals,
+        gate.c.hold_action.is_not(None).label("held"),
+        and_(gate.c.query_owner.is_not(None), gate.c.query_until_ms > NowMs()).label("has_query"),
+        select(rate.c.processing_rate_per_s)
+        .where(rate.c.gate == gate.c.name)
+        .order_by(rate.c.time_ms.desc())
+        .limit(1)
+        .scalar_subquery()
+        .label("capacity_per_s"),
+        case(
+            (_throttle.is_(None), _operator),
+            (_operator.is_(None), _throttle),
+            (_throttle < _operator, _throttle),
+            else_=_operator,
+        ).label("limit_per_s"),
+        # PostgreSQL adds whole numbers up to a decimal.
+        select(cast(func.sum(checkpoint.c.offsets), BigInteger))
+        .where(
+            checkpoint.c.gate == gate.c.name, checkpoint.c.checkpoint_id == control.c.checkpoint_id
+        )
+        .scalar_subquery()
+        .label("position"),
+        control.c.checkpoint_id,
+        control.c.created_time_ms,
+        control.c.end_time_ms,
+        control.c.status,
+        control.c.lag,
+        control.c.planned_records,
+    )
+    .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .outerjoin(_limit_action, _limit_action.c.action_id == gate.c.limit_action)
+    .order_by(gate.c.name)
+)
+
+_OPEN_BATCHES: Final = (
+    select(control.c.gate, control.c.status, func.count(), func.min(control.c.created_time_ms))
+    .join_from(gate, control, control.c.gate == gate.c.name)
+    .where(control.c.status.in_(_OPEN))
+    .group_by(control.c.gate, control.c.status)
+)
+
+_UNRESOLVED_LETTERS: Final = (
+    select(gate.c.name, func.count())
+    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
+    .where(dead_letter.c.status == "waiting")
+    .group_by(gate.c.name)
+)
+
+_PARTITIONS: Final = (
+    select(
+        gate.c.name,
+        *failure.c["topic", "partition", "until_offset", "latest_offset", "topic_id"],
+    )
+    .join_from(gate, failure, failure.c.schedule_id == gate.c.begun)
+    .order_by(gate.c.name, failure.c.topic, failure.c.partition)
+)
+
+_duration = "c.end_time_ms - coalesce(c.start_time_ms, c.created_time_ms)"
+_bucket = " ".join(
+    f"WHEN {_duration} <= {most} THEN {place}" for place, most in enumerate(BUCKETS_MS)
+)
+_GROUPED: Final = f"""
+    SELECT c.gate, c.created_time_ms < {{cut}} AS is_old, c.status, c.reason,
+        CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
+            {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
+        c.parent IS NULL AS is_root,
+        NOT EXISTS (SELECT 1 FROM control AS child WHERE child.parent = c.schedule_id) AS is_leaf,
+        count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
+        sum(coalesce({_duration}, 0))
+    FROM {{bounds}} JOIN control AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
+    GROUP BY 1, 2, 3, 4, 5, 6, 7
+"""  # noqa: S608  (constants alone)
+_COUNTS: Final = {
+    True: _GROUPED.format(
+        bounds="json_each(:bounds) AS bound CROSS",
+        gate="json_extract(bound.value, '$[0]')",
+        least="json_extract(bound.value, '$[1]')",
+        cut="json_extract(bound.value, '$[2]')",
+    ),
+    False: _GROUPED.format(
+        bounds="jsonb_array_elements(CAST(:bounds AS jsonb)) AS bound(value)",
+        gate="(bound.value ->> 0)",
+        least="CAST(bound.value ->> 1 AS bigint)",
+        cut="CAST(bound.value ->> 2 AS bigint)",
+    ),
+}
+"""By whether the database is SQLite. Bounds are ``[gate, least, cut]`` each."""
+
+# Newest first: the records that were planned from a batch on, itself included.
+_planned_since = func.sum(control.c.planned_records).over(
+    order_by=control.c.created_time_ms.desc(), rows=(None, 0)
+)
+_backlog = (
+    select(
+        control.c.created_time_ms.label("created_ms"),
+        control.c.lag.label("lag"),
+        _planned_since.label("planned"),
+    )
+    .where(control.c.gate == bindparam("gate", type_=Text))
+    .where(control.c.checkpoint_id == bindparam("checkpoint_id", type_=Text))
+    .where(control.c.kind == "live", control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(bindparam("limit"))
+    .subquery()
+)
+_NEWEST_AT: Final = select(
+    func.max(case((_backlog.c.lag <= _backlog.c.planned, _backlog.c.created_ms))),
+    func.min(_backlog.c.created_ms),
+)
+
+
+class MetricStore(Store):
+    """What metrics read. Nothing is ever written."""
+
+    def gates(self) -> tuple[GateNow, ...]:
+        """All gates, by name, each with its newest batch."""
+        rows: Sequence[Any] = self._database.rows(_GATES)
+        return tuple(GateNow(*row) for row in rows)
+
+    def open_batches(self) -> tuple[OpenBatches, ...]:
+        """The batches and children that are not done, by gate and status."""
+        rows: Sequence[Any] = self._database.rows(_OPEN_BATCHES)
+        return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
+
+    def waiting_letters(self) -> Mapping[str, int]:
+        """How many dead letters of each gate wait for somebody; of gates that have some."""
+        rows: Sequence[Any] = self._database.rows(_UNRESOLVED_LETTERS)
+        return {row[0]: row[1] for row in rows}
+
+    def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
+        """How many batches each of these gates has, created at a time or later, by their values.
+
+        ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
+        """
+        statement = text(_COUNTS[self._database.is_sqlite])
+        values: Values = {"bounds": json.dumps(bounds)}
+        return tuple(_count_from(row) for row in self._database.rows(statement, **values))
+
+    def partitions(self) -> Sequence[Any]:
+        """The partitions that each gate's newest batch reads.
+
+        Rows of gate, topic, partition, up to where it reads, where the log ended, and topic id.
+        """
+        return self._database.rows(_PARTITIONS)
+
+    def newest_at_ms(self, gate_name: str, checkpoint_id: str, limit: int) -> tuple[int, bool]:
+        """When the offset at which a gate goes on reading was the newest, as batches saw it (ms).
+
+        It is the time of the last batch that was planned when no more was there than has been
+        planned since. With False where none of the last ``limit`` batches of the checkpoint was:
+        it was at that time or earlier.
+        """
+        values = {"gate": gate_name, "checkpoint_id": checkpoint_id, "limit": limit}
+        row: Any = self._database.rows(_NEWEST_AT, **values)[0]
+        found, oldest = row
+        return (found, True) if found is not None else (oldest or 0, False)
+
+
+def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
+    """Keep in a gate's row what these batches and children counted for, before they are deleted.
+
+    So the totals of a gate never fall, which a monitoring system would take for a restart.
+    """
+    values = {"of": gate_name, "keys": list(keys)}
+    known = pruned_counts(connection.scalar(_PRUNED, {"of": gate_name}))
+    for row in connection.execute(_COUNT_KEYS, values):
+        found = _count_from((gate_name, True, *row))
+        kind = (found.status, found.reason, found.bucket, found.is_root, found.is_leaf)
+        added = (found.number, found.records, found.retries, found.duration_ms)
+        before = known.get(kind, (0, 0, 0, 0))
+        known[kind] = tuple(one + other for one, other in zip(before, added, strict=True))
+    totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
+    connection.execute(_KEEP_PRUNED, {"of": gate_name, "totals": totals})
+
+
+Sums = tuple[int, ...]
+"""Number, records, retries and duration (ms) of a `BatchCount`."""
+
+
+def pruned_counts(totals: str | None) -> dict[tuple[Any, ...], Sums]:
+    """The sums of deleted batches, by status, reason, bucket, is_root and is_leaf."""
+    return {tuple(row[:5]): tuple(row[5:]) for row in json.loads(totals or "[]")}
+
+
+def _count_from(row: Any) -> BatchCount:
+    gate_name, is_old, status, reason, bucket, is_root, is_leaf, *sums = row
+    return BatchCount(
+        gate_name, bool(is_old), status, reason, bucket, bool(is_root), bool(is_leaf),
+        *(int(each or 0) for each in sums),
+    )  # fmt: skip
+
+
+_began_ms = func.coalesce(control.c.start_time_ms, control.c.created_time_ms)
+_duration_ms = control.c.end_time_ms - _began_ms
+_child = control.alias("grandchild")
+_COUNT_KEYS: Final = (
+    select(
+        control.c.status,
+        control.c.reason,
+        case(
+            (
+                or_(
+                    control.c.status != Status.SUCCESS,
+                    control.c.parent.is_not(None),
+                    control.c.end_time_ms.is_(None),
+                ),
+                -1,
+            ),
+            *((_duration_ms <= most, place) for place, most in enumerate(BUCKETS_MS)),
+            else_=len(BUCKETS_MS),
+        ).label("bucket"),
+        control.c.parent.is_(None).label("is_root"),
+        ~select(_child.c.schedule_id)
+        .where(_child.c.parent == control.c.schedule_id)
+        .exists()
+        .label("is_leaf"),
+        func.count(),
+        func.sum(func.coalesce(control.c.records, control.c.planned_records)),
+        func.sum(control.c.attempts - 1),
+        func.sum(func.coalesce(_duration_ms, 0)),
+    )
+    .where(control.c.schedule_id.in_(bindparam("keys", expanding=True)))
+    .group_by(text("1"), text("2"), text("3"), text("4"), text("5"))
+)
+_PRUNED: Final = select(gate.c.pruned_totals).where(gate.c.name == bindparam("of"))
+_KEEP_PRUNED: Final = (
+    gate.update().where(gate.c.name == bindparam("of")).values(pruned_totals=bindparam("totals"))
+)

@@ -1,0 +1,303 @@
+"""What operators do about failures, each a row with who, when and why; and what failed alike."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from headrace.errors import OptionError
+from headrace.ledger import transitions
+from headrace.ledger.batch_rows import has_dead_letters, interrupted
+from headrace.ledger.controls import MOST_BY, MOST_WHY, operator_text
+from headrace.ledger.database import changed_rows
+from headrace.ledger.dead_letters import RESOLVE, letter_from
+from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus, storable
+from headrace.ledger.store import Store
+from headrace.ledger.tables import control, dead_letter, gate, repair
+from headrace.ledger.transitions import Status
+
+MOST_AT_ONCE: Final = 10_000
+"""Batches or records that one action may be about."""
+
+
+class RepairKind(StrEnum):
+    """What an operator did about failures."""
+
+    RETRY = "retry"
+    """Failed batches are not to wait for their next backfill."""
+    DROP_BATCH = "drop batch"
+    """A dead batch need not be processed."""
+    SEND = "send"
+    """Dead letters are sent to Kafka again."""
+    DROP_LETTERS = "drop letters"
+    """Dead letters need not be processed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRecord:
+    """A row of ``repair``: one action.
+
+    Attributes:
+        number: Counts up; a later action has a higher one.
+        gate: Whose failures it is about.
+        kind: What was done.
+        by: Who did it.
+        why: The reason in their words.
+        time_ms: When, by the database's clock.
+        target: What it was done to, in words.
+        outcome: What became of it; None while it is being done, or if that was interrupted.
+    """
+
+    number: int
+    gate: str
+    kind: str
+    by: str
+    why: str
+    time_ms: int
+    target: str
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeBatches:
+    """Unresolved batches of a gate that failed with the same class of exception.
+
+    Attributes:
+        error_class: The exception's class with its module; None where a batch has no error.
+        message: The message of one of them.
+        status: ``failed``, ``backfilling`` or ``dead``.
+        number: How many there are.
+        records: How many offsets they have together.
+        oldest_ms: When the oldest of them was planned.
+        newest_ms: When the newest was.
+        key: The key of one of them.
+    """
+
+    gate: str
+    error_class: str | None
+    message: str | None
+    status: str
+    number: int
+    records: int
+    oldest_ms: int
+    newest_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeLetters:
+    """Dead letters of a gate that wait, with the same class of exception: see `AlikeBatches`."""
+
+    gate: str
+    error_class: str
+    message: str
+    number: int
+    oldest_ms: int
+    newest_ms: int
+    letter: int
+
+
+_BATCHES: Final = (
+    select(
+        control.c.gate,
+        control.c.error_class,
+        func.min(control.c.error_message).label("message"),
+        control.c.status,
+        func.count().label("number"),
+        func.sum(control.c.planned_records).label("records"),
+        func.min(control.c.created_time_ms).label("oldest_ms"),
+        func.max(control.c.created_time_ms).label("newest_ms"),
+        func.min(control.c.schedule_id).label("key"),
+    )
+    .join_from(gate, control, control.c.gate == gate.c.name)
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
+    .where(control.c.resolution.is_(None), ~interrupted)
+    .group_by(control.c.gate, control.c.error_class, control.c.status)
+    .order_by(func.min(control.c.created_time_ms), control.c.gate)
+    .limit(bindparam("limit"))
+)
+
+_LETTERS: Final = (
+    select(
+        dead_letter.c.gate,
+        dead_letter.c.error_class,
+        func.min(dead_letter.c.error_message).label("message"),
+        func.count().label("number"),
+        func.min(dead_letter.c.created_ms).label("oldest_ms"),
+        func.max(dead_letter.c.created_ms).label("newest_ms"),
+        func.min(dead_letter.c.dead_letter_id).label("letter"),
+    )
+    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
+    .group_by(dead_letter.c.gate, dead_letter.c.error_class)
+    .order_by(func.min(dead_letter.c.created_ms), dead_letter.c.gate)
+    .limit(bindparam("limit"))
+)
+
+_LETTERS_OF: Final = (
+    select(dead_letter)
+    .where(dead_letter.c.schedule_id == bindparam("batch"))
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(bindparam("limit"))
+)
+
+_REPAIRS: Final = select(repair).order_by(repair.c.repair_id.desc()).limit(bindparam("limit"))
+
+_RETRY: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"), control.c.gate == bindparam("of"))
+    .where(control.c.status == Status.FAILED)
+    .values(retry_ms=bindparam("now_ms"))
+)
+
+_DROP: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"), control.c.gate == bindparam("of"))
+    .where(control.c.status == Status.DEAD, control.c.resolution.is_(None))
+    .values(resolution=bindparam("why"))
+)
+
+_OUTCOME: Final = (
+    update(repair)
+    .where(repair.c.repair_id == bindparam("number"))
+    .values(outcome=bindparam("what"))
+)
+
+
+class RepairStore(Store):
+    """What operators do about failures, in one transaction with the row that says who and why.
+
+    Each method that changes something raises `OptionError` for a name or a reason that is empty or
+    too long, and `LedgerError` for a gate that is not declared.
+    """
+
+    def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
+        """Have failed batches not wait for their next backfill; how many of them had failed.
+
+        The gate's own process runs each as soon as its schedule and its spare rate allow.
+        """
+
+        def retry(connection: Connection) -> int:
+            now_ms = self._clock()
+            values = [{"batch": key, "of": gate_name, "now_ms": now_ms} for key in sorted(keys)]
+            return sum(changed_rows(connection, _RETRY, each) for each in values)
+
+        target = _listed("batch", keys)
+        row = self._row(gate_name, RepairKind.RETRY, target, by=by, why=why)
+        return self._do(gate_name, row, retry)
+
+    def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
+        """Resolve a dead batch without processing it; 0 if it is not dead, or was dropped."""
+
+        def drop(connection: Connection) -> int:
+            reason = f"{why.strip()} ({by})"
+            values = {"batch": key, "of": gate_name, "why": storable(reason)}
+            return changed_rows(connection, _DROP, values)
+
+        target = _listed("batch", [key])
+        row = self._row(gate_name, RepairKind.DROP_BATCH, target, by=by, why=why)
+        return self._do(gate_name, row, drop)
+
+    def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
+        """Resolve dead letters without processing them; how many of them waited."""
+
+        def drop(connection: Connection) -> int:
+            values = {
+                "outcome": DeadLetterStatus.DROPPED,
+                "now_ms": self._clock(),
+                "why": storable(f"{why.strip()} ({by})"),
+                "call": transitions.new_call_id(),
+            }
+            return sum(
+                changed_rows(connection, RESOLVE, values | {"letter": each})
+                for each in sorted(letters)
+            )
+
+        target = _listed("dead letter", [str(each) for each in letters])
+        row = self._row(gate_name, RepairKind.DROP_LETTERS, target, by=by, why=why)
+        return self._do(gate_name, row, drop)
+
+    def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
+        """Write down that dead letters are about to be sent; the number for `end_send`."""
+        target = _listed("dead letter", [str(each) for each in letters])
+        row = self._row(gate_name, RepairKind.SEND, target, by=by, why=why)
+
+        def begin(connection: Connection) -> int:
+            inserted = insert(repair).values(row).returning(repair.c.repair_id)
+            number: int = connection.execute(inserted).scalar_one()
+            return number
+
+        return self._database.write(begin)
+
+    def end_send(self, number: int, outcome: str) -> None:
+        """Write down what became of it."""
+        self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
+
+    def newest(self, limit: int = 100) -> tuple[RepairRecord, ...]:
+        """What operators did about failures, the newest first."""
+        rows = self._database.rows(_REPAIRS, limit=limit)
+        return tuple(RepairRecord(*tuple(row)) for row in rows)
+
+    def alike_batches(self, gate_name: str | None, limit: int = 100) -> tuple[AlikeBatches, ...]:
+        """Groups of unresolved batches, those with the oldest batch first, of one gate or all."""
+        rows = self._database.rows(_of_gate(_BATCHES, gate_name), limit=limit)
+        return tuple(AlikeBatches(**row._asdict() | {"records": int(row.records)}) for row in rows)
+
+    def alike_letters(self, gate_name: str | None, limit: int = 100) -> tuple[AlikeLetters, ...]:
+        """Groups of dead letters that wait, those with the oldest first, of one gate or all."""
+        rows = self._database.rows(_of_gate(_LETTERS, gate_name), limit=limit)
+        return tuple(AlikeLetters(**row._asdict()) for row in rows)
+
+    def letters_of(self, schedule_id: str, limit: int = 100) -> tuple[DeadLetterRecord, ...]:
+        """The dead letters of one batch, of any status, oldest first."""
+        rows = self._database.rows(_LETTERS_OF, batch=schedule_id, limit=limit)
+        return tuple(letter_from(row._mapping) for row in rows)
+
+    def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
+        def do(connection: Connection) -> int:
+            number: int = work(connection)
+            outcome = f"{number} changed" if number else "nothing to change"
+            self._insert_under(gate_name, connection, insert(repair), row | {"outcome": outcome})
+            return number
+
+        return self._database.write(do)
+
+    def _row(
+        self, gate_name: str, kind: RepairKind, target: str, *, by: str, why: str
+    ) -> dict[str, Any]:
+        return {
+            "gate": gate_name,
+            "kind": kind,
+            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "why": operator_text("The reason", why, 1, MOST_WHY),
+            "time_ms": self._clock(),
+            "target": target,
+            "outcome": None,
+        }
+
+
+def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:
+    return query if gate_name is None else query.where(gate.c.name == gate_name)
+
+
+def _listed(noun: str, names: Collection[str]) -> str:
+    """What an action is about, in words."""
+    if not 0 < len(names) <= MOST_AT_ONCE:
+        raise OptionError(
+            f"The action is about {len(names)}; choose from 1 to {MOST_AT_ONCE:,} at once."
+        )
+    shown: Sequence[str] = sorted(names)[:20]
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"{noun} {', '.join(shown)}{more}"

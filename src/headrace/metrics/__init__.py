@@ -1,0 +1,22 @@
+"""Metrics of all gates and flows of a ledger, for Prometheus and what reads its text.
+
+Each module collects one subject from the ledger; `exposition` puts them together.
+"""
+
+from headrace.core.extras import needs_extra
+
+with needs_extra("metrics", "Metrics"):
+    from headrace.metrics.exposition import MetricsMemory, exposition
+    from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
+from headrace.metrics.shipped import alert_rules, grafana_dashboard
+from headrace.metrics.sources import Sources
+
+__all__ = [
+    "OPENMETRICS_TYPE",
+    "PROMETHEUS_TYPE",
+    "MetricsMemory",
+    "Sources",
+    "alert_rules",
+    "exposition",
+    "grafana_dashboard",
+]

@@ -1,0 +1,189 @@
+"""How far gates are behind: in records, in seconds, and how long until they have caught up."""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.ledger import BatchRecord, Ledger
+from headrace.ledger.metric_rows import GateNow
+from headrace.metrics.sources import SourceAnswer
+
+SEED: Final = 12
+"""Batches from which a gate is known that is seen for the first time."""
+
+LOOK_BACK: Final = 20_000
+"""Batches in which the time is looked for at which a gate's position was the newest."""
+
+LOOK_AGAIN_MS: Final = 60_000
+"""How often that is looked for, where it is before all that was seen."""
+
+WINDOW_MS: Final = 300_000
+"""The time over which the pace of a gate is measured."""
+
+_MOST_POINTS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class GateLag:
+    """How far a gate is behind, at one moment; None is what is not known.
+
+    Attributes:
+        records: The records that no batch has begun yet.
+        seconds: How old the oldest of them is: since its timestamp where the source was asked, else
+            since the last batch that found nothing behind what the gate reads next.
+        age_s: How old these figures are: since the newest batch, or since the source was asked.
+        drain_s: Seconds until nothing is left at the pace of the last minutes; infinite if never.
+        retention_left_s: See `SourceAnswer.retention_left_s`.
+    """
+
+    records: int | None = None
+    seconds: float | None = None
+    age_s: float | None = None
+    drain_s: float | None = None
+    retention_left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A gate when a batch of it was planned: offsets in all, counted from the run's first."""
+
+    time_ms: int
+    position: int
+    """Behind the batch."""
+    latest: int
+    """Behind all that was there."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What was seen of a gate's newest run."""
+
+    checkpoint_id: str | None
+    points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
+    newest_at: tuple[int, int] | None = None
+    """A position's time (ms), as the ledger's history has it, and when that was looked for."""
+
+
+class Lags:
+    """Measures the lags of gates; it remembers what it has seen of each."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def of(
+        self,
+        ledger: Ledger,
+        gates: Sequence[GateNow],
+        answers: Mapping[str, SourceAnswer],
+        now_ms: int,
+    ) -> dict[str, GateLag]:
+        """The lag of each gate, by name."""
+        fresh = [gate.name for gate in gates if self._is_new(gate) and lag_of(gate)]
+        seeds = ledger.fleet.newest_batches(fresh, SEED) if fresh else {}
+        found = {}
+        for gate in gates:
+            answer = answers.get(gate.name)
+            if answer is not None and answer.asked_ms < (gate.created_ms or 0):
+                answer = None  # a batch knows better since
+            self._see(gate, seeds.get(gate.name, ((),))[0])
+            found[gate.name] = self._lag(ledger, gate, answer, now_ms)
+        return found
+
+    def _is_new(self, gate: GateNow) -> bool:
+        known = self._runs.get(gate.name)
+        return known is None or known.checkpoint_id != gate.checkpoint_id
+
+    def _see(self, gate: GateNow, seed: Sequence[BatchRecord]) -> None:
+        if self._is_new(gate):
+            self._runs[gate.name] = _Run(gate.checkpoint_id)
+        points = self._runs[gate.name].points
+        if gate.position is None or gate.lag is None or gate.created_ms is None:
+            return
+        if not points and seed:
+            points.extend(_points(gate, seed))
+        if not points or points[-1].time_ms < gate.created_ms:
+            planned = gate.planned or 0
+            points.append(
+                _Point(gate.created_ms, gate.position, gate.position - planned + gate.lag)
+            )
+
+    def _lag(
+        self, ledger: Ledger, gate: GateNow, answer: SourceAnswer | None, now_ms: int
+    ) -> GateLag:
+        if gate.created_ms is None:
+            return GateLag()
+        left = lag_of(gate) if answer is None else answer.lag
+        seen_ms = gate.created_ms if answer is None else answer.asked_ms
+        return GateLag(
+            records=left,
+            seconds=self._seconds(ledger, gate, answer, left, now_ms),
+            age_s=max(now_ms - seen_ms, 0) / 1000,
+            drain_s=self._drain_s(gate, left),
+            retention_left_s=None if answer is None else answer.retention_left_s(),
+        )
+
+    def _seconds(
+        self,
+        ledger: Ledger,
+        gate: GateNow,
+        answer: SourceAnswer | None,
+        left: int | None,
+        now_ms: int,
+    ) -> float | None:
+        if not left:
+            return None if left is None else 0.0
+        since_ms = None if answer is None else answer.oldest_ms
+        if since_ms is None:
+            since_ms = self._newest_at_ms(ledger, gate, now_ms)
+        return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
+
+    def _newest_at_ms(self, ledger: Ledger, gate: GateNow, now_ms: int) -> int | None:
+        """When what the gate reads next was not there yet."""
+        run = self._runs[gate.name]
+        position, points = gate.position, run.points
+        if position is None or gate.checkpoint_id is None:
+            return None
+        while len(points) > 1 and points[1].latest <= position:
+            points.popleft()
+        if points and points[0].latest <= position:
+            return points[0].time_ms
+        if run.newest_at is None or now_ms - run.newest_at[1] >= LOOK_AGAIN_MS:
+            found, _ = ledger.metrics.newest_at_ms(gate.name, gate.checkpoint_id, LOOK_BACK)
+            run.newest_at = found, now_ms
+        return run.newest_at[0]
+
+    def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
+        if not left:
+            return None if left is None else 0.0
+        points = self._runs[gate.name].points
+        recent = [each for each in points if each.time_ms >= (gate.created_ms or 0) - WINDOW_MS]
+        if len(recent) < 2 or recent[-1].time_ms <= recent[0].time_ms:
+            return None
+        first, last = recent[0], recent[-1]
+        passed_s = (last.time_ms - first.time_ms) / 1000
+        net = (last.position - first.position) - (last.latest - first.latest)
+        return left / (net / passed_s) if net > 0 else math.inf
+
+
+def lag_of(gate: GateNow) -> int | None:
+    """What the newest batch left waiting; None where that is not known."""
+    return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
+
+
+def _points(gate: GateNow, batches: Sequence[BatchRecord]) -> list[_Point]:
+    """The batches before the newest one, oldest first, which end where that begins."""
+    own = [each for each in batches if each.checkpoint_id == gate.checkpoint_id]
+    position = (gate.position or 0) - (gate.planned or 0)
+    points = []
+    for batch in own:
+        if batch.created_time_ms >= (gate.created_ms or 0):
+            continue
+        if batch.lag is None:
+            break
+        points.append(
+            _Point(batch.created_time_ms, position, position - batch.planned_records + batch.lag)
+        )
+        position -= batch.planned_records
+    return points[::-1]

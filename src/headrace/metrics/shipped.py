@@ -1,0 +1,87 @@
+"""What is shipped beside the metrics: alert rules for Prometheus, and a dashboard for Grafana."""
+
+import json
+from importlib.resources import files
+from typing import Any, Final
+
+_PANELS: Final = (
+    ("Lag in seconds", "s", "headrace_lag_seconds", "{{gate}}"),
+    ("Lag in records", "short", "headrace_lag_records", "{{gate}}"),
+    ("Time until it is drained", "s", "headrace_drain_seconds", "{{gate}}"),
+    ("Time left until retention", "s", "headrace_retention_remaining_seconds", "{{gate}}"),
+    (
+        "Batch time, 95 % are below",
+        "s",
+        "histogram_quantile(0.95, sum by (gate, le)"
+        " (rate(headrace_batch_duration_seconds_bucket[5m])))",
+        "{{gate}}",
+    ),
+    ("Interval", "s", "headrace_batch_interval_seconds", "{{gate}}"),
+    (
+        "Records processed a second",
+        "short",
+        'rate(headrace_records_total{outcome="processed"}[5m])',
+        "{{gate}}",
+    ),
+    ("Rate limit", "short", "headrace_rate_limit_records_per_second", "{{gate}}"),
+    ("Capacity", "short", "headrace_capacity_records_per_second", "{{gate}}"),
+    (
+        "What limits batches",
+        "short",
+        "sum by (reason) (rate(headrace_batches_limited_total[5m]))",
+        "{{reason}}",
+    ),
+    (
+        "Failed batches",
+        "short",
+        'headrace_batches_open{status="failed"}',
+        "{{gate}}",
+    ),
+    ("Dead letters", "short", "headrace_dead_letters_unresolved", "{{gate}}"),
+    ("Queues of stages", "bytes", "headrace_stage_queue_bytes", "{{flow}} {{stage}}"),
+    ("Throttle level of stages", "short", "headrace_stage_throttle_level", "{{flow}} {{stage}}"),
+    (
+        "Busy stages",
+        "percentunit",
+        'headrace_stage_time_ratio{state="busy"}',
+        "{{flow}} {{stage}}",
+    ),
+    ("Bottlenecks", "short", "headrace_stage_bottleneck", "{{flow}} {{stage}}"),
+)
+"""Title, unit, query and legend; two stand side by side."""
+
+
+def alert_rules() -> str:
+    """The alert rules, as a file for Prometheus' ``rule_files``."""
+    return files("headrace.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
+
+
+def grafana_dashboard() -> str:
+    """A dashboard for Grafana, as JSON to be imported; it asks which data source to use."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    dashboard: dict[str, Any] = {
+        "title": "Headrace",
+        "uid": "headrace",
+        "tags": ["headrace"],
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {
+            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
+        },
+        "panels": [
+            {
+                "id": number + 1,
+                "type": "timeseries",
+                "title": title,
+                "datasource": source,
+                "gridPos": {"x": number % 2 * 12, "y": number // 2 * 8, "w": 12, "h": 8},
+                "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+                "targets": [
+                    {"refId": "A", "datasource": source, "expr": query, "legendFormat": legend}
+                ],
+            }
+            for number, (title, unit, query, legend) in enumerate(_PANELS)
+        ],
+    }
+    return json.dumps(dashboard, indent=2)

@@ -1,0 +1,214 @@
+"""What the sources of gates say: how much waits there, how old it is, and where each log begins.
+
+The ledger knows a gate's lag as its newest batch found it. Of a gate that plans none any more, and
+of one that lags, the broker or the journal is asked, without secrets, in threads of its own.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.errors import HeadraceError
+from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
+from headrace.operations.snapshot import GateHistory
+from headrace.operations.source_lags import begun_ranges
+
+if TYPE_CHECKING:
+    from headrace.source.connector import Connector
+
+_Place = tuple[TopicPartition, str]
+"""A partition, and which of its records: the next to be read, or its first."""
+
+ASK_AGAIN_S: Final = 10.0
+"""How often a source is asked at most."""
+
+MOST_AT_ONCE: Final = 8
+"""Sources that are asked at the same time."""
+
+MOST_RECORDS: Final = 100
+"""Partitions of a gate whose next record is read, for its time: those that lag most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """One partition, as its source said.
+
+    Attributes:
+        position: Up to where the gate has begun to read.
+        end: How far the log is written.
+        beginning: Where the log begins.
+        next_ms: The timestamp of the next record to be read; None where there is none, or not read.
+        first_ms: The timestamp of the first record that is there; None where that is not read, as
+            nothing was deleted yet.
+    """
+
+    position: int
+    end: int
+    beginning: int
+    next_ms: int | None = None
+    first_ms: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """The records that no batch has begun yet."""
+        return max(self.end - max(self.position, self.beginning), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswer:
+    """What a gate's source said, and when it was asked (ms since the epoch)."""
+
+    asked_ms: int
+    partitions: Mapping[TopicPartition, PartitionAnswer] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """The records that no batch has begun yet."""
+        return sum(each.lag for each in self.partitions.values())
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The timestamp of the oldest record to be read; None where none is, or it is unknown."""
+        times = [each.next_ms for each in self.partitions.values() if each.next_ms is not None]
+        return min(times, default=None)
+
+    def retention_left_s(self) -> float | None:
+        """Seconds until the log's beginning reaches what is to be read next, where it is nearest.
+
+        A log that deletes by age deletes the record to be read next as long after its first one as
+        it is younger than that one. None while nothing was deleted yet, or nothing waits; 0 where
+        records were deleted before they were read.
+        """
+        left = []
+        for each in self.partitions.values():
+            if each.position < each.beginning:
+                left.append(0.0)
+            elif each.next_ms is not None and each.first_ms is not None:
+                left.append(max(each.next_ms - each.first_ms, 0) / 1000)
+        return min(left, default=None)
+
+
+class Sources:
+    """Asks the sources of gates, and keeps the newest answer of each.
+
+    A source that does not answer, or wants secrets, is asked again later.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[str, SourceAnswer] = {}
+        self._asked_s: dict[str, float] = {}
+        self._running: dict[str, threading.Thread] = {}
+
+    def answers(self) -> Mapping[str, SourceAnswer]:
+        """The newest answers, by gate."""
+        return dict(self._answers)
+
+    def ask(self, ledger: Ledger, gates: Iterable[str], wait_s: float = 0) -> None:
+        """Ask the sources of these gates, and wait so long for those that were never asked."""
+        wanted = [name for name in gates if self._is_due(name)]
+        # Those first that were asked the longest ago.
+        wanted.sort(key=lambda name: self._asked_s.get(name, 0))
+        free = MOST_AT_ONCE - sum(each.is_alive() for each in self._running.values())
+        for name in wanted[: max(free, 0)]:
+            gate = ledger.gates.get(name)
+            if gate is not None:
+                self._asked_s[name] = time.monotonic()
+                self._start(ledger, gate)
+        deadline = time.monotonic() + wait_s
+        for name in wanted:
+            if name in self._running and name not in self._answers:
+                self._running[name].join(max(deadline - time.monotonic(), 0))
+
+    def _is_due(self, name: str) -> bool:
+        running = name in self._running and self._running[name].is_alive()
+        return not running and time.monotonic() - self._asked_s.get(name, -3600) >= ASK_AGAIN_S
+
+    def _start(self, ledger: Ledger, gate: GateRecord) -> None:
+        batches = ledger.batches.newest(gate.name, 1, kind=Kind.LIVE, children=False)
+        if not batches:
+            return
+        ranges = ledger.batches.ranges(batches[0].schedule_id)
+        begun = begun_ranges(ledger, GateHistory(gate, batches, ranges=ranges))
+        servers = ledger.batches.servers(batches[0].schedule_id)
+
+        def ask() -> None:
+            try:
+                self._answers[gate.name] = _answer(gate.source, servers, begun)
+            except HeadraceError:
+                # It cannot be reached: an old answer would be taken for a new one.
+                self._answers.pop(gate.name, None)
+
+        # Threads that nobody waits for in the end: a broker that hangs holds up nothing.
+        self._running[gate.name] = threading.Thread(target=ask, name="headrace-source", daemon=True)
+        self._running[gate.name].start()
+
+
+def _answer(source: str, servers: str | None, begun: list[PlannedRange]) -> SourceAnswer:
+    # It imports pyspark, which takes a second; a gate that is at work does without.
+    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
+
+    asked_ms = wall_clock_ms()
+    connector = connector_of(source)
+    options = connector.located({}, servers)
+    if not begun:
+        return SourceAnswer(asked_ms)
+    ends = connector.ends(options, begun)
+    with closing(connector.log_of(options, [each.offsets for each in begun])) as log:
+        begins = log.earliest(list(ends))
+    found = {
+        each.offsets.topic_partition: PartitionAnswer(
+            each.offsets.until,
+            ends[each.offsets.topic_partition],
+            begins.get(each.offsets.topic_partition, 0),
+        )
+        for each in begun
+        if each.offsets.topic_partition in ends
+    }
+    worst = sorted(found, key=lambda each: -found[each].lag)[:MOST_RECORDS]
+    wanted = dict[_Place, int]()
+    for each in worst:
+        known = found[each]
+        if known.lag:
+            wanted[each, "next"] = max(known.position, known.beginning)
+            if known.beginning:
+                wanted[each, "first"] = known.beginning
+    times = _times(connector, options, wanted)
+    return SourceAnswer(
+        asked_ms,
+        {
+            each: PartitionAnswer(
+                known.position,
+                known.end,
+                known.beginning,
+                times.get((each, "next")),
+                times.get((each, "first")),
+            )
+            for each, known in found.items()
+        },
+    )
+
+
+def _times(
+    connector: "Connector", options: Mapping[str, str], wanted: Mapping[_Place, int]
+) -> dict[_Place, int]:
+    """The timestamps (ms) of the records at these offsets; of those that are there."""
+    from headrace.source.direct_reading import read_directly  # noqa: PLC0415  (it brings pyspark)
+
+    found = dict[_Place, int]()
+    # One read has one range of a partition at most.
+    for which in ("next", "first"):
+        ranges = [
+            OffsetRange(each.topic, each.partition, at, at + 1)
+            for (each, what), at in wanted.items()
+            if what == which
+        ]
+        for records in read_directly(connector, options, ranges, {}):
+            for row in records.select(["topic", "partition", "timestamp"]).to_pylist():
+                place = TopicPartition(row["topic"], row["partition"])
+                found[place, which] = round(row["timestamp"].timestamp() * 1000)
+    return found

@@ -1,0 +1,190 @@
+"""Totals of batches, which never fall: what is deleted as old was counted before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.control import Reason
+from headrace.ledger import Ledger, Status
+from headrace.ledger.metric_rows import (
+    BUCKETS_MS,
+    BatchCount,
+    GateNow,
+    OpenBatches,
+    Sums,
+    pruned_counts,
+)
+from headrace.metrics.text import Family, counter, histogram
+
+_FOREVER_MS: Final = 2**62
+_BOUNDS: Final = tuple(f"{most / 1000:g}" for most in BUCKETS_MS)
+_REASONS: Final = sorted(map(str, Reason), key=len, reverse=True)
+
+_Kind = tuple[Any, ...]
+"""Status, reason, bucket, is_root, is_leaf."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a gate's totals.
+
+    Attributes:
+        pruned_totals: The text that was read of the gate's deleted batches.
+        sums: Of these, and of the batches up to ``until_ms``, which do not change any more.
+        reported: What was answered last; nothing is answered that falls below it.
+    """
+
+    pruned_totals: str | None
+    sums: dict[_Kind, Sums]
+    until_ms: int = 0
+    reported: "_GateTotals | None" = None
+
+
+class Totals:
+    """Counts batches, and reads only those again that may have changed since the last time."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def collect(
+        self,
+        ledger: Ledger,
+        gates: Sequence[GateNow],
+        open_batches: Sequence[OpenBatches],
+        labels: Mapping[str, str],
+    ) -> list[Family]:
+        """The families of totals, by gate; ``labels`` are the text of each gate's."""
+        counts = self._counts(ledger, gates, open_batches)
+        families = _Families()
+        for gate in gates:
+            known = self._known[gate.name]
+            sums = dict(known.sums)
+            for each in counts.get(gate.name, ()):
+                _add(sums, each)
+            totals = _of_gate(sums)
+            # Two statements see two moments, between which old batches may be deleted.
+            if known.reported is None or totals.ended >= known.reported.ended:
+                known.reported = totals
+            families.add(labels[gate.name], gate, known.reported)
+        return families.all()
+
+    def _counts(
+        self, ledger: Ledger, gates: Sequence[GateNow], open_batches: Sequence[OpenBatches]
+    ) -> dict[str, list[BatchCount]]:
+        """The batches that may change, by gate; those that do not any more are kept."""
+        oldest_open: dict[str, int] = {}
+        for each in open_batches:
+            oldest = oldest_open.get(each.gate, _FOREVER_MS)
+            oldest_open[each.gate] = min(oldest, each.oldest_ms)
+        bounds = []
+        for gate in gates:
+            known = self._known.get(gate.name)
+            if known is None or known.pruned_totals != gate.pruned_totals:
+                reported = None if known is None else known.reported
+                known = _Known(gate.pruned_totals, pruned_counts(gate.pruned_totals))
+                known.reported = reported
+                self._known[gate.name] = known
+            if gate.created_ms is not None:
+                cut = min(oldest_open.get(gate.name, _FOREVER_MS), gate.created_ms)
+                bounds.append((gate.name, known.until_ms, max(cut, known.until_ms)))
+        changing: dict[str, list[BatchCount]] = {}
+        for count in ledger.metrics.counts(bounds) if bounds else ():
+            if count.is_old:
+                _add(self._known[count.gate].sums, count)
+            else:
+                changing.setdefault(count.gate, []).append(count)
+        for name, _, cut in bounds:
+            self._known[name].until_ms = cut
+        return changing
+
+
+def _add(sums: dict[_Kind, Sums], count: BatchCount) -> None:
+    kind = (count.status, count.reason, count.bucket, count.is_root, count.is_leaf)
+    added = (count.number, count.records, count.retries, count.duration_ms)
+    before = sums.get(kind, (0, 0, 0, 0))
+    sums[kind] = tuple(one + other for one, other in zip(before, added, strict=True))
+
+
+@dataclass(slots=True)
+class _GateTotals:
+    """The totals of one gate, by label where they have one."""
+
+    batches: dict[str, int] = field(
+        default_factory=lambda: {str(Status.SUCCESS): 0, str(Status.DEAD): 0}
+    )
+    records: dict[str, int] = field(default_factory=lambda: {"processed": 0, "dead": 0})
+    limited: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_MS) + 1))
+    duration_ms: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Batches that have ended, by which it is seen that some are not counted."""
+        return sum(self.batches.values())
+
+
+_OUTCOMES: Final = {str(Status.SUCCESS): "processed", str(Status.DEAD): "dead"}
+
+
+def _of_gate(sums: Mapping[_Kind, Sums]) -> _GateTotals:
+    totals = _GateTotals()
+    for (status, reason, bucket, is_root, is_leaf), values in sums.items():
+        number, records, retries, duration_ms = values
+        totals.retries += retries
+        if is_root:
+            kind = reason_kind(reason)
+            totals.limited[kind] = totals.limited.get(kind, 0) + number
+            if status in totals.batches:
+                totals.batches[status] += number
+        if is_leaf and status in _OUTCOMES:
+            totals.records[_OUTCOMES[status]] += records
+        if bucket >= 0:
+            totals.buckets[bucket] += number
+            totals.duration_ms += duration_ms
+    return totals
+
+
+def reason_kind(reason: str) -> str:
+    """What limited a batch, without who and why, of which there is no end.
+
+    >>> reason_kind("limited to 200 records/s by ops: quota, since 10:14 UTC"), reason_kind("x")
+    ('limited', 'other')
+    """
+    return next((each for each in _REASONS if reason.startswith(each)), "other")
+
+
+class _Families:
+    """The families of totals, to which one gate after the other is added."""
+
+    def __init__(self) -> None:
+        self.batches = counter("batches", "Batches that have ended, by how.")
+        self.limited = counter("batches_limited", "Batches, by what limited their size.")
+        self.records = counter("records", "Records, by what became of them.")
+        self.lost = counter("lost_records", "Records that were gone before they were read.")
+        self.retries = counter(
+            "retries", "Runs of batches after their first, without backfills that succeeded."
+        )
+        self.durations = histogram(
+            "batch_duration_seconds", "Time of the run in which a batch succeeded."
+        )
+
+    def add(self, gate_labels: str, gate: GateNow, totals: "_GateTotals") -> None:
+        own = gate_labels
+        for status, number in totals.batches.items():
+            self.batches.add(f'{own},status="{status}"', number)
+        for reason, number in totals.limited.items():
+            self.limited.add(f'{own},reason="{reason}"', number)
+        for outcome, number in totals.records.items():
+            self.records.add(f'{own},outcome="{outcome}"', number)
+        self.records.add(own + ',outcome="lost"', gate.lost_offsets)
+        self.lost.add(own, gate.lost_offsets)
+        self.retries.add(own, totals.retries)
+        self.durations.add_histogram(
+            gate_labels, _BOUNDS, totals.buckets, totals.duration_ms / 1000
+        )
+
+    def all(self) -> list[Family]:
+        return [
+            self.batches, self.limited, self.records, self.lost, self.retries, self.durations
+        ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""What a verification has found, in sentences."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from typing import Final
+
+from headrace.ledger import Finding, FindingKind
+from headrace.operations import words as out
+
+SHORT: Final = 8
+"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
+
+PROVES: Final = (
+    "headrace verify proves, or says where it is not so, that the batches leave out no offset "
+    "between where each checkpoint began and where it stands, that no checkpoint reads one twice, "
+    "that each is processed or explained, and that the ledger's rows agree with each other."
+)
+CANNOT: Final = (
+    "It cannot see from the ledger alone that all of these rows were changed alike, or replaced by "
+    "an older copy; nor what is in a sink."
+)
+ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
+
+SENTENCES: Final = 10
+"""Sentences about findings of one kind; beyond it they are counted."""
+
+PRUNED: Final = (
+    "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
+    " dead and resolved, and none that overlaps with another; which batch read what, and when, is"
+    " not known any more."
+)
+_OF_A_BATCH: Final = (
+    FindingKind.UNEXPLAINED,
+    FindingKind.OPEN,
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+)
+
+
+def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:
+    """A sentence for each, the worst first, with its kind; of many of a kind the first few."""
+    for kind, same in groupby(findings, key=lambda finding: finding.kind):
+        by_batch: dict[object, list[Finding]] = defaultdict(list)
+        for number, finding in enumerate(same):
+            by_batch[finding.schedule_id if kind in _OF_A_BATCH else number].append(finding)
+        for each in islice(by_batch.values(), SENTENCES):
+            yield kind, _sentence(each)
+        if len(by_batch) > SENTENCES:
+            yield kind, f"and {len(by_batch) - SENTENCES:,} more; --json tells them all."
+
+
+def _sentence(findings: Sequence[Finding]) -> str:
+    """What was found: one finding, or those of one batch in several partitions."""
+    first = findings[0]
+    batches = f"batch {_short(first.other)} and batch {_short(first.schedule_id)}"
+    runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
+    whole = f"batch {_short(first.schedule_id)}"
+    match first.kind:
+        case FindingKind.GAP:
+            sentence = f"{first.offsets} lies between {batches}, and no batch reads it."
+        case FindingKind.MISSING:
+            run = _short(first.checkpoint_id)
+            sentence = f"{first.offsets} was planned by run {run}, and no batch has it."
+        case FindingKind.UNPLANNED:
+            run = _short(first.checkpoint_id)
+            sentence = f"{first.offsets} is in a batch, and run {run} never planned it."
+        case FindingKind.OVERLAP:
+            sentence = f"{first.offsets} is read by both {batches}."
+        case FindingKind.CHILDREN if first.other is None:
+            sentence = f"{first.offsets} is in no part of {whole}, which was split."
+        case FindingKind.CHILDREN:
+            part = f"part {_short(first.other)} of {whole}"
+            sentence = (
+                f"{first.offsets} is in {part}, and in another part too, or not in that batch."
+            )
+        case FindingKind.UNEXPLAINED:
+            sentence = f"{_batch(findings)} is dead, and nothing says why."
+        case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
+            why = f": {out.short_error(first.error)}" if first.error else "."
+            state = first.status or "processed, but its handler rejected this"
+            sentence = f"{_batch(findings)} is {state}{why}"
+        case FindingKind.LOST if first.schedule_id is not None:
+            why = f": {first.reason}" if first.reason else ""
+            sentence = f"{first.offsets} was gone when {whole} read it{why}."
+        case FindingKind.LOST:
+            sentence = f"{first.offsets} was gone before it was read."
+        case FindingKind.SKIPPED:
+            sentence = f"{first.offsets} lies between what {runs} read, and no run reads it."
+        case FindingKind.READ_AGAIN:
+            sentence = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
+    return sentence
+
+
+def _batch(findings: Sequence[Finding]) -> str:
+    first, *others = findings
+    if not others:
+        return f"batch {_short(first.schedule_id)} with {first.offsets}"
+    records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
+    where = f"{records} in {out.plural(len(findings), 'partition')}, first {first.offsets},"
+    return f"batch {_short(first.schedule_id)} with {where}"
+
+
+def _short(key: str | None) -> str:
+    return "(pruned)" if key is None else key[:SHORT]

@@ -1,0 +1,116 @@
+"""Dead letters are sent again, and resolved when the brokers have them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import OptionError
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.operations import words
+from headrace.operations.source_access import source_access
+
+if TYPE_CHECKING:
+    from headrace.kafka.dead_letter_producer import DeadLetterProducer
+
+
+@dataclass
+class LetterSender:
+    """Sends letters of a ledger, and resolves those that the brokers have."""
+
+    ledger: Ledger
+    options: Mapping[str, str]
+    topic: str | None
+    """Where to; None for each letter's own."""
+    edit: str | None = None
+    """The name of ``change``, which corrects a letter before it is sent."""
+    change: Callable[[DeadLetter], Any] | None = None
+    report: Callable[[str], None] | None = None
+    """Called with a sentence for each letter that was sent."""
+    sent: int = 0
+    skipped: int = 0
+    producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
+
+    def send(self, records: Sequence[DeadLetterRecord]) -> None:
+        """Send these.
+
+        Raises:
+            OptionError: The user's function failed; what was before that letter is not sent either.
+            BrokerError: One was not taken; those that were are resolved.
+        """
+        chosen = [(record, self._edited(record)) for record in records]
+        gates = {record.schedule_id: record.gate for record in records}
+        sources = source_access(self.ledger, gates, self.options)
+        for record in records:
+            if sources[record.schedule_id].connector.name != "kafka":
+                raise OptionError(
+                    f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
+                    " receiver can write; take it from headrace dead-letters export, send it to"
+                    " that, and drop it here with the reason."
+                )
+        submitted = [
+            (record, self._submit(record, edited, sources[record.schedule_id].options))
+            for record, edited in chosen
+            if edited is not None
+        ]
+        self.skipped += len(chosen) - len(submitted)
+        for producer in self.producers.values():
+            producer.flush()
+        refused: list[BaseException] = []
+        for record, outcome in submitted:
+            error = outcome.exception()
+            if error is None:
+                self._resolve(record, outcome.result())
+            else:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
+    def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
+        letter = record.letter
+        if self.change is None:
+            return letter
+        try:
+            edited = self.change(letter)
+        except Exception as error:
+            raise OptionError(
+                f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
+                f" ({type(error).__name__}: {words.printable(str(error))}); correct it."
+            ) from error
+        if edited is None:
+            return None
+        if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
+            raise OptionError(
+                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
+                f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
+                " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
+            )
+        return edited
+
+    def _submit(
+        self, record: DeadLetterRecord, edited: DeadLetter, options: Mapping[str, str]
+    ) -> Future[str]:
+        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
+
+        servers = self.ledger.batches.servers(record.schedule_id) or ""
+        if servers not in self.producers:
+            self.producers[servers] = DeadLetterProducer(options)
+        message = resent_record(record.letter, topic=self.topic, mended=edited)
+        return self.producers[servers].send(message)
+
+    def _resolve(self, record: DeadLetterRecord, place: str) -> None:
+        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
+        number = record.dead_letter_id
+        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how):
+            self.sent += 1
+            sentence = f"Dead letter {number} is {how}."
+        else:
+            sentence = f"Dead letter {number} is {how}, but was resolved by somebody else, too."
+        if self.report is not None:
+            self.report(sentence)
+
+
+def _is_bytes(letter: DeadLetter) -> bool:
+    """Whether key, value and headers are bytes, or null, as a user's function has to leave them."""
+    contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
+    return all(isinstance(each, bytes | None) for each in contents)

@@ -1,0 +1,67 @@
+"""What the snapshot of a gate says in sentences: how it fares, and what it needs."""
+
+from typing import Final
+
+from headrace.operations import words as out
+from headrace.operations.snapshot import GateSnapshot, GateState
+from headrace.operations.trends import Trend
+
+HEADLINES: Final = {
+    GateState.NEW: "No batch yet.",
+    GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
+    GateState.DRAINING: "Draining: {waiting}, {to_go}.",
+    GateState.HOLDING: "Holding: {waiting}.",
+    GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
+    GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
+    GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
+    GateState.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
+    GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
+    " again.",
+    GateState.FAILED: "Failed: {error}",
+    GateState.PAUSED: "{control}.",
+}
+
+
+def headline(snapshot: GateSnapshot) -> str:
+    """What somebody who is woken at night wants to know first."""
+    newest = snapshot.newest
+    ended_ms = newest.planned_ms + newest.duration_ms if newest else None
+    if snapshot.lag_now is None:
+        waiting = f"{out.plural(snapshot.left_over or 0, 'record')} left waiting"
+        nothing_new = "nothing new, or the query has stopped"
+    else:
+        waiting = f"{out.plural(snapshot.lag_now, 'record')} waiting now"
+        nothing_new = "nothing waits"
+    return HEADLINES[snapshot.state].format(
+        waiting=waiting,
+        nothing_new=nothing_new,
+        to_go=_to_go(snapshot),
+        growth=out.count(snapshot.lag_change_per_s),
+        silence=since(snapshot, ended_ms),
+        running=out.duration(newest.duration_ms if newest else None),
+        error=snapshot.error or "the last batch",
+        control=_sentence(snapshot.control or "paused"),
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
+    """How long ago something was when the snapshot was taken."""
+    return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
+
+
+def _to_go(snapshot: GateSnapshot) -> str:
+    if snapshot.drain_s is None:
+        return "fewer each time"
+    trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""
+    return f"about {out.duration(max(round(snapshot.drain_s), 1) * 1000)} to go{trend}"
+
+
+def drained_in(drain_s: float | None) -> str:
+    """Nobody needs the tenths of a second of an estimate."""
+    if drain_s is None:
+        return out.UNKNOWN
+    return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"

@@ -1,0 +1,124 @@
+"""Numbers, times and errors in words, the same on the terminal and in the dashboard."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from headrace.ledger import BatchRecord, ErrorReport
+
+UNKNOWN: Final = "—"
+"""What stands where a value is not known yet."""
+
+
+def count(number: float | None) -> str:
+    """A number of records, or of records per second.
+
+    >>> count(12345.6), count(None)
+    ('12,346', '—')
+    """
+    return UNKNOWN if number is None else f"{number:,.0f}"
+
+
+def signed(number: float | None) -> str:
+    """A change, always with its sign.
+
+    >>> signed(120.0), signed(-31.2), signed(-0.3)
+    ('+120', '-31', '0')
+    """
+    if number is None:
+        return UNKNOWN
+    return f"{number:+,.0f}" if round(number) else "0"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "record"), plural(2_000, "record"), plural(3, "batch")
+    ('1 record', '2,000 records', '3 batches')
+    """
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count(number)} {noun}{'' if number == 1 else ending}"
+
+
+def size(number: int | None) -> str:
+    """A number of bytes.
+
+    >>> size(900), size(1_250_000), size(None)
+    ('900 B', '1.2 MB', '—')
+    """
+    if number is None:
+        return UNKNOWN
+    value = float(number)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def mebibytes(number: int) -> str:
+    """A number of bytes, in MiB without the unit."""
+    return f"{number / 2**20:,.1f}"
+
+
+def duration(ms: float | None) -> str:
+    """A time span, with two figures that matter.
+
+    >>> [duration(ms) for ms in (4, 980, 12_300, 125_000, 7_500_000, 200_000_000)]
+    ['0.00 s', '0.98 s', '12.3 s', '2 min 5 s', '2 h 5 min', '2 d 7 h']
+    """
+    if ms is None:
+        return UNKNOWN
+    if ms < 59_950:
+        return f"{ms / 1000:.2f} s" if ms < 9_995 else f"{ms / 1000:.1f} s"
+    seconds = round(ms / 1000)
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3_600} h"
+
+
+def short_time(ms: int | None) -> str:
+    """A moment for a table, in this machine's time zone: without the year."""
+    return UNKNOWN if ms is None else f"{_local(ms):%m-%d %H:%M:%S}"
+
+
+def full_time(ms: int | None, now_ms: int) -> str:
+    """A moment with its time zone, and how long ago it was."""
+    if ms is None:
+        return UNKNOWN
+    away = f"{duration(now_ms - ms)} ago" if ms <= now_ms else f"in {duration(ms - now_ms)}"
+    return f"{_local(ms).isoformat(' ', 'milliseconds')} ({away})"
+
+
+def _local(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1_000).astimezone()
+
+
+def printable(text: str) -> str:
+    """The text with a space for each character that a terminal would obey, line ends too."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def planned_or_counted(batch: BatchRecord) -> int:
+    """Its records, or the offsets in it while they have not been counted."""
+    return batch.planned_records if batch.records is None else batch.records
+
+
+def status_word(batch: BatchRecord) -> str:
+    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
+    return "interrupted" if batch.interrupted else batch.status
+
+
+def error_line(error: ErrorReport) -> str:
+    """An error in short: its class, and the first line of its message."""
+    first_line = error.message.strip().partition("\n")[0]
+    return f"{error.error_class}: {first_line}" if first_line else error.error_class
+
+
+def short_error(error: ErrorReport | None) -> str:
+    """An error in one line, its class without the module; empty where there is none."""
+    if error is None:
+        return ""
+    return error_line(replace(error, error_class=error.error_class.rpartition(".")[2]))

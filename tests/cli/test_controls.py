@@ -1,0 +1,106 @@
+"""``headrace pause``, ``resume``, ``limit`` and ``drain``, and what ``headrace status`` says."""
+
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import run
+from tests.cli.conftest import Complain, add_gate
+from tests.cli.outcomes import invoke
+from tests.cli.test_flows import SHOP
+
+from headrace.ledger import GateClaim, Ledger
+
+
+def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str) -> None:
+    paused = invoke(ledger_url, "pause", "orders", "--by", "ops", "--why", "sink migration")
+    assert paused.exit_code == 0
+    assert "orders: paused by ops: sink migration, since " in paused.output
+    shown = invoke(ledger_url, "status", "--gate", "orders").output
+    assert "Paused by ops: sink migration, since " in shown
+    gate = json.loads(invoke(ledger_url, "status", "--json").output)
+    assert gate["state"] == "paused"
+    assert gate["control"].startswith("paused by ops: sink migration, since ")
+    resumed = invoke(ledger_url, "resume", "orders")
+    assert "orders: under no control; no query runs behind it now." in resumed.output
+    with Ledger.open(ledger_url) as ledger:
+        assert not ledger.controls.of("orders").paused
+        assert [each.by for each in ledger.controls.history("orders")] == [
+            getpass.getuser(),
+            "ops",
+        ]
+
+
+def test_several_gates_are_paused_at_once_or_none(ledger_url: str, complain: Complain) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        add_gate(ledger, "clicks")
+    assert invoke(ledger_url, "pause", "orders", "clicks").exit_code == 0
+    assert "no gate 'unheard'" in complain(ledger_url, "resume", "orders", "unheard")
+    with Ledger.open(ledger_url) as ledger:
+        assert all(each.paused for each in ledger.controls.all().values())
+
+
+def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None:
+    limited = invoke(ledger_url, "limit", "200", "orders", "--for", "2h", "--json")
+    control = json.loads(limited.output)
+    assert control["limit"]["records_per_s"] == 200
+    assert control["limit"]["until_ms"] - control["limit"]["time_ms"] in range(7_190_000, 7_200_001)
+    assert not control["seen"]
+    assert "limited to 200 records/s" in invoke(ledger_url, "status").output
+    off = json.loads(invoke(ledger_url, "limit", "off", "orders", "--json").output)
+    assert (off["limit"], off["described"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pause",), "Name one or more gates, or a --flow"),
+        (("pause", "orders", "--flow", "shop:orders"), "and not both"),
+        (("pause", "orders", "--by", ""), "Who does it has 0 characters; give 1 to 100"),
+        (("limit", "many", "orders"), "'many'; give a number of records/s above 0, or: off"),
+        (("limit", "0", "orders"), "must be a finite number above 0"),
+        (("limit", "off", "orders", "--for", "2h"), "leave it out"),
+        (("limit", "5", "orders", "--for", "2"), "a time with its unit"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    ledger_url: str, complain: Complain, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in complain(ledger_url, *arguments)
+    with Ledger.open(ledger_url) as ledger:
+        assert ledger.controls.history("orders") == ()
+
+
+def test_a_drain_says_when_the_query_can_be_stopped(ledger_url: str) -> None:
+    assert "there is nothing to stop" in invoke(ledger_url, "drain", "orders").output
+    with Ledger.open(ledger_url) as ledger:
+        claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 30_000) is None
+    waits = invoke(ledger_url, "drain", "orders", "--timeout", "0s", "--json")
+    assert waits.exit_code == 3
+    state = json.loads(waits.output)
+    assert (state["can_stop"], state["has_query"], state["running"]) == (False, True, 0)
+    assert (
+        "sees this at its next plan"
+        in invoke(ledger_url, "drain", "orders", "--timeout", "0s").output
+    )
+
+
+@pytest.mark.integration
+def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        for gate in ("orders.parse", "orders.store"):
+            add_gate(ledger, gate)
+
+        def paused() -> list[str]:
+            return [name for name, each in ledger.controls.all().items() if each.paused]
+
+        assert run("pause", "--flow", "shop:orders", folder=tmp_path).returncode == 0
+        assert paused() == ["orders.parse"]
+        ledger.controls.drain("orders.store", "ops")
+        assert run("resume", "--flow", "shop:orders", folder=tmp_path).returncode == 0
+        assert ledger.controls.of("orders.store").hold is None
+        assert paused() == []

@@ -1,0 +1,134 @@
+"""Every action by its form in a real browser, and the row that it leaves."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from tests.dashboard.conftest import Serve
+from tests.dashboard.histories import add_dead_letter, add_failure
+from tests.services.kafka import TopicFactory
+
+from headrace.ledger import DeadLetterStatus, Ledger
+
+pytestmark = pytest.mark.integration
+SignIn = Callable[[str], Page]
+
+
+def form(page: Page, action: str) -> Locator:
+    return page.locator(f'form[action="/act/{action}"]')
+
+
+def act(page: Page, action: str, why: str = "sink migration") -> None:
+    form(page, action).get_by_label("Why?").fill(why)
+    form(page, action).get_by_role("button").click()
+    expect(page.locator("h1")).to_have_text("Done")
+
+
+def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn) -> None:
+    address = serve(url)
+    page = signed_in(address)
+    with Ledger.open(url) as ledger:
+        page.goto(f"{address}/gate/orders")
+        act(page, "pause")
+        assert ledger.controls.of("orders").paused
+        page.locator("#back").click()
+        expect(page.locator("#state")).to_contain_text("paused by Ada: sink migration")
+        act(page, "drain")
+        assert ledger.controls.of("orders").draining
+        page.goto(f"{address}/gate/orders")
+        act(page, "resume")
+        assert ledger.controls.of("orders").hold is None
+        page.goto(f"{address}/gate/orders")
+        form(page, "limit").get_by_label("Records/s").fill("250")
+        form(page, "limit").get_by_label("For").fill("2 hours")
+        act(page, "limit")
+        limit = ledger.controls.of("orders").limit
+        assert limit is not None and limit.records_per_s == 250 and limit.until_ms is not None
+        page.goto(f"{address}/gate/orders")
+        act(page, "unlimit")
+        assert ledger.controls.of("orders").limit is None
+    page.goto(f"{address}/actions")
+    expect(page.locator("#actions tbody tr")).to_have_count(5)
+    expect(page.locator("#actions")).to_contain_text("Ada")
+
+
+def test_retry_one_batch_and_all_alike(serve: Serve, url: str, signed_in: SignIn) -> None:
+    with Ledger.open(url) as ledger:
+        keys = [add_failure(ledger, start=10_000 + 100 * number) for number in range(3)]
+        address = serve(url)
+        page = signed_in(address)
+        page.goto(f"{address}/batch/{keys[0]}")
+        act(page, "retry")
+        asked = [ledger.batches.get(key) for key in keys]
+        assert [each is not None and each.retry_ms is not None for each in asked] == [
+            True,
+            False,
+            False,
+        ]
+        page.goto(f"{address}/failures/alike?what=batch&gate=orders&error=ValueError")
+        act(page, "retry-alike", "the sink is back")
+        waits_ms = (3_600_000,)
+        due = ledger.batches.failed("orders", waits_ms=waits_ms)
+        assert {each.schedule_id for each in due} == set(keys)
+        done = ledger.repairs.newest()
+    assert [(each.by, each.why, each.outcome) for each in done] == [
+        ("Ada", "the sink is back", "3 changed"),
+        ("Ada", "sink migration", "1 changed"),
+    ]
+
+
+def test_drop_a_dead_letter_and_all_alike(serve: Serve, url: str, signed_in: SignIn) -> None:
+    with Ledger.open(url) as ledger:
+        for number in range(3):
+            add_dead_letter(ledger, start=20_000 + number)
+        address = serve(url)
+        page = signed_in(address)
+        page.goto(f"{address}/letter/1")
+        act(page, "drop-letters", "a test order")
+        first = ledger.dead_letters.get(1)
+        assert first is not None and first.resolution == "a test order (Ada)"
+        page.goto(f"{address}/failures/alike?what=letter&gate=orders&error=ValueError")
+        act(page, "drop-letters", "test orders")
+        assert ledger.dead_letters.oldest("orders", statuses=[DeadLetterStatus.WAITING]) == ()
+
+
+def test_drop_a_dead_batch(serve: Serve, url: str, signed_in: SignIn) -> None:
+    with Ledger.open(url) as ledger:
+        key = add_failure(ledger)
+        ledger.batches.claim(key, "me", 60_000)
+        ledger.batches.mark_dead(key, "me", ValueError("gone"))
+        address = serve(url)
+        page = signed_in(address)
+        page.goto(f"{address}/batch/{key}")
+        act(page, "drop-batch", "nobody needs it")
+        found = ledger.batches.get(key)
+    assert found is not None and found.resolution == "nobody needs it (Ada)"
+
+
+def test_a_dead_letter_is_sent_to_kafka_again(
+    serve: Serve, url: str, signed_in: SignIn, topic: TopicFactory
+) -> None:
+    orders = topic()
+    with Ledger.open(url) as ledger:
+        add_dead_letter(ledger)
+        servers = orders.bootstrap_servers
+        address = serve(url, "--option", f"kafka.bootstrap.servers={servers}")
+        page = signed_in(address)
+        page.goto(f"{address}/letter/1")
+        form(page, "send-letters").get_by_label("Topic").fill(orders.name)
+        act(page, "send-letters", "corrected upstream")
+        sent = ledger.dead_letters.get(1)
+        assert sent is not None and sent.status is DeadLetterStatus.SENT
+        assert [each.outcome for each in ledger.repairs.newest()] == ["1 sent"]
+
+
+def test_an_action_on_what_is_gone_says_so(serve: Serve, url: str, signed_in: SignIn) -> None:
+    with Ledger.open(url) as ledger:
+        key = add_failure(ledger)
+        address = serve(url)
+        page = signed_in(address)
+        page.goto(f"{address}/batch/{key}")
+        ledger.batches.claim(key, "me", 60_000)
+        form(page, "retry").get_by_label("Why?").fill("again")
+        form(page, "retry").get_by_role("button").click()
+        expect(page.get_by_role("alert").last).to_contain_text("is not failed any more")

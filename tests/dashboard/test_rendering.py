@@ -1,0 +1,107 @@
+"""What templates make of values: everything is text, and every template can be read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
+
+from headrace.dashboard.flow_pages import busy_share, layers_of
+from headrace.dashboard.rendering import bytes_shown, environment, lines_of, path, visible
+from headrace.dashboard.security import RefusedError, Sessions
+from headrace.ledger import BatchRecord, Kind, Status
+from headrace.operations.stages import StageSnapshot
+from headrace.testing import ManualClock
+
+TOKEN = "x" * 32
+
+
+@given(st.text())
+def test_nothing_that_is_not_to_be_seen_is_left(text: str) -> None:
+    shown = visible(text)
+    assert all(each.isprintable() or each.isspace() for each in shown)
+    assert not set("\x00\x1b\u202e\u2066\n\r") & set(shown)
+
+
+@given(st.text())
+def test_a_text_of_several_lines_has_no_markup(text: str) -> None:
+    assert "<" not in lines_of(text).replace(str(escape("<")), "")
+
+
+@given(st.text(min_size=1))
+def test_a_path_is_plain_ascii_whatever_is_in_a_name(name: str) -> None:
+    made = path("gate", name)
+    assert made.isascii() and made.isprintable() and made.count("/") == 2
+    assert not set("?#\"'<> ") & set(made)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_shown(data: bytes) -> None:
+    forms = bytes_shown(data)
+    assert {"Hex", "Base64"} <= forms.keys()
+
+
+def test_a_deep_json_is_text() -> None:
+    assert "JSON" not in bytes_shown(b"[" * 100_000)
+    assert bytes_shown(b'{"a": 1}')["JSON"] == '{\n  "a": 1\n}'
+    assert bytes_shown(None) == {}
+
+
+def test_every_template_can_be_read() -> None:
+    templates = environment()
+    names = templates.list_templates(extensions=["html"])
+    assert len(names) > 20
+    for name in names:
+        templates.get_template(name)
+
+
+def test_a_session_ends_and_wrong_tokens_are_counted() -> None:
+    clock = ManualClock()
+    sessions = Sessions(TOKEN, clock.monotonic)
+    cookie = sessions.sign_in(TOKEN, "  Ada \n Lovelace ")
+    found = sessions.of(cookie)
+    assert found is not None and found.who == "Ada Lovelace"
+    for _ in range(10):
+        with pytest.raises(RefusedError, match="wrong"):
+            sessions.sign_in("no", "Ada")
+    with pytest.raises(RefusedError, match="too many"):
+        sessions.sign_in(TOKEN, "Ada")
+    clock.sleep(61)
+    sessions.sign_in(TOKEN, "Ada")
+    clock.sleep(13 * 3_600)
+    assert sessions.of(cookie) is None
+
+
+def batch(created_ms: int, ended_ms: int | None) -> BatchRecord:
+    status = Status.IN_PROGRESS if ended_ms is None else Status.SUCCESS
+    return BatchRecord(
+        f"{created_ms}",
+        "g",
+        "c",
+        Kind.LIVE,
+        status,
+        1,
+        created_ms,
+        "rate",
+        1,
+        None,
+        None,
+        end_time_ms=ended_ms,
+    )
+
+
+def test_busy_is_the_part_of_the_time_in_which_a_batch_ran() -> None:
+    assert busy_share([], 0, 1_000) == 0
+    assert busy_share([batch(0, 500), batch(600, 800)], 0, 1_000) == 0.7
+    assert busy_share([batch(0, 500), batch(250, 750)], 0, 1_000) == 0.75
+    assert busy_share([batch(-900, None)], 0, 1_000) == 1
+
+
+def stage(name: str, *upstream: str) -> StageSnapshot:
+    return StageSnapshot("shop", name, "free", None, 0, None, None, None, None, upstream)
+
+
+def test_each_stage_is_below_all_that_are_before_it() -> None:
+    stages = [stage("store", "enrich", "clean"), stage("enrich", "clean"), stage("clean")]
+    layers = [[each.stage for each in layer] for layer in layers_of(stages)]
+    assert layers == [["clean"], ["enrich"], ["store"]]
+    assert len(layers_of([stage("a", "b"), stage("b", "a"), stage("c", "gone")])) > 0

@@ -1,0 +1,70 @@
+"""All gates at one look, and the history of one, on both databases."""
+
+from dataclasses import replace
+
+from tests.ledger.samples import a_sample, batch_number, declare_clicks
+
+from headrace.control import ControlKind
+from headrace.ledger import Ledger, Unresolved
+
+
+def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> None:
+    declare_clicks(ledger)
+
+    before = ledger.fleet.pulse()
+
+    def changed() -> set[str]:
+        nonlocal before
+        now = ledger.fleet.pulse()
+        different = {
+            name
+            for name, seen in now.gates.items()
+            if before.gates.get(name) != seen
+            or before.unresolved.get(name) != now.unresolved.get(name)
+        }
+        before = now
+        return different
+
+    assert changed() == set()
+    key = ledger.batches.begin(batch_number(0)).schedule_id
+    assert changed() == {"orders"}
+    ledger.batches.fail(key, ValueError("x"))
+    assert changed() == {"orders"}
+    assert before.unresolved == {"orders": Unresolved(failed=1)}
+    ledger.rates.report(key, 0, 1, a_sample(5, schedule_id=key))
+    assert changed() == {"orders"}
+    ledger.controls.pause("clicks", "ada", "x")
+    assert changed() == {"clicks"}
+    assert before.actions.keys() == {"clicks"}
+    assert ledger.controls.history("clicks")[0].kind is ControlKind.PAUSE
+
+
+def test_the_newest_batches_of_several_gates(ledger: Ledger) -> None:
+    declare_clicks(ledger)
+    keys = []
+    for number in range(4):
+        keys.append(ledger.batches.begin(batch_number(number)).schedule_id)
+        ledger.batches.succeed(keys[-1])
+    found = ledger.fleet.newest_batches(["orders", "clicks"], 3)
+    assert [each.schedule_id for each in found["orders"][0]] == keys[:0:-1]
+    assert found["clicks"] == ((), ())
+
+
+def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> None:
+    for number in range(6):
+        batch = replace(batch_number(number), lag=100 * number)
+        key = ledger.batches.begin(batch).schedule_id
+        if number == 4:
+            ledger.batches.fail(key, ValueError("x"))
+        else:
+            ledger.batches.succeed(key, records=7)
+    oldest_ms = ledger.fleet.oldest_ms("orders")
+    assert oldest_ms is not None
+    until_ms = oldest_ms + 3_600_000
+    each = ledger.fleet.series("orders", oldest_ms, until_ms, 1)
+    assert sum(point.batches for point in each) == 6
+    assert [point.lag for point in each][-1] == 500
+    (whole,) = ledger.fleet.series("orders", 0, until_ms, 10**15)
+    assert (whole.batches, whole.lag, whole.failed, whole.records) == (6, 500, 1, 45)
+    assert ledger.fleet.series("orders", until_ms, until_ms + 1, 1) == ()
+    assert ledger.fleet.oldest_ms("clicks") is None

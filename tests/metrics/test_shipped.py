@@ -1,0 +1,175 @@
+"""Alert rules and dashboard, checked with Prometheus' own tools and run in a real Prometheus."""
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.metrics.fleets import ERROR, letter, plan
+from tests.services import debian
+from tests.services.waiting import wait_until
+
+from headrace.core.clock import wall_clock_ms
+from headrace.ledger import GateClaim, Ledger
+from headrace.local.server import free_ports
+from headrace.metrics import (
+    OPENMETRICS_TYPE,
+    MetricsMemory,
+    alert_rules,
+    exposition,
+    grafana_dashboard,
+)
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def troubled(tmp_path: Path) -> str:
+    """A ledger with a batch that failed the day before yesterday, a dead letter and a backlog."""
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    then_ms = wall_clock_ms() - 2 * DAY_MS
+    with Ledger.open(url, clock=lambda: then_ms) as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 60_000) is None
+        ledger.batches.fail(plan(ledger, 0, 10, 100).schedule_id, ERROR)
+        batch = plan(ledger, 10, 10, 100)
+        ledger.batches.attach(batch.schedule_id, 2, owner="me", lease_ms=60_000)
+        ledger.dead_letters.add(batch.schedule_id, letter(12))
+    return url
+
+
+def promtool(*arguments: str, text: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    name, libraries = debian.program("promtool", "prometheus")
+    variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+    return subprocess.run(
+        [name, *arguments], input=text, env=variables, capture_output=True, check=False
+    )
+
+
+@pytest.mark.integration
+def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(alert_rules())
+    checked = promtool("check", "rules", str(tmp_path / "rules.yml"))
+    assert checked.returncode == 0, checked.stderr
+    assert b"SUCCESS: 9 rules found" in checked.stdout
+
+
+@pytest.mark.integration
+def test_promtool_finds_nothing_wrong_with_the_metrics(troubled: str) -> None:
+    with Ledger.open(troubled, create=False) as ledger:
+        text = exposition(ledger, per_partition=True)
+    checked = promtool("check", "metrics", text=text)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+@pytest.mark.integration
+def test_what_the_rules_and_the_dashboard_ask_for_is_there(troubled: str) -> None:
+    with Ledger.open(troubled, create=False) as ledger:
+        known = set(re.findall(rb"^# TYPE (\S+)", exposition(ledger), re.MULTILINE))
+    # What only some ledgers have: flows, and sources that were asked.
+    known |= {b"headrace_retention_remaining_seconds", b"headrace_drain_seconds"}
+    asked = set(re.findall(r"headrace_\w+", alert_rules() + grafana_dashboard()))
+    of_flows = {each for each in asked if each.startswith("headrace_stage_")}
+    families = {re.sub("_bucket$", "", each) for each in asked - of_flows}
+    rates = {"headrace_rate_limit_records_per_second", "headrace_capacity_records_per_second"}
+    assert families - rates <= {each.decode() for each in known}
+
+
+def test_the_dashboard_is_json_with_a_query_in_each_panel() -> None:
+    dashboard = json.loads(grafana_dashboard())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) >= 10
+    assert all("headrace_" in panel["targets"][0]["expr"] for panel in panels)
+
+
+@contextmanager
+def metrics_of(url: str) -> Iterator[int]:
+    """Serves a ledger's metrics at a port of this machine."""
+    memory = MetricsMemory()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with Ledger.open(url, create=False) as ledger:
+                text = exposition(ledger, memory=memory, openmetrics=True)
+            self.send_response(200)
+            self.send_header("Content-Type", OPENMETRICS_TYPE)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is said."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def prometheus(folder: Path, target: int) -> Iterator[int]:
+    """A Prometheus that scrapes this port every second, with the shipped rules; its own port."""
+    (port,) = free_ports(1)
+    (folder / "rules.yml").write_text(alert_rules())
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        "rule_files: [rules.yml]\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: headrace, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}\n"
+    )
+    name, libraries = debian.program("prometheus", "prometheus")
+    variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                name,
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            env=variables,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.integration
+def test_a_real_prometheus_scrapes_and_fires_an_alert(troubled: str, tmp_path: Path) -> None:
+    def alerts() -> dict[str, dict[str, Any]]:
+        url = f"http://127.0.0.1:{port}/api/v1/alerts"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                found = json.load(answer)["data"]["alerts"]
+        except OSError:
+            return {}
+        return {each["labels"]["alertname"]: each for each in found}
+
+    with metrics_of(troubled) as target, prometheus(tmp_path, target) as port:
+        wait_until(lambda: alerts().get("HeadraceFailedBatchOld", {}).get("state") == "firing", 60)
+        fired = alerts()
+    old = fired["HeadraceFailedBatchOld"]
+    assert old["labels"]["gate"] == "orders"
+    assert (
+        old["annotations"]["summary"]
+        == ("A failed batch of gate orders is 2d 0h 0m 0s old; see `headrace failures`.")
+        or "2d 0h" in old["annotations"]["summary"]
+    )
+    assert fired["HeadraceDeadLetters"]["state"] == "pending", "that one is given an hour"
+    assert "HeadraceLedgerUnreachable" not in fired

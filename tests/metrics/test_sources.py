@@ -1,0 +1,71 @@
+"""What metrics learn from the sources themselves: a journal, and a real broker."""
+
+import time
+from pathlib import Path
+
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from tests.cli.test_waiting_now import gone_for_an_hour
+from tests.journal.journals import fill
+from tests.metrics.test_exposition import scrape, value
+from tests.services.kafka import TopicFactory
+
+from headrace.core.ranges import OffsetRange
+from headrace.ledger import Ledger
+from headrace.local.server import free_ports
+from headrace.metrics import MetricsMemory, Sources
+from headrace.testing import ManualClock
+
+
+def asked(url: str) -> dict[str, float | None]:
+    """What a scrape says of the gate ``orders`` that has asked its source."""
+    now = ManualClock(now_ms=time.time_ns() // 1_000_000)
+    with Ledger.open(url, create=False) as ledger:
+        samples = scrape(ledger, now, MetricsMemory(Sources()), wait_s=30, per_partition=True)
+    names = ("lag_records", "lag_seconds", "lag_age_seconds", "retention_remaining_seconds")
+    return {name: value(samples, name) for name in names}
+
+
+def test_a_journal_says_what_waits_and_how_old_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "raw", {0: [30]})
+    url = gone_for_an_hour(tmp_path, "journal", str(tmp_path / "raw"), OffsetRange("raw", 0, 0, 10))
+    found = asked(url)
+    assert found["lag_records"] == 20
+    assert found["lag_age_seconds"] is not None
+    assert found["lag_age_seconds"] < 60
+    assert found["retention_remaining_seconds"] is None, "nothing was deleted yet"
+
+
+def test_kafka_says_how_old_the_next_record_is_and_when_it_is_deleted(
+    topic: TopicFactory, admin: AdminClient, tmp_path: Path
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 30)
+    url = gone_for_an_hour(
+        tmp_path, "kafka", orders.bootstrap_servers, OffsetRange(orders.name, 0, 0, 10)
+    )
+    before = asked(url)
+    assert before["lag_records"] == 20
+    assert before["lag_seconds"] is not None
+    assert before["lag_seconds"] < 600, "by the record's timestamp, not since the last batch"
+    for future in admin.delete_records([KafkaPartition(orders.name, 0, 5)]).values():
+        future.result()
+    after = asked(url)
+    assert after["retention_remaining_seconds"] is not None
+    assert 0 <= after["retention_remaining_seconds"] < 60
+    for future in admin.delete_records([KafkaPartition(orders.name, 0, 15)]).values():
+        future.result()
+    lost = asked(url)
+    assert (lost["lag_records"], lost["retention_remaining_seconds"]) == (15, 0)
+
+
+def test_a_broker_that_is_away_leaves_what_the_ledger_knows(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = gone_for_an_hour(tmp_path, "kafka", f"127.0.0.1:{port}", OffsetRange("orders", 0, 0, 10))
+    now = ManualClock(now_ms=time.time_ns() // 1_000_000)
+    with Ledger.open(url, create=False) as ledger:
+        samples = scrape(ledger, now, MetricsMemory(Sources()), wait_s=0)
+    assert value(samples, "lag_records") == 0
+    age_s = value(samples, "lag_age_seconds")
+    assert age_s is not None
+    assert age_s >= 3_590
