@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
-EXTRAS := avro dashboard hdfs iceberg json mqtt postgresql protobuf receivers s3 spark zookeeper
+EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -13,7 +13,10 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test unit set-up browser lint bench soak docs dist lock clean
+# The versions of Spark that the contract suite runs on, each with a lock file of its own.
+SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
+
+.PHONY: help demo demo-kafka test unit compat set-up browser lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,6 +33,16 @@ test: set-up  ## run the tests: all three tiers
 unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
+
+compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
+
+# Sockets: the PySpark of 4.0 leaves those of collect() to the garbage collector.
+compat-%: .venv-compat/%/.packages $(VENV)/.wheel
+	@echo "The contract suite on Spark $*"
+	@.venv-compat/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@.venv-compat/$*/bin/python -m pytest tests/compat -m "not soak" -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning -o cache_dir=.venv-compat/$*/cache $(ARGS)
 
 set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled browser  ## only make ready what the tests need
 
@@ -64,7 +77,7 @@ lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to t
 		--output-file requirements-java.lock $(ARGS)
 
 clean:  ## remove what was made here, the virtual environment too
-	@rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv-compat .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
 		build dist spark-warehouse
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -118,6 +131,23 @@ $(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 	@echo "Installing Spark 4.2 beside the other one, for the tests of Delta Lake; it is 430 MB"
 	@rm -rf $@
 	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
+	@touch $@
+
+# What is not Spark comes from the first environment, whose packages are behind this one's own.
+.venv-compat/%/.packages: tests/compat/spark/%.lock $(VENV)/.services
+	@echo "Installing Spark $* for the contract suite; it is 400 MB"
+	@rm -rf .venv-compat/$*
+	@$(BIN)/python -m venv .venv-compat/$*
+	@.venv-compat/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--no-compile --no-deps --require-hashes --requirement $<
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>$$(.venv-compat/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@touch $@
+
+# The one wheel that is installed beside each Spark.
+$(VENV)/.wheel: pyproject.toml $(shell find src -name '*.py') $(VENV)/.package
+	@rm -rf $(VENV)/wheel
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
 	@touch $@
 
 # After the other jars, for Ivy is run once at a time.

@@ -99,7 +99,11 @@ def ranges(lags: Sequence[int], admitted: int = 10) -> tuple[PlannedRange, ...]:
 
 
 def a_receiver(
-    lane: int, records_per_s: float, waiting: int = 0, age_ms: int = 500
+    lane: int,
+    records_per_s: float,
+    waiting: int = 0,
+    age_ms: int = 500,
+    held: str | None = None,
 ) -> ReceiverRecord:
     return ReceiverRecord(
         gate="orders",
@@ -115,6 +119,7 @@ def a_receiver(
         bytes=1_000_000,
         buffered_bytes=300,
         waiting_records=waiting,
+        held=held,
         seen_ms=NOW_MS - age_ms,
     )
 

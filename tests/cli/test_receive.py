@@ -196,7 +196,7 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
             ["http", "--max-rate", "0"],
             "max_rate is 0.0 records/s; it must be a finite number above",
         ),
-        (["http", "--token-file", "{folder}/none"], "none of --token-file cannot be read: No such"),
+        (["http", "--token-file", "{folder}/none"], "none cannot be read: No such"),
         (["tcp", "--port", "0", "--lane", "100000"], "100000"),
         (["tcp", "--port", "0", "--gate", "a", "--ledger", "mysql://db"], "cannot be kept in"),
         (["http", "--buffer-bytes", "5"], "buffer_bytes is 5, less than one block"),

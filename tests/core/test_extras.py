@@ -59,7 +59,7 @@ def test_what_is_missing_is_named_with_its_extra(
 
 
 def test_another_error_of_the_import_is_not_hidden() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needs_extra("s3", "It"):
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needs_extra("json", "It"):
         importlib.import_module("no_such_module")
 
 

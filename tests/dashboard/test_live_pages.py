@@ -112,7 +112,20 @@ def test_no_page_is_wider_than_a_phone(serve: Serve, url: str, page: Page, schem
 def a_receiver() -> ReceiverReport:
     now_ms = wall_clock_ms()
     return ReceiverReport(
-        "orders", "5ca1ab1e", 0, "events", "me", now_ms, 2_500.0, None, 1_000.0, 10_000, 10, 0, 7
+        "orders",
+        "5ca1ab1e",
+        0,
+        "events",
+        "me",
+        now_ms,
+        2_500.0,
+        None,
+        1_000.0,
+        10_000,
+        10,
+        0,
+        7,
+        None,
     )
 
 

@@ -18,14 +18,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+import requests
 import sqlalchemy
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
+from requests.adapters import HTTPAdapter
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
 from tests.docs.test_commands_run import SPARK
+from tests.receivers.processes import receiver
 from tests.services.kafka import Topics, records_in
 from tests.services.waiting import wait_until
+from urllib3.util import Retry
 
 import headrace
 from headrace.core.clock import wall_clock_ms
@@ -251,6 +255,7 @@ def receivers(spark: SparkSession, shop: Shop) -> None:
         "now_ms": wall_clock_ms,
         "Hosting": Hosting,
         "host": host,
+        "F": functions,
     }
     in_place = {
         "s3://bucket/orders": f"{shop.folder}/journals/hosted",
@@ -260,6 +265,15 @@ def receivers(spark: SparkSession, shop: Shop) -> None:
     reader = Reader("docs/receivers.md", names, paths_in(shop) | in_place)
     reader.run_all()
     assert Journal.open(f"{shop.folder}/journals/numbers").lane_bounds(0) == (0, 3)
+
+
+def senders(_spark: SparkSession, shop: Shop) -> None:
+    names = {"requests": requests, "HTTPAdapter": HTTPAdapter, "Retry": Retry, "body": b"1\n2\n"}
+    with receiver(shop.folder, "http") as running:
+        host_name, port = running.address
+        reader = Reader("docs/senders.md", {**names, "url": f"http://{host_name}:{port}"})
+        reader.run_all()
+    assert reader.names["answer"].json()["until"] == 2
 
 
 def flows(spark: SparkSession, shop: Shop) -> None:
@@ -320,6 +334,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/failures.md": failures,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,
+    "docs/senders.md": senders,
     "docs/flows.md": flows,
     "docs/kafka-client-options.md": kafka_client_options,
     "docs/simulation.md": simulation,

@@ -9,19 +9,20 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from tests.cli.commands import in_a_terminal, press_ctrl_c, run
 from tests.cli.outcomes import invoke
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 from tests.receivers.processes import ReceiverProcess
+from tests.services.certificates import Authority
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 
@@ -90,6 +91,10 @@ class Terminal:
                 pass  # tests/test_install.py runs it, from the package
             case "headrace", ["receive", *arguments]:
                 self._receive(arguments)
+            case "headrace", ["send", _, *arguments]:
+                host, port = self._receivers[-1].address
+                done = run("send", f"http://{host}:{port}", *arguments, folder=self._shop.folder)
+                assert done.returncode == 0, done.stdout + done.stderr
             case "headrace", arguments if "--watch" in arguments or arguments[:2] == [
                 "flow",
                 "run",
@@ -146,6 +151,9 @@ class Terminal:
             arguments[arguments.index("--url") + 1] = broker.url
         else:
             arguments += ["--port", "0"]
+        if "--tls-certificate" in arguments:
+            Authority(self._shop.folder).issue("server")
+            (self._shop.folder / "tokens").write_text("till s3cret\n")
         receiver = ReceiverProcess(self._shop.folder, arguments, {})
         self._cleanup.callback(receiver.process.wait)
         self._cleanup.callback(receiver.process.kill)
@@ -153,17 +161,20 @@ class Terminal:
         self._receivers.append(receiver)
 
     def _send(self, arguments: list[str]) -> None:
-        """What curl does, as far as pages ask it to."""
-        match arguments:
-            case ["--data-binary", data, "-H", header, url]:
-                name, _, value = header.partition(": ")
-                host, port = self._receivers[-1].address
-                body = Path(data.removeprefix("@")).read_bytes()
-                place = f"http://{host}:{port}{urlsplit(url).path}"
-                answer = httpx.post(place, content=body, headers={name: value}, timeout=60)
-                assert answer.status_code == 200, answer.text
-            case _:
-                raise AssertionError(f"curl is called as no test expects: {arguments}")
+        """By the real curl, to where the receiver really is."""
+        host, port = self._receivers[-1].address
+        *others, url = arguments
+        place = f"http://{host}:{port}{urlsplit(url).path}"
+        sent = ["curl", "--silent", "--show-error", "--fail", *others, place]
+        done = subprocess.run(
+            [each for each in sent if each != "--fail-with-body"],
+            cwd=self._shop.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert '"until"' in done.stdout
 
 
 SPARK: Final = {

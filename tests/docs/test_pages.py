@@ -24,7 +24,9 @@ MOST_LINES: Final = 5
 OF_OTHERS: Final = {
     *("--master", "--conf", "--archives", "--deploy-mode", "--files"),  # spark-submit
     *("--quick", "--pairs", "--postgresql"),  # make bench
-    *("--upgrade", "--strict", "--data-binary", "--help"),  # uv, mypy, curl, everybody
+    *("--upgrade", "--strict", "--help"),  # uv, mypy, everybody
+    *("--data-binary", "--retry", "--retry-connrefused", "--retry-all-errors"),  # curl
+    "--fail-with-body",  # curl
 }
 """Options that pages name, and that are no command's of ours."""
 

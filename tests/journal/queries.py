@@ -16,7 +16,7 @@ class Query:
         reading = JournalReading(parse_options(given, streaming=True), ("offset", "value"), 2)
         self._reading = reading
         self.start_again()
-        self.offset: dict[str, Any] = self._reader.initialOffset()
+        self.offset: dict[str, Any] = self._reader.first_offset()
 
     def start_again(self) -> None:
         """What the process knows besides the checkpoint is gone."""
@@ -29,10 +29,10 @@ class Query:
     def run_batch(self) -> dict[int, str]:
         """The same, by offset."""
         reader = self._reader
-        end = reader.latestOffset(self.offset, reader.getDefaultReadLimit())
+        end = reader.next_offset(self.offset, everything=False)
         found: dict[int, str] = {}
         if end != self.offset:
-            for task in reader.partitions(self.offset, end):
+            for task in reader.tasks(self.offset, end):
                 for batch in reader.read(task):
                     rows = batch.to_pydict()
                     values = [value.decode() for value in rows["value"]]

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from headrace.errors import OptionError
 from headrace.journal.names import (
     MAX_OFFSET,
+    block_firsts,
     checked_journal_name,
     checked_lane,
     file_name,
@@ -73,3 +74,22 @@ def test_a_folder_that_is_no_lane_s_number_is_none(folder: str) -> None:
     assert lane_of("0") == 0
     assert lane_of("99999") == 99_999
     assert lane_of(folder) is None
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 2**64).map(lambda first: file_name(first, "block")),
+            st.integers(0, 30).map(lambda first: file_name(first, "lost")),
+            st.text("0123456789.block/:x\u0663", min_size=24, max_size=27),
+            st.text("0123456789x/:\u0663", min_size=20, max_size=20).map(lambda t: f"{t}.block"),
+            st.sampled_from(["lock", "00000000000000000005.block\n"]),
+        )
+    )
+)
+def test_many_names_say_what_each_says(names: list[str]) -> None:
+    blocks, others = block_firsts(names)
+    each = [found for name in names if (found := parsed(name)) is not None]
+    assert sorted(blocks.tolist()) == sorted(first for first, kind in each if kind == "block")
+    rest = [found for name in others if (found := parsed(name)) is not None]
+    assert rest == [found for found in each if found[1] != "block"]

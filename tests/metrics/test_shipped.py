@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import os
 import re
 import subprocess
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.metrics.fleets import ERROR, letter, plan
-from tests.services import debian
+from tests.services.debian import program
 from tests.services.waiting import wait_until
 
 from headrace.core.clock import wall_clock_ms
@@ -48,10 +47,9 @@ def troubled(tmp_path: Path) -> str:
 
 
 def promtool(*arguments: str, text: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    name, libraries = debian.program("promtool", "prometheus")
-    variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+    found = program("promtool", "prometheus")
     return subprocess.run(
-        [name, *arguments], input=text, env=variables, capture_output=True, check=False
+        [found.path, *arguments], input=text, env=found.variables, capture_output=True, check=False
     )
 
 
@@ -129,17 +127,16 @@ def prometheus(folder: Path, target: int) -> Iterator[int]:
         "scrape_configs:\n"
         f"  - {{job_name: headrace, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}\n"
     )
-    name, libraries = debian.program("prometheus", "prometheus")
-    variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+    found = program("prometheus", "prometheus")
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                name,
+                found.path,
                 f"--config.file={folder}/prometheus.yml",
                 f"--storage.tsdb.path={folder}/data",
                 f"--web.listen-address=127.0.0.1:{port}",
             ],
-            env=variables,
+            env=found.variables,
             stdout=log,
             stderr=log,
         )

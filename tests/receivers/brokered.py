@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 from tests.receivers.serving import DEADLINE_S
 
 from headrace.receivers import MqttReceiver, MqttSettings
-from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttConnection
+from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttConnection, tls_context
 
 TOPIC = "sensors/1"
 _PUBLISH, _PUBACK = 3, 4
@@ -21,7 +21,7 @@ _PUBLISH, _PUBACK = 3, 4
 
 async def subscribe(receiver: MqttReceiver) -> None:
     """Have the broker know the receiver's session, so that it holds what is published."""
-    connection = MqttConnection(receiver.settings)
+    connection = MqttConnection(receiver.settings, tls_context(receiver.settings))
     await connection.open()
     await connection.subscribe()
     await connection.close()

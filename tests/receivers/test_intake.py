@@ -99,6 +99,27 @@ async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for() -> No
 
 
 @in_virtual_time
+async def test_who_sends_much_at_a_time_gets_large_blocks_and_waits_a_moment_for_them() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        began_s = now_s()
+        receipts = []
+        for _ in range(20):  # of 320 kB each, one a millisecond
+            receipts.append(intake.submit_nowait(lines(1_000, size=280)))
+            await asyncio.sleep(0.001)
+        await asyncio.wait(receipts)
+        assert lane.sizes == [20_000]
+        assert now_s() - began_s == pytest.approx(0.022)
+        # If it does not end, the interval does.
+        receipts = []
+        for _ in range(300):
+            receipts.append(intake.submit_nowait(lines(20, size=14_000)))
+            await asyncio.sleep(0.002)
+        await asyncio.wait(receipts)
+        assert max(lane.sizes[1:]) <= 20 * 101
+
+
+@in_virtual_time
 async def test_where_each_block_costs_a_request_all_wait_for_the_interval() -> None:
     lane = Lane()
     async with Intake(lane.append, at_once=False) as intake:

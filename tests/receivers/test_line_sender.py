@@ -98,7 +98,7 @@ def pairs() -> Iterator[Pairs]:
         end.close()
 
 
-def shared(intake: Intake, line_s: float = 30, **limits: int) -> SharedBySenders:
+def shared(intake: Intake, line_s: float = 30, **limits: Any) -> SharedBySenders:
     return SharedBySenders(intake, TcpSettings(acknowledge=True, line_s=line_s), **limits)
 
 

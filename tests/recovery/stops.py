@@ -91,17 +91,19 @@ def _watch(store: type, step: str) -> None:
 
 
 def _watch_plans() -> None:
-    plan = SourceStreamReader.latestOffset
+    plan = SourceStreamReader.next_offset
 
     @functools.wraps(plan)
-    def watched(reader: SourceStreamReader, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+    def watched(
+        reader: SourceStreamReader, start: dict[str, Any], *, everything: bool
+    ) -> dict[str, Any]:
         _pass("before plan")
-        end = plan(reader, start, limit)
+        end = plan(reader, start, everything=everything)
         if end != start:
             _pass("after plan")
         return end
 
-    mock.patch.object(SourceStreamReader, "latestOffset", watched).start()
+    mock.patch.object(SourceStreamReader, "next_offset", watched).start()
 
 
 def _pass(point: str) -> None:

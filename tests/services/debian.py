@@ -1,49 +1,60 @@
-"""Programs that tests run: this machine's own, or unpacked from Debian's or Ubuntu's packages."""
+"""Programs of Debian's packages, unpacked into a folder of the cache: nothing is installed."""
 
 import os
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.local.cache import cache_folder, exclusive
 
 _PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
-@cache
-def program(name: str, package: str) -> tuple[str, str | None]:
-    """A program of a package, and where its libraries are if not where the system looks."""
+class Program(NamedTuple):
+    """A program's path, the environment that it needs, and the folder of its package.
+
+    The folder is ``/`` where the machine has it installed.
+    """
+
+    path: str
+    variables: dict[str, str]
+    root: Path
+
+
+def program(name: str, *packages: str) -> Program:
+    """This machine's own program of that name, or the one of these packages."""
     if found := shutil.which(name, path=_PLACES):
-        return found, None
-    place = cache_folder(package)
+        return Program(found, dict(os.environ), Path("/"))
+    place = cache_folder(packages[0])
     unpacked = place / "unpacked"
     with exclusive(place / "lock"):
         if not unpacked.exists():
-            _unpack(package, place, unpacked)
-    libraries = {str(file.parent) for file in unpacked.rglob("lib*.so*")}
-    (found_in,) = (path for path in unpacked.glob(f"usr/*bin/{name}"))
-    return str(found_in), os.pathsep.join(sorted(libraries))
+            _unpack(place, unpacked, packages)
+    (path,) = {str(file) for file in unpacked.rglob(name) if file.parent.name in ("bin", "sbin")}
+    libraries = os.pathsep.join(sorted({str(each.parent) for each in unpacked.rglob("lib*.so*")}))
+    return Program(path, {**os.environ, "LD_LIBRARY_PATH": libraries}, unpacked)
 
 
-def _unpack(package: str, place: Path, unpacked: Path) -> None:
+def _unpack(place: Path, unpacked: Path, packages: Sequence[str]) -> None:
     """Download what is missing to run it, and unpack that: nothing is installed."""
-    assert shutil.which("apt-get"), f"These tests need a real {package}; install {package}."
+    assert shutil.which("apt-get"), f"These tests need a real program; install {packages[0]}."
     with tempfile.TemporaryDirectory(dir=place) as work:
         try:
-            _download(package, work)
+            _download(work, packages)
         except subprocess.CalledProcessError:  # the lists of packages are not there, or are old
             subprocess.run(["apt-get", "--quiet", "update"], check=True)
-            _download(package, work)
-        for each in Path(work).glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", each, f"{work}/unpacked"], check=True)
+            _download(work, packages)
+        for package in Path(work).glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, f"{work}/unpacked"], check=True)
         Path(work, "unpacked").rename(unpacked)
 
 
-def _download(package: str, folder: str) -> None:
+def _download(folder: str, packages: Sequence[str]) -> None:
     """Download what would be installed."""
-    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", package]
+    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", *packages]
     planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
     names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
     subprocess.run(["apt-get", "--quiet", "download", *names], cwd=folder, check=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.services import debian
+from tests.services.debian import program
 from tests.services.waiting import wait_until
 
 from headrace.local.server import free_ports
@@ -60,12 +60,11 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        program, libraries = debian.program("mosquitto", "mosquitto")
-        variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+        mosquitto = program("mosquitto", "mosquitto")
         with (self._folder / "mosquitto.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "-c", f"{self._folder}/mosquitto.conf"],
-                env=variables,
+                [mosquitto.path, "-c", f"{self._folder}/mosquitto.conf"],
+                env=mosquitto.variables,
                 stdout=log,
                 stderr=log,
             )

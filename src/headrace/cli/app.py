@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "drop": "headrace.cli.failures",
         "prune": "headrace.cli.prune",
         "receive": "headrace.cli.receive",
+        "send": "headrace.cli.send",
         "journal": "headrace.cli.journal_command",
         "checkpoint": "headrace.cli.checkpoint_command",
         "flow": "headrace.cli.flows",

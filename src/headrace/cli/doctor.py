@@ -22,7 +22,7 @@ from headrace.ledger import Ledger, redact_url
 from headrace.local import Java, find_java
 
 OLDEST_PYTHON: Final = (3, 11)
-OLDEST_PACKAGES: Final = {"pyspark": "4.2", "pyarrow": "18", "confluent-kafka": "2.6"}
+OLDEST_PACKAGES: Final = {"pyspark": "4.0", "pyarrow": "18", "confluent-kafka": "2.6"}
 """By package, the oldest version that Headrace works with."""
 
 TOO_NEW_PANDAS: Final = 3

@@ -195,7 +195,7 @@ def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
     numbers = Counter(each.state for each in present)
     return words + [
         str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
-        for state in (ReceiverState.LIMITED, ReceiverState.IDLE)
+        for state in (ReceiverState.HELD, ReceiverState.LIMITED, ReceiverState.IDLE)
         if numbers[state]
     ]
 
@@ -256,6 +256,7 @@ def _trouble(snapshot: GateSnapshot) -> str:
     unresolved = snapshot.failed + snapshot.dead
     sentences = {
         _silent(snapshot): True,
+        **dict.fromkeys(_held(snapshot), True),
         f"{out.plural(snapshot.lost_records, 'record')} lost before they were read": (
             snapshot.lost_records
         ),
@@ -266,6 +267,12 @@ def _trouble(snapshot: GateSnapshot) -> str:
         "see headrace failures": unresolved + snapshot.dead_letters,
     }
     return " · ".join(sentence for sentence, number in sentences.items() if sentence and number)
+
+
+def _held(snapshot: GateSnapshot) -> list[str]:
+    """Why senders wait whatever the rate."""
+    held = (each.held for each in snapshot.receivers if each.state is ReceiverState.HELD)
+    return sorted({reason.rstrip(".") for reason in held if reason})
 
 
 def _silent(snapshot: GateSnapshot) -> str:

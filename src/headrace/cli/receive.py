@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,14 +39,12 @@ receive = typer.Typer(
     add_completion=False,
 )
 
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help=f"A file with the token that senders must show; or set {TOKEN_VARIABLE}. "
-        "Without either, everybody who can reach the port may send.",
-    ),
-]
+_TLS_NAMES: Final = {
+    "certificate_file": "--tls-certificate",
+    "key_file": "--tls-key",
+    "client_ca_file": "--tls-client-ca",
+}
+
 LogAsJson = Annotated[
     bool,
     typer.Option("--json", help="The log as one JSON object per line, on the standard output."),
@@ -62,30 +61,30 @@ def _add_command(
     """Add the command of a receiver that listens at such an address; ``text`` is its help."""
 
     @receive.command(name, help=text)
-    @options_from(Hosting, settings, leave_out=("ledger", "token"))
+    @options_from(Hosting, settings, leave_out=("ledger", "token"), names=_TLS_NAMES)
     def run(
         given: OptionValues,
         *,
         context: typer.Context,
         ledger: LedgerUrl = DEFAULT_LEDGER,
-        token_file: TokenFile = None,
         as_json: LogAsJson = False,
     ) -> None:
-        token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+        token = os.environ.get(TOKEN_VARIABLE) if given["token_file"] is None else None
         receiver = make(given.make(settings, token=token))
         hosting = _hosting(context, given, ledger)
-        _run(receiver, hosting, lambda: _listen(receiver, address, given, token), as_json)
+        _run(receiver, hosting, lambda: _listen(receiver, address, given), as_json)
 
 
 _add_command(
     "http",
     HttpReceiver,
     HttpSettings,
-    "http://{}/records",
+    "http{}://{}/records",
     """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
 
     429 with Retry-After while more come than the gate's query processes.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    SIGHUP has it read its tokens and certificates again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -94,12 +93,13 @@ _add_command(
     "tcp",
     TcpReceiver,
     TcpSettings,
-    "tcp://{}",
+    "tcp{}://{}",
     """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
 
     While more come than the gate's query processes nothing is read, and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    SIGHUP has it read its tokens and certificates again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -140,6 +140,7 @@ def mqtt(
 
     While more come than the gate's query processes, they wait in the broker.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    SIGHUP has it read its certificates again, and connect anew.
     Exit status 0: it was ended so.
     Exit status 1: there was an error; the broker refuses the user, for one.
     """
@@ -166,9 +167,7 @@ def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hostin
     return given.make(Hosting, ledger=ledger)
 
 
-def _listen(
-    receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues, token: str | None
-) -> str:
+def _listen(receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues) -> str:
     """Begin to listen, with a warning if everybody may send; answers where."""
     host_name: str = given["host"]
     port = receiver.listen().port
@@ -176,13 +175,22 @@ def _listen(
         loopback = ipaddress.ip_address(host_name).is_loopback
     except ValueError:
         loopback = host_name == "localhost"
-    if token is None and not loopback:
+    settings = receiver.settings
+    if settings.token is None and settings.token_file is None and not settings.tls.client_ca_file:
+        if not loopback:
+            _LOG.warning(
+                "Whoever can reach %s can send records; have them show a token: --token-file or"
+                " %s, or a certificate: --tls-client-ca.",
+                host_name,
+                TOKEN_VARIABLE,
+            )
+    elif settings.tls.certificate_file is None and not loopback:
         _LOG.warning(
-            "Whoever can reach %s can send records; have them show a token: --token-file or %s.",
+            "Tokens and records travel to %s unencrypted; name a certificate: --tls-certificate.",
             host_name,
-            TOKEN_VARIABLE,
         )
-    return place.format(f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}")
+    authority = f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}"
+    return place.format("" if settings.tls.certificate_file is None else "s", authority)
 
 
 def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], as_json: bool) -> None:

@@ -8,19 +8,27 @@ from headrace.errors import SetupError
 
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "avro": {"fastavro": "fastavro"},
-    "dashboard": {"starlette": "starlette", "uvicorn": "uvicorn", "jinja2": "jinja2"},
+    "dashboard": {
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
+        "jinja2": "jinja2",
+        "prometheus_client": "prometheus-client",
+    },
     "hdfs": {"fsspec": "fsspec", "requests": "requests"},
     "json": {"msgspec": "msgspec"},
+    "metrics": {"prometheus_client": "prometheus-client"},
     "mqtt": {"paho": "paho-mqtt"},
+    "object-store": {"obstore": "obstore"},
+    "otlp": {"opentelemetry": "opentelemetry-proto", "google": "protobuf"},
     "postgresql": {"psycopg": "psycopg"},
     "protobuf": {"google": "protobuf"},
     "receivers": {
-        "starlette": "starlette",
-        "uvicorn": "uvicorn",
         "h11": "h11",
         "msgspec": "msgspec",
+        "prometheus_client": "prometheus-client",
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
     },
-    "s3": {"s3fs": "s3fs", "botocore": "s3fs"},
     "spark": {"pyspark": "pyspark"},
     "zookeeper": {"kazoo": "kazoo"},
 }
@@ -33,8 +41,8 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
 
     ::
 
-        with needs_extra("s3", "A journal at an s3:// URL"):
-            import s3fs
+        with needs_extra("zookeeper", "Signalling over ZooKeeper"):
+            import kazoo
 
     Args:
         extra: its name, one of `EXTRAS`.

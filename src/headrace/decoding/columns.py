@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from headrace.decoding.formats import Decoded
+from headrace.spark_versions import arrow_type
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises at a value that its type cannot hold."""
@@ -37,7 +37,7 @@ class Columns:
         self._takes: Final = takes
         self._fields: Final = schema.fields
         # As Spark asks for what a task returns.
-        self._type: Final[pa.StructType] = to_arrow_type(nullable(schema), timezone="UTC")
+        self._type: Final[pa.StructType] = arrow_type(nullable(schema))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
         """A struct for each record, null where it is None; more reasons, of what cannot be held."""

@@ -26,6 +26,7 @@ from headrace.control import AUTO
 from headrace.core.clock import wall_clock_ms
 from headrace.core.options import gate_name, interval_ms
 from headrace.core.stop import cancel_when
+from headrace.errors import OptionError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.execution.executor import BatchExecutor
@@ -48,6 +49,8 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 _POLL_MS: Final = 50
 """How often the trigger fires where the interval is ``auto``: the planner knows what is due."""
+
+_WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,23 @@ class GatedStreamWriter(DataStreamWriter):
         """Set options, as Spark does."""
         for key, value in options.items():
             self.option(key, value)
+        return self
+
+    def trigger(self, **chosen: Any) -> Self:
+        """Choose when batches start, as Spark does.
+
+        Raises:
+            OptionError: the trigger is one with which Spark plans no batches before it runs them.
+        """
+        for mode in _WITHOUT_BATCHES & chosen.keys():
+            if chosen[mode] is not None:
+                raise OptionError(
+                    f"The trigger is {mode}={chosen[mode]!r}, but in Spark's real-time mode and in"
+                    " its continuous mode offsets are written after their records were processed,"
+                    " so no ledger can record a batch before it runs; use processingTime or"
+                    " availableNow."
+                )
+        super().trigger(**chosen)
         return self
 
     def start(self, *arguments: Any, **options: Any) -> StreamingQuery:

@@ -36,6 +36,7 @@ from headrace.execution.progress_events import (
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample
 from headrace.processes import is_here
+from headrace.spark_versions import PLANS_FROM_START
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -152,7 +153,11 @@ class GateListener(JsonStreamingQueryListener):
         """A batch ended: resolve its rows, feed the laws, publish their rates."""
         run = event.progress.runId
         reports = [(report, self._watch(run, report)) for report in batch_reports(event.progress)]
-        known = [(report, watched) for report, watched in reports if watched is not None]
+        known = [
+            (_with_backlog(watched, report), watched)
+            for report, watched in reports
+            if watched is not None
+        ]
         # Whatever helped the batch through did so for all of its sources.
         ends = [
             state_of(watched.ledger.url, report.gate).batch_ended(report.batch, *report.times_ms)
@@ -257,6 +262,24 @@ class GateListener(JsonStreamingQueryListener):
         rates = self._rates.setdefault(run, QueryRates())
         rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
         return watched
+
+
+def _with_backlog(watched: _GateRun, report: BatchReport) -> BatchReport:
+    """The report with what its plan left unread, where Spark does not say how far the log went."""
+    if PLANS_FROM_START or not report.batch:
+        return report
+    stopped = state_of(watched.ledger.url, report.gate).is_stopped
+    try:
+        with cancel_when(stopped, "the query was stopped"):
+            planned = watched.ledger.batches.get(report.batch)
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+        return report
+    lag = planned.lag if planned is not None else None
+    if planned is None or lag is None:
+        return report
+    left_over = max(lag - planned.planned_records, 0)
+    return replace(report, progress=replace(report.progress, left_over=left_over))
 
 
 def _known_cost(gate: str, text: str | None) -> SourceCost | None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
@@ -19,6 +19,8 @@ from headrace.control import BatchProgress
 from headrace.errors import HeadraceError
 from headrace.ledger import schedule_id
 from headrace.source.stream_offset import StreamOffset
+
+_OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 
 
 class JsonStreamingQueryListener(StreamingQueryListener):
@@ -50,6 +52,11 @@ def progress_event(text: str) -> QueryProgressEvent:
     for report in (progress, *progress["sources"]):
         report.setdefault("inputRowsPerSecond", math.nan)
         report.setdefault("processedRowsPerSecond", math.nan)
+    for source in progress["sources"]:
+        # Before 4.2 PySpark writes an offset that is no text as Python would.
+        for name in _OFFSETS:
+            if not isinstance(source[name], str):
+                source[name] = json.dumps(source[name])
     return QueryProgressEvent.fromJson({"progress": progress})
 
 

@@ -22,6 +22,7 @@ from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
+from headrace.spark_versions import known_settings, warn_of_limits
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
 """By the name that ``Gate.read`` takes, which is also the one in the ledger."""
@@ -123,6 +124,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     if session is None:
         choose_python(spark.sparkContext)
         skip_lookup(spark)
+        warn_of_limits()
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
@@ -168,10 +170,12 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     session.sessionState().dataSourceManager().registerDataSource(source.name(), registered)
 
 
-RECOMMENDED_CONF: Final = {
-    # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task.
-    "spark.python.unix.domain.socket.enabled": "true",
-}
+RECOMMENDED_CONF: Final = known_settings(
+    {
+        # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+)
 """Settings that a session should be built with; `headrace doctor` checks them."""
 
 

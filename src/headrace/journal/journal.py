@@ -36,6 +36,7 @@ from headrace.source.log import ARROW_SCHEMA
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")
+_OBJECTS: Final = ("s3", "gs", "az")
 _ID_BYTES: Final = 16
 _MOST_IDENTITY_BYTES: Final = 4096
 
@@ -66,10 +67,10 @@ class Journal:
         """Open the journal in a directory, under an object store's prefix or in HDFS.
 
         Args:
-            url: A path, ``file:///path``, ``s3://bucket/prefix`` or ``webhdfs://host:port/path``
-                (``swebhdfs`` with TLS); its last part is the name. Keys and endpoint of an object
-                store are taken from where its library looks for them, such as ``AWS_ENDPOINT_URL``,
-                the user of HDFS from ``HADOOP_USER_NAME``.
+            url: A path, ``file:///path``, ``s3://bucket/prefix`` (also ``gs://`` and ``az://``) or
+                ``webhdfs://host:port/path`` (``swebhdfs`` with TLS); its last part is the name.
+                Keys and endpoint of an object store are taken from the environment, such as
+                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
             create: Make it where there is none.
 
         Raises:
@@ -279,19 +280,19 @@ class Journal:
 def _storage_at(url: str) -> tuple[str, Storage]:
     """The name of the journal at a URL, and its storage."""
     scheme, separator, rest = url.partition("://")
-    if separator and scheme not in ("file", "s3", *_HDFS):
+    if separator and scheme not in ("file", *_OBJECTS, *_HDFS):
         raise OptionError(
             f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
-            "s3://bucket/prefix and webhdfs://host:port/path are allowed."
+            "s3://bucket/prefix (also gs:// and az://) and webhdfs://host:port/path are allowed."
         )
     path = rest if separator else url
     if separator and scheme in _HDFS:
         return _hdfs_at(scheme, path.rstrip("/"))
     name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
-    if separator and scheme == "s3":
-        from headrace.journal.storage.object_store import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
+    if separator and scheme in _OBJECTS:
+        from headrace.journal.storage.object_store import ObjectStorage  # noqa: PLC0415  (needs an extra)
 
-        return name, ObjectStorage(path.rstrip("/"))
+        return name, ObjectStorage(scheme, path.rstrip("/"))
     if separator and not path.startswith("/"):
         raise OptionError(f"The URL {url} has no absolute path; write file:///path.")
     return name, LocalStorage(Path(path))

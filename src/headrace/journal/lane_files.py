@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
 from headrace.journal.block import HEADER_BYTES, BlockHeader, decode, decode_header
-from headrace.journal.names import BLOCK, END, LOST, START, file_name, parsed
+from headrace.journal.names import BLOCK, END, LOST, START, block_firsts, file_name, parsed
 from headrace.journal.storage import Storage
 
 
@@ -37,12 +37,13 @@ class LaneIndex:
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
         """What these names say; foreign ones say nothing."""
-        found: dict[str, set[int]] = {BLOCK: set(), LOST: set(), START: {0}, END: set()}
-        for name in names:
+        found: dict[str, set[int]] = {LOST: set(), START: {0}, END: set()}
+        blocks, others = block_firsts(names)
+        for name in others:
             if (known := parsed(name)) is not None:
                 found[known[1]].add(known[0])
         start = max(found[START])
-        firsts = np.array(sorted(found[BLOCK] | found[LOST]), np.int64)
+        firsts = np.union1d(blocks, np.array([*found[LOST]], np.int64))
         lost = frozenset(first for first in found[LOST] if first >= start)
         marks = tuple(sorted(found[END]))
         return cls(start, firsts[np.searchsorted(firsts, start) :], lost, marks)

@@ -24,7 +24,11 @@ The folder ``.packs-7`` has second copies of small blocks of lane 7, see `packs`
 
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import OptionError
 
@@ -39,6 +43,11 @@ MANIFEST: Final = "manifest"
 
 MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
+
+_OFFSET_DIGITS: Final = 20
+_BLOCK_END: Final = f".{BLOCK}"
+_BLOCK_CHARACTERS: Final = _OFFSET_DIGITS + len(_BLOCK_END)
+_PLACES: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
 
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
 _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
@@ -138,6 +147,25 @@ def parsed(name: str) -> tuple[int, str] | None:
     if match is None or (first := int(match[1])) > MAX_OFFSET:
         return None
     return first, match[2]
+
+
+def block_firsts(names: Iterable[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The offsets of the blocks among a lane's files, in no order, and the names of no block.
+
+    It says what ``parsed`` does, a hundred thousand names in a hundredth of a second.
+    """
+    names = list(names)
+    others = [name for name in names if not name.endswith(_BLOCK_END)]
+    blocks = [
+        name
+        for name in names
+        if len(name) == _BLOCK_CHARACTERS and name.endswith(_BLOCK_END) and name.isascii()
+    ]
+    digits = np.frombuffer("".join(blocks).encode(), np.uint8).reshape(-1, _BLOCK_CHARACTERS)
+    digits = digits[:, :_OFFSET_DIGITS] - np.uint8(ord("0"))  # of no digit it is 10 or more
+    digits = digits[(digits < 10).all(axis=1) & (digits[:, 0] == 0)]
+    offsets = digits[:, 1:] @ _PLACES
+    return offsets[offsets <= MAX_OFFSET].astype(np.int64), others
 
 
 def temporary_name(name: str) -> str:

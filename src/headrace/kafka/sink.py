@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +25,7 @@ from headrace.kafka.client.config import producer_config
 from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.source.source_options import unknown_option
+from headrace.spark_versions import VersionedStreamWriter
 
 TOPIC: Final = "topic"
 """The option that names the topic of all rows, whatever their column says."""
@@ -86,8 +83,8 @@ class Sink:
             yield ProducedRecord(to, _bytes(key), _bytes(value), _pairs(headers), partition)
 
 
-class _SinkTasks:
-    """What both writers do in a task."""
+class KafkaBatchWriter(DataSourceArrowWriter):
+    """Spark's face of the sink, for ``df.write``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -98,12 +95,21 @@ class _SinkTasks:
         return WriterCommitMessage()
 
 
-class KafkaBatchWriter(_SinkTasks, DataSourceArrowWriter):
-    """Spark's face of the sink, for ``df.write``."""
-
-
-class KafkaStreamWriter(_SinkTasks, DataSourceStreamArrowWriter):
+class KafkaStreamWriter(VersionedStreamWriter):
     """Spark's face of the sink, for ``df.writeStream``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is written of each row."""
+        return self._sink.columns
+
+    def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of one task."""
+        self._sink.write(batches)
+        return WriterCommitMessage()
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:

@@ -35,6 +35,7 @@ class ReceiverReport:
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
+        held: Why its senders wait whatever the limit, in a sentence; None if they need not.
     """
 
     gate: str
@@ -50,6 +51,7 @@ class ReceiverReport:
     bytes: int
     buffered_bytes: int
     waiting_records: int
+    held: str | None
 
 
 @dataclass(frozen=True, slots=True)

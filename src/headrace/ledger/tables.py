@@ -325,6 +325,7 @@ receiver: Final = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
+    Column("held", Text),
 )
 """Who takes in records for a gate, one row a lane, rewritten about once a second."""
 

@@ -3,10 +3,13 @@
 Each module collects one subject from the ledger; `exposition` puts them together.
 """
 
-from headrace.metrics.exposition import MetricsMemory, exposition
+from headrace.core.extras import needs_extra
+
+with needs_extra("metrics", "Metrics"):
+    from headrace.metrics.exposition import MetricsMemory, exposition
+    from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 from headrace.metrics.shipped import alert_rules, grafana_dashboard
 from headrace.metrics.sources import Sources
-from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 
 __all__ = [
     "OPENMETRICS_TYPE",

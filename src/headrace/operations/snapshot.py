@@ -78,6 +78,8 @@ class ReceiverState(StrEnum):
 
     RECEIVING = "receiving"
     """Records come, and none waits for the rate."""
+    HELD = "held"
+    """All records wait: its journal is at its cap, which its ``held`` says."""
     LIMITED = "limited"
     """Records wait for the rate: more come than it allows."""
     IDLE = "idle"
@@ -144,6 +146,7 @@ class ReceiverSnapshot:
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
+        held: Why its senders wait whatever the limit; None if they need not.
         started_ms: When it began (ms since the epoch).
         seen_ms: When it said all this.
     """
@@ -157,6 +160,7 @@ class ReceiverSnapshot:
     bytes: int
     buffered_bytes: int
     waiting_records: int
+    held: str | None
     started_ms: int
     seen_ms: int
 
@@ -165,6 +169,8 @@ class ReceiverSnapshot:
         """Work out a snapshot from the ledger's record."""
         if not record.is_present(now_ms):
             state = ReceiverState.SILENT
+        elif record.held is not None:
+            state = ReceiverState.HELD
         elif record.waiting_records:
             state = ReceiverState.LIMITED
         else:

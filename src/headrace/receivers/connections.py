@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Final, Self, TypeVar
 
 from headrace.errors import ReceiverError
+from headrace.receivers.access import Access
+from headrace.receivers.settings import HttpSettings, TcpSettings
 
 Answer = TypeVar("Answer")
 
@@ -52,15 +54,22 @@ def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
 class ListeningReceiver:
     """What receivers that listen on a port have in common."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, settings: HttpSettings | TcpSettings) -> None:
+        self._listening = settings
+        self._port = settings.port
         self._listener: socket.socket | None = None
+        self._access: Access | None = None
 
     def listen(self) -> Self:
-        """Open the port before `receive` does, so that it is known; raises ReceiverError."""
+        """Open the port before `receive` does, so that it is known.
+
+        Raises:
+            OptionError: A file of certificates or of tokens cannot be used.
+            ReceiverError: The port cannot be opened.
+        """
         if self._listener is None:
-            self._listener = listen(self._host, self._port)
+            self._access = Access(self._listening)
+            self._listener = listen(self._listening.host, self._port)
             self._port = self._listener.getsockname()[1]
         return self
 
@@ -69,12 +78,20 @@ class ListeningReceiver:
         """The port it listens on; before that, the one of the settings."""
         return self._port
 
-    def _take_listener(self) -> socket.socket:
-        """The open port, for the caller to close."""
-        listener = self.listen()._listener
-        self._listener = None
+    def reload(self) -> str:
+        """Read certificates and tokens again, as `Reloadable.reload` says."""
+        if self._access is None:
+            return "nothing, for the receiver does not listen yet"
+        self._access.reload()
+        return self._access.description
+
+    def _take_listener(self) -> tuple[socket.socket, Access]:
+        """The open port, for the caller to close, and who may send there."""
+        self.listen()
+        listener, self._listener = self._listener, None
         assert listener is not None  # noqa: S101
-        return listener
+        assert self._access is not None  # noqa: S101
+        return listener, self._access
 
 
 class Connections:

@@ -42,9 +42,14 @@ class RejectionCounts:
 
 
 class Rejections:
-    """Counts rejections until they are logged, so that thousands are one line; of one loop."""
+    """Counts rejections until they are logged, so that thousands are one line; of one loop.
+
+    Attributes:
+        totals: How many there were since the beginning, by kind.
+    """
 
     def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._last = ""
 
@@ -53,6 +58,7 @@ class Rejections:
 
         The reason is the sentence that its sender received; nothing secret.
         """
+        self.totals[kind] += 1
         self._counts[kind] += 1
         self._last = reason
 

@@ -8,20 +8,24 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
+from headrace.journal.storage.probe import probe
 from headrace.ledger import Ledger, ReceiverReport
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable
+from headrace.receivers.http.status_server import serving_status
 from headrace.receivers.intake import Intake, IntakeStatistics
-from headrace.receivers.settings import IntakeSettings
+from headrace.receivers.journal_cap import CapSettings, JournalCap
+from headrace.receivers.lane_health import LaneHealth
+from headrace.receivers.settings import IntakeSettings, require_port
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 
 Listen = Callable[[], str]
@@ -61,6 +65,21 @@ class Receiver(Protocol):
         ...
 
 
+@runtime_checkable
+class Reloadable(Protocol):
+    """A receiver that has files to read again while it runs."""
+
+    def reload(self) -> str:
+        """Read them; what was read before stays in force if one of them cannot be used.
+
+        Returns what is in force now, for the log; nothing secret.
+
+        Raises:
+            OptionError: A file cannot be used.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Hosting:
     """Where a receiver's records go, and how fast.
@@ -74,9 +93,13 @@ class Hosting:
         ledger: The URL of the gate's ledger; needed with a gate.
         limits: What it lets in at most.
         intake: How it gathers records.
+        cap: When senders have to wait for the journal.
+        status_port: Where ``/health``, ``/ready`` and ``/metrics`` are served over HTTP, besides a
+            receiver's own port; 0 for any that is free. Default: None, nowhere else.
+        status_host: The address of that port. Default: 127.0.0.1, this machine alone.
 
     Raises:
-        OptionError: There is a gate, and no ledger.
+        OptionError: There is a gate, and no ledger; the cap needs a gate, or is below one block.
     """
 
     journal: str
@@ -85,8 +108,24 @@ class Hosting:
     ledger: str | None = field(default=None, repr=False)
     limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
+    cap: CapSettings = field(default_factory=CapSettings)
+    status_port: int | None = None
+    status_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
+        if self.status_port is not None:
+            require_port(self.status_port, "status_port")
+        most_bytes = self.cap.max_journal_bytes
+        if most_bytes is not None and most_bytes < self.intake.block_bytes:
+            raise OptionError(
+                f"max_journal_bytes is {most_bytes}, less than one block of"
+                f" {self.intake.block_bytes} bytes; raise it, or lower block_bytes."
+            )
+        if self.cap.max_unread_s is not None and self.gate is None:
+            raise OptionError(
+                "max_unread_s is set without a gate, whose ledger knows what is unread; name the"
+                " gate too."
+            )
         if self.gate is not None and self.ledger is None:
             raise OptionError(
                 f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
@@ -97,9 +136,10 @@ class Hosting:
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
     """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
 
-    Then nothing more is taken, what is in the buffer is made durable and acknowledged, and the lane
-    is free for others. A second Ctrl-C ends the process at once, with status 130; as after any
-    crash, senders send again what was not acknowledged.
+    At SIGHUP a `Reloadable` receiver reads its files again. At the end nothing more is taken, what
+    is in the buffer is made durable and acknowledged, and the lane is free for others. A second
+    Ctrl-C ends the process at once, with status 130; as after any crash, senders send again what
+    was not acknowledged.
 
     Args:
         receiver: The receiver.
@@ -114,7 +154,11 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
         ReceiverError: The receiver cannot receive.
     """
     stop = asyncio.Event()
-    with asyncio.Runner() as runner, _stopped_by_signals(runner.get_loop(), stop):
+    with (
+        asyncio.Runner() as runner,
+        _stopped_by_signals(runner.get_loop(), stop),
+        _reloaded_by_signal(runner.get_loop(), receiver),
+    ):
         runner.run(serve(receiver, hosting, stop, listen))
 
 
@@ -133,15 +177,31 @@ async def serve(
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
+        storage, folder = journal.storage, str(hosting.lane)
+        health = LaneHealth(
+            writer.append,
+            lambda size_bytes: probe(storage, folder, size_bytes),
+            journal=journal.name,
+            lane=hosting.lane,
+        )
+        stack.callback(health.close)
         intake = Intake(
-            writer.append, hosting.intake, settle=writer.settle, at_once=journal.is_in_directory
+            writer.append,
+            hosting.intake,
+            settle=writer.settle,
+            at_once=journal.is_in_directory,
+            health=health,
         )
         most = hosting.intake.remembered_ids
         for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
             intake.restore(ids, offsets)
         if not stop.is_set():
-            _follow_rates(stack, journal, hosting, writer, intake)
-            async with intake:
+            ledger = _follow_rates(stack, journal, hosting, writer, intake)
+            async with (
+                intake,
+                _status_served(intake, hosting),
+                _capped(journal, hosting, ledger, intake),
+            ):
                 _log_begin(journal, hosting, writer, listen() if listen else None)
                 await _run(receiver, intake, stop, rejections_s)
         _log_rejections(intake)
@@ -187,12 +247,15 @@ def _follow_rates(
     hosting: Hosting,
     writer: LaneWriter,
     intake: Intake,
-) -> None:
-    """Limit the intake, by its gate's rate if it has a gate, until the stack is closed."""
+) -> Ledger | None:
+    """Limit the intake, by its gate's rate if it has a gate, until the stack is closed.
+
+    Returns the gate's ledger.
+    """
     limits = hosting.limits
     intake.set_rate(limits.max_rate, limits.max_bytes_rate)
     if hosting.gate is None or hosting.ledger is None:
-        return
+        return None
     loop = asyncio.get_running_loop()
 
     def apply(limit_per_s: float) -> None:
@@ -206,6 +269,44 @@ def _follow_rates(
             ledger, hosting.gate, limits, describe=describe, end=lambda: writer.end, apply=apply
         )
     )
+    return ledger
+
+
+@contextlib.asynccontextmanager
+async def _capped(
+    journal: Journal, hosting: Hosting, ledger: Ledger | None, intake: Intake
+) -> AsyncIterator[None]:
+    """Hold the intake while the journal is beyond its cap, if it has one."""
+    if not hosting.cap.is_set:
+        yield
+        return
+    cap = JournalCap(journal, hosting.lane, hosting.cap, ledger)
+    await cap.apply(intake)
+    keeping = asyncio.create_task(cap.keep(intake))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        if not keeping.cancelled():
+            keeping.result()
+
+
+@contextlib.asynccontextmanager
+async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None]:
+    """Serve what the receiver says of itself, if it has a port for that."""
+    if hosting.status_port is None:
+        yield
+        return
+    host = hosting.status_host
+    async with serving_status(intake, host, hosting.status_port) as port:
+        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _LOG.info(
+            "Health and metrics at http://%s/metrics.",
+            authority,
+            extra=event("status", address=f"http://{authority}"),
+        )
+        yield
 
 
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
@@ -243,6 +344,7 @@ def _description(
             bytes=done.stored_bytes,
             buffered_bytes=done.held_bytes,
             waiting_records=done.waiting_records,
+            held=intake.held,
         )
 
     return under
@@ -310,3 +412,28 @@ def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _reloaded_by_signal(loop: asyncio.AbstractEventLoop, receiver: Receiver) -> Iterator[None]:
+    def reload() -> None:
+        if not isinstance(receiver, Reloadable):
+            _LOG.info("There is nothing to read again.", extra=event("reloaded"))
+            return
+        try:
+            in_force = receiver.reload()
+        except OptionError as error:
+            _LOG.error(  # it is the user's to solve
+                "Nothing was changed: %s", error, extra=event("reload-failed", reason=str(error))
+            )
+        else:
+            _LOG.info("Read again; in force: %s.", in_force, extra=event("reloaded"))
+
+    def ask(_which: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(reload)
+
+    before = signal.signal(signal.SIGHUP, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

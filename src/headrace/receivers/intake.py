@@ -1,9 +1,10 @@
 """The one way from receivers into a journal: bounded, at a rate, acknowledged when durable."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn, Self
 
@@ -13,22 +14,29 @@ from headrace.journal.records import Records
 from headrace.receivers.block_writer import Append, BlockWriter, Settle
 from headrace.receivers.deduplicator import Deduplicator, Delivery, Receipt
 from headrace.receivers.event_log import Rejections
+from headrace.receivers.lane_health import LaneHealth
+from headrace.receivers.latencies import Latencies
 from headrace.receivers.limiter import Limiter
 from headrace.receivers.memory_budget import MemoryBudget, memory_bytes
 from headrace.receivers.settings import IntakeSettings
+
+HELD_S: Final = 5.0
+"""When it is worth trying again while all senders wait (s)."""
 
 _CLOSED: Final = "The intake is closed, and takes no records any more; send them again later."
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Records were not taken, because there is no memory or no token for them.
+    """Records were not taken, because there is no memory or no token for them, or all must wait.
 
     Attributes:
         delay_s: An estimate of when it is worth trying again (s).
+        held: Why all senders must wait, in a sentence; None if they need not.
     """
 
     delay_s: float
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,13 @@ class Intake:
         at_once: Whether a block is written as soon as the one before is durable. Otherwise it waits
             for ``block_interval_ms`` or ``block_bytes``, as where a storage charges for each.
             Default: on.
+        health: Watches ``append``, instead of which its own is called. Default: it only watches.
 
     Attributes:
         rejections: What receivers have rejected; they count it, and their host logs it.
+        token_uses: How often each token was shown, by its name; receivers count it.
+        health: Whether records can be stored.
+        latencies: How long records took from their submission until they were durable.
     """
 
     def __init__(
@@ -93,16 +105,26 @@ class Intake:
         *,
         settle: Settle | None = None,
         at_once: bool = True,
+        health: LaneHealth | None = None,
     ) -> None:
         self.settings = settings or IntakeSettings()
         self.rejections = Rejections()
+        self.token_uses: Counter[str] = Counter()
+        self.health = health or LaneHealth(append)
+        self.latencies = Latencies()
         self._budget = MemoryBudget(self.settings.buffer_bytes)
         self._deduplicator = Deduplicator(self.settings.remembered_ids)
         self._limiter = Limiter(self.settings.block_bytes)
         self._blocks = BlockWriter(
-            append, self.settings, settle, self._deduplicator.restore, at_once=at_once
+            self.health.append,
+            self.settings,
+            settle,
+            self._deduplicator.restore,
+            at_once=at_once,
         )
         self._open = False
+        self._held: str | None = None
+        self._released = asyncio.Event()
         self._submissions: dict[asyncio.Task[Receipt], _Submission] = {}
         self._stored_records = self._stored_bytes = self._failed_records = 0
 
@@ -118,6 +140,18 @@ class Intake:
     def is_open(self) -> bool:
         """Whether it takes records."""
         return self._open
+
+    @property
+    def held(self) -> str | None:
+        """Why senders wait whatever their rate, in a sentence; None if they need not."""
+        return self._held
+
+    def hold(self, reason: str | None) -> None:
+        """Let senders wait until this is called with None; what is in the buffer is stored."""
+        self._held = reason
+        if reason is None:
+            self._released.set()
+            self._released = asyncio.Event()
 
     @property
     def statistics(self) -> IntakeStatistics:
@@ -184,6 +218,8 @@ class Intake:
         `submit`.
         """
         self._check(records)
+        if self._held is not None:
+            return RetryAfter(HELD_S, self._held)
         if not self._budget.is_available(memory_bytes(records)):
             return RetryAfter(max(wait_s, self.settings.block_interval_ms / 1000))
         delay_s = self._limiter.delay_s(records)
@@ -247,8 +283,8 @@ class Intake:
         submission = self._submissions.pop(receipt)
         if submission.has_memory:
             self._budget.release(submission.memory_bytes)
-        if not receipt.cancelled():
-            receipt.exception()  # it was for a sender, who may have gone
+        if not receipt.cancelled() and receipt.exception() is None:  # its sender may have gone
+            self.latencies.count(asyncio.get_running_loop().time() - submission.since_s)
 
     async def _store(self, records: Records, submission: "_Submission") -> Receipt:
         delivery = self._deduplicator.deliver(records)
@@ -272,6 +308,8 @@ class Intake:
         self, delivery: Delivery, *, is_awaited: bool
     ) -> list[asyncio.Future[OffsetRange]]:
         """Wait for the tokens of the new records, and put them into the buffer."""
+        while self._held is not None:
+            await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:
             async for chunk in admitted:
@@ -296,3 +334,4 @@ class _Submission:
     buffered: asyncio.Future[None]
     is_awaited: bool
     has_memory: bool = False
+    since_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())

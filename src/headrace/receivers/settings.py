@@ -55,6 +55,35 @@ class IntakeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of a receiver that listens with TLS; without a certificate it listens without.
+
+    They are read when the receiver begins, and again when it is told to `reload`.
+
+    Attributes:
+        certificate_file: The receiver's certificate, then those that lead to its authority (PEM).
+            Default: None, no TLS.
+        key_file: The key of that certificate, without a passphrase, where it is in another file.
+        client_ca_file: The authorities of which every sender must show a certificate (PEM).
+            Default: None, senders need none.
+
+    Raises:
+        OptionError: There is a key, or there are authorities, without a certificate.
+    """
+
+    certificate_file: str | None = None
+    key_file: str | None = None
+    client_ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.certificate_file is None and (self.key_file or self.client_ca_file):
+            raise OptionError(
+                "A key or authorities of senders are given without the receiver's certificate; name"
+                " that file too."
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class TcpSettings:
     """How lines are received.
 
@@ -65,7 +94,10 @@ class TcpSettings:
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
-            the default, lets in everybody who can reach the port.
+            the default, lets in everybody who can reach the port, unless there is a ``token_file``.
+        token_file: A file with the tokens, each in a line of its own, after a name and a space. It
+            is read again when the receiver is told to; `Tokens` says how.
+        tls: Its certificate. Default: none, the connections are not encrypted.
         check_json: Whether every line must be JSON. Default: off. It costs half a microsecond for a
             line of 200 bytes that is an object, and two for any other.
         id_field: The field of each line, which must be a JSON object then, that has its message id:
@@ -89,6 +121,8 @@ class TcpSettings:
     port: int = 7070
     acknowledge: bool = False
     token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    tls: TlsFiles = field(default_factory=TlsFiles)
     check_json: bool = False
     id_field: str | None = None
     max_line_bytes: int = MIB
@@ -104,7 +138,7 @@ class TcpSettings:
         require_whole("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
         require_number("line_s", self.line_s, "s", above=True)
         require_whole("max_connections", self.max_connections, 1)
-        require_token(self.token)
+        require_tokens(self.token, self.token_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +150,10 @@ class HttpSettings:
             machines.
         port: The port; 0 for any that is free, which is logged. Default: 8080.
         token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
-            in everybody who can reach the port.
+            in everybody who can reach the port, unless there is a ``token_file``.
+        token_file: A file with the tokens, each in a line of its own, after a name and a space. It
+            is read again when the receiver is told to; `Tokens` says how.
+        tls: Its certificate. Default: none, the connections are not encrypted.
         check_json: Whether each line of NDJSON must be JSON. Default: on. It costs half a
             microsecond for a line of 200 bytes that is an object, and two for any other.
         wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
@@ -145,6 +182,8 @@ class HttpSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    tls: TlsFiles = field(default_factory=TlsFiles)
     check_json: bool = True
     wait_s: float = 1
     max_header_bytes: int = 16 * 1024
@@ -158,7 +197,7 @@ class HttpSettings:
 
     def __post_init__(self) -> None:
         require_port(self.port)
-        require_token(self.token)
+        require_tokens(self.token, self.token_file)
         require_number("wait_s", self.wait_s, "s")
         require_whole("max_header_bytes", self.max_header_bytes, 1)
         require_number("header_s", self.header_s, "s", above=True)
@@ -273,16 +312,26 @@ def _require_broker(url: str) -> None:
         )
 
 
-def require_port(port: int) -> None:
+def require_port(port: int, what: str = "port") -> None:
     """Refuse what is no TCP port."""
     if not 0 <= port <= 65_535:
-        raise OptionError(f"port is {port}; it must be 1 to 65535, or 0 for any that is free.")
+        raise OptionError(f"{what} is {port}; it must be 1 to 65535, or 0 for any that is free.")
 
 
-def require_token(token: str | None) -> None:
+def require_tokens(token: str | None, token_file: str | None) -> None:
+    """Refuse a token that cannot be sent, and one beside a file of tokens."""
+    if token is not None:
+        require_token(token, "The token")
+        if token_file is not None:
+            raise OptionError(
+                f"A token is given, and a file of tokens too, {token_file}; give one of them."
+            )
+
+
+def require_token(token: str, what: str) -> None:
     """Refuse a token with other characters than the visible ones of ASCII, without showing it."""
-    if token is not None and not re.fullmatch("[!-~]+", token):
+    if not re.fullmatch("[!-~]+", token):
         raise OptionError(
-            "The token cannot be sent; it must be 1 or more visible characters of ASCII, without"
+            f"{what} cannot be sent; it must be 1 or more visible characters of ASCII, without"
             " spaces."
         )

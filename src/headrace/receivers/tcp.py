@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import hmac
 import logging
 import socket
 from collections.abc import Collection
@@ -11,12 +10,14 @@ from typing import Final
 
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
+from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
 from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
+from headrace.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -44,9 +45,14 @@ class SharedBySenders:
         read_bytes: int = 256 * 1024,
         readers: int = 16,
         max_unanswered: int = 256,
+        access: Access | None = None,
     ) -> None:
         self.intake = intake
         self.settings = settings
+        self.access = access or Access(settings)
+        self.tunnels = TlsTunnels(
+            settings.line_s, lambda reason: intake.rejections.count("TLS", reason)
+        )
         self.read_bytes = read_bytes
         self.max_unanswered = max_unanswered
         self.connections = Connections(settings.max_connections)
@@ -62,7 +68,8 @@ class LineSender:
         self._shared = shared
         self._settings = shared.settings
         self._lines = LineBuffer(shared.settings, shared.unfinished)
-        self._is_authenticated = shared.settings.token is None
+        self._shown: bytes | None = None
+        self._checked: Tokens | None = None
         self._left_s: float | None = shared.settings.line_s
         self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
         self._unanswered = asyncio.Semaphore(shared.max_unanswered)
@@ -198,23 +205,30 @@ class LineSender:
             self._left_s = self._settings.line_s
 
     async def _take(self, whole: bytes) -> None:
-        if not self._is_authenticated:
-            whole = self._authenticate(whole)
+        if (tokens := self._shared.access.tokens) is not self._checked:  # at first, and renewed
+            whole = self._authenticate(whole, tokens)
         self._shared.connections.busy(self)
         if whole:
             await self._submit(whole)
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
 
-    def _authenticate(self, whole: bytes) -> bytes:
-        """Check the first line, which must be the token; returns the lines after it."""
-        first, _, rest = whole.partition(b"\n")
-        expected = f"token {self._settings.token}".encode()
-        if not hmac.compare_digest(first.removesuffix(b"\r"), expected):
+    def _authenticate(self, whole: bytes, tokens: Tokens) -> bytes:
+        """Check the token, which is the first line; returns the lines after it."""
+        if tokens.names and self._shown is None:
+            first, _, whole = whole.partition(b"\n")
+            word, _, shown = first.removesuffix(b"\r").partition(b" ")
+            self._shown = shown if word == b"token" else b""
+        name = tokens.name_of(self._shown or b"")
+        if tokens.names and name is None:
             raise ReceiverError(
                 "The first line is not the token; send 'token', a space and the token."
+                if self._checked is None
+                else "The token is not in force any more; connect again with one that is."
             )
-        self._is_authenticated = True
-        return rest
+        if name is not None:
+            self._shared.intake.token_uses[name] += 1
+        self._checked = tokens
+        return whole
 
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
@@ -266,7 +280,7 @@ class TcpReceiver(ListeningReceiver):
 
     def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
         self.settings = settings or TcpSettings()
-        super().__init__(self.settings.host, self.settings.port)
+        super().__init__(self.settings)
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
@@ -275,8 +289,8 @@ class TcpReceiver(ListeningReceiver):
         Raises:
             ReceiverError: The port cannot be opened.
         """
-        listener = self._take_listener()
-        shared = SharedBySenders(intake, self.settings)
+        listener, access = self._take_listener()
+        shared = SharedBySenders(intake, self.settings, access=access)
         senders: dict[asyncio.Task[None], LineSender] = {}
         try:
             while True:
@@ -290,6 +304,7 @@ class TcpReceiver(ListeningReceiver):
             for sender in senders.values():
                 sender.stop()
             await self._end(set(senders))
+            await shared.tunnels.close(self._stop_s)
 
     async def _end(self, serving: Collection[asyncio.Task[None]]) -> None:
         if not serving:
@@ -305,7 +320,10 @@ async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.so
     loop = asyncio.get_running_loop()
     while True:
         try:
-            return (await loop.sock_accept(listener))[0]
+            connection = (await loop.sock_accept(listener))[0]
+            if (context := shared.access.context) is None:
+                return connection
+            return shared.tunnels.open(connection, context)
         except ConnectionError:
             continue  # it was gone before it was accepted
         except OSError as error:

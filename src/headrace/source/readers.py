@@ -7,18 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,6 +26,7 @@ from headrace.source.losses import Losses
 from headrace.source.read_bounds import bounded_ranges
 from headrace.source.source_options import SourceOptions, revealed
 from headrace.source.stream_offset import ChecksumsBefore
+from headrace.spark_versions import VersionedStreamReader
 
 if TYPE_CHECKING:
     from headrace.source.planner import StreamPlanner
@@ -54,10 +44,6 @@ _SCHEMA: Final = StructType(
         StructField("headers", ArrayType(_HEADER)),
     ]
 )
-
-# Any number will do: the plan has the real limit. It tells a trigger that has a limit from `once`,
-# which asks for all that is available.
-_LIMITED: Final = ReadMaxRows(2**63 - 1)
 
 _ASSUMED_PARALLELISM: Final = 4
 """Without headrace.register nobody knows how many tasks the cluster runs at once."""
@@ -165,7 +151,7 @@ class SourceFormat(DataSource):
         raise NotImplementedError
 
 
-class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SourceStreamReader(_TaskSide, VersionedStreamReader):
     """The streaming source: planned by a `StreamPlanner`, which is made where planning happens."""
 
     _planner_made: "StreamPlanner | None" = None
@@ -188,24 +174,21 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_planner_made"}
 
-    def initialOffset(self) -> dict[str, Any]:
+    def first_offset(self) -> dict[str, Any]:
         with marked_as_read():
             return self._planner.initial()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return _LIMITED
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def next_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
         with marked_as_read():
-            return self._planner.advance(start, everything=isinstance(limit, ReadAllAvailable))
+            return self._planner.advance(start, everything=everything)
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def stop_at_newest(self) -> None:
         self._planner.stop_at_latest()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def newest_offset(self) -> dict[str, Any] | None:
         return self._planner.latest()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
         with marked_as_read():
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)

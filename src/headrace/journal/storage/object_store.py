@@ -1,12 +1,13 @@
-"""A journal under a prefix of an S3 bucket, or of a store that speaks its protocol.
+"""A journal under a prefix of a bucket: S3 and what speaks its protocol, Google's store, Azure's.
 
-A file is one put that fails where the name is taken (``If-None-Match: *``): atomic, durable when it
-is answered, and what keeps a lane to one writer. No lock is needed, nor is there one that a crash
+A file is one put that fails where the name is taken (a conditional put): atomic, durable when it is
+answered, and what keeps a lane to one writer. No lock is needed, nor is there one that a crash
 would leave: of two writers that append to a lane, one finds the name taken by the other, and stops.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,28 +16,47 @@ from headrace.core.extras import needs_extra
 from headrace.journal.block import Part
 from headrace.journal.storage import Entry, Storage
 
-with needs_extra("s3", "A journal at an s3:// URL"):
-    import botocore.exceptions
-    import s3fs
+with needs_extra("object-store", "A journal in an object store"):
+    from obstore import exceptions
+    from obstore.store import AzureStore, GCSStore, S3Store
 
-_ONE_PUT: Final = 5 * 2**30
-"""Bytes up to which a file is sent at once: a put in parts would not be atomic everywhere."""
+_STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+_CLIENT: Final[Any] = {"allow_http": True, "timeout": timedelta(seconds=60)}
+"""A store of your own may be at an http:// address; keys are only sent where the user says."""
+
+_RETRIES: Final[Any] = {
+    "max_retries": 5,
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2.0,
+    },
+    "retry_timeout": timedelta(seconds=60),
+}
+"""What a store answers 5xx, or not at all, is asked again for three seconds or more; then the
+append fails, and its senders send again."""
 
 
 class ObjectStorage(Storage):
-    """A prefix of a bucket: ``bucket/path``, without the scheme.
+    """A prefix of a bucket, or of a container: ``bucket/path`` at ``s3://``, ``gs://`` or ``az://``.
 
-    Keys, region and endpoint are those of the environment or of the files of AWS, as for every
-    program that uses botocore.
+    Keys, account, region and endpoint come from the environment (``AWS_``, ``GOOGLE_``, ``AZURE_``)
+    or from the machine that it runs on, as obstore finds them.
     """
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._files = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+    def __init__(self, scheme: str, place: str) -> None:
+        bucket, _, prefix = place.partition("/")
+        self._url = f"{scheme}://{place}"
+        self._prefix = prefix.strip("/")
+        with _as_os_errors():
+            self._files: Any = _STORES[scheme](
+                bucket, client_options=_CLIENT, retry_config=_RETRIES
+            )
 
     @property
     def url(self) -> str:
-        return f"s3://{self._prefix}"
+        return self._url
 
     def create(self) -> None:
         """Nothing: a prefix is there with the first file under it."""
@@ -45,53 +65,67 @@ class ObjectStorage(Storage):
         """Nothing, too."""
 
     def folders(self) -> list[str]:
-        return [name for name, status in self._list("") if status["type"] == "directory"]
+        return [path.rpartition("/")[2] for path in self._list("")["common_prefixes"]]
 
     def names(self, folder: str) -> list[str]:
-        return [name for name, status in self._list(folder) if status["type"] == "file"]
+        return [meta["path"].rpartition("/")[2] for meta in self._list(folder)["objects"]]
 
     def entries(self, folder: str) -> list[Entry]:
         return [
-            Entry(name, status["size"], int(status["LastModified"].timestamp() * 1000))
-            for name, status in self._list(folder)
-            if status["type"] == "file"
+            Entry(
+                meta["path"].rpartition("/")[2],
+                meta["size"],
+                int(meta["last_modified"].timestamp() * 1000),
+            )
+            for meta in self._list(folder)["objects"]
         ]
 
-    def _list(self, folder: str) -> list[tuple[str, dict[str, Any]]]:
-        path = f"{self._prefix}/{folder}" if folder else self._prefix
+    def _list(self, folder: str) -> Any:
         with _as_os_errors():
-            try:
-                listed = self._files.ls(path, detail=True)
-            except FileNotFoundError:
-                return []
-        return [(status["name"].rpartition("/")[2], status) for status in listed]
+            return self._files.list_with_delimiter(self._path(folder))
+
+    def _path(self, path: str) -> str:
+        return f"{self._prefix}/{path}".strip("/")
 
     def read(self, path: str) -> pa.Buffer:
         with _as_os_errors():
-            return pa.py_buffer(self._files.cat_file(f"{self._prefix}/{path}"))
+            return pa.py_buffer(self._files.get(self._path(path)).bytes())
 
     def read_start(self, path: str, size: int) -> tuple[bytes, int]:
-        where = f"{self._prefix}/{path}"
+        where = self._path(path)
         with _as_os_errors():
-            length = int(self._files.info(where)["size"])
-            start = self._files.cat_file(where, start=0, end=min(size, length)) if length else b""
-        return start, length
+            length = int(self._files.head(where)["size"])
+            if not length or not size:  # of which no range can be asked for
+                return b"", length
+            start = self._files.get_range(where, start=0, end=min(size, length))
+        return bytes(start), length
 
     def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedPut":
         """Keep a file until it is put."""
-        return PreparedPut(self._files, f"{self._prefix}/{path}", b"".join(parts))
+        return PreparedPut(self._files, self._path(path), b"".join(parts))
 
     def set_aside(self, path: str, to: str) -> None:
         """Copy a file, then remove it under the name it had."""
         self.put(to, [self.read(path)])
         with _as_os_errors():
-            self._files.rm_file(f"{self._prefix}/{path}")
+            self._files.delete(self._path(path))
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, up to a thousand in a request."""
-        with _as_os_errors():
-            if names:
-                self._files.rm([f"{self._prefix}/{folder}/{name}" for name in names])
+        """Remove files, many in a request where the store can do that."""
+        try:
+            with _as_os_errors():
+                if names:
+                    self._files.delete([self._path(f"{folder}/{name}") for name in names])
+        except FileNotFoundError:  # some stores say so, and have not removed the others
+            for name in names:
+                self._remove_one(f"{folder}/{name}")
+
+    def _remove_one(self, path: str) -> None:
+        try:
+            with _as_os_errors():
+                self._files.delete(self._path(path))
+        except FileNotFoundError:
+            return
 
 
 class PreparedPut:
@@ -105,7 +139,8 @@ class PreparedPut:
     def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
         """Put it, if the name is free; a second name would be a second put."""
         with _as_os_errors():
-            self._files.pipe_file(self._path, self._data, chunksize=_ONE_PUT, mode="create")
+            # At once: a put in parts would not be atomic everywhere.
+            self._files.put(self._path, self._data, mode="create", use_multipart=False)
         return False
 
     def discard(self) -> None:
@@ -114,8 +149,19 @@ class PreparedPut:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what botocore raises of its own as the ``OSError`` that s3fs makes of the rest."""
+    """Raise what obstore raises as the ``OSError`` that a `Storage` raises, in one line."""
     try:
         yield
-    except botocore.exceptions.BotoCoreError as error:
-        raise OSError(str(error)) from error
+    except FileNotFoundError:
+        raise
+    except exceptions.NotFoundError as error:
+        raise FileNotFoundError(_reason(error)) from error
+    except exceptions.AlreadyExistsError as error:
+        raise FileExistsError(_reason(error)) from error
+    except exceptions.BaseError as error:
+        raise OSError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line: what follows are the library's own structures, with a request's headers."""
+    return str(error).strip().split("\n")[0]

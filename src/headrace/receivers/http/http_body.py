@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
@@ -47,6 +47,20 @@ _JSON: Final = "application/json"
 _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
+class BodyFormat(Protocol):
+    """How one request's body is read."""
+
+    def count(self, piece: bytes) -> None:
+        """Look at some of the body; raises HttpRejection to have no more of it read."""
+
+    def records(self, body: bytes, timestamp_ms: int) -> Records | None:
+        """The records of a body; None if it has none, and that is right.
+
+        Raises:
+            HttpRejection: It is malformed (400), or has too much in it (413).
+        """
+
+
 class RequestBody:
     """The body of one request; it takes its memory from the budget of all bodies."""
 
@@ -70,7 +84,7 @@ class RequestBody:
         self._pieces = []
         return data
 
-    async def read(self, form: "RequestFormat") -> None:
+    async def read(self, form: BodyFormat) -> None:
         """Read all of it, decompressed.
 
         Raises:
@@ -122,7 +136,7 @@ class RequestBody:
         self._budget.release(self._held_bytes)
         self._held_bytes = 0
 
-    async def _read(self, decompressor: "Decompressor", form: "RequestFormat") -> None:
+    async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
         sent_bytes = 0
         async for data in self._stream:
             sent_bytes += len(data)

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from asyncio import sslproto
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
@@ -16,9 +17,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.receivers.access import Access
 from headrace.receivers.connections import Connections
 from headrace.receivers.event_log import Rejections
 from headrace.receivers.settings import HttpSettings
+from headrace.receivers.tls_tunnel import handshake_failure
+
+_TLS_BUFFER_BYTES: Final = 64 * 1024
+"""What asyncio reads into, for each connection within TLS from its beginning on. Its own 256 KiB
+would be 200 MB for 800 connections that send nothing."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -159,12 +166,80 @@ class _LimitedProtocol(H11Protocol):
             self.transport.close()
 
 
+class _TlsProtocol(_LimitedProtocol):
+    """The same within TLS. A connection counts from its beginning, and so does ``header_s``.
+
+    Each connection meets the certificates that are in force when it begins.
+    """
+
+    access: ClassVar[Access]
+    _handshake: asyncio.Task[None] | None = None
+    _is_secured = False
+    _is_lost = False
+
+    def connection_made(self, transport: Any) -> None:
+        if self.clients.admit(self, transport.abort):
+            self._early: list[bytes] = []
+            self._handshake = self.loop.create_task(self._secure(transport))
+        else:
+            _FULL.count(self.rejections)
+            transport.abort()  # an answer would need a handshake
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_secured:
+            super().data_received(data)
+        else:
+            self._early.append(data)  # it came with the end of the handshake
+
+    async def _secure(self, transport: Any) -> None:
+        context, header_s = self.access.context, self.settings.header_s
+        assert context is not None  # noqa: S101
+        try:
+            secured = await self.loop.start_tls(
+                transport,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=header_s,
+                ssl_shutdown_timeout=header_s,
+            )
+        except OSError as error:
+            self.rejections.count("TLS", handshake_failure(error))
+            self.clients.remove(self)
+            return
+        self.clients.remove(self)
+        if self._is_lost:
+            return
+        super().connection_made(secured)
+        self._is_secured = True
+        for data in self._early:
+            super().data_received(data)
+        self._early = []
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self._is_secured:
+            super().connection_lost(exc)
+
+
 def limited_protocol(
-    connections: Connections, settings: HttpSettings, rejections: Rejections
+    connections: Connections,
+    settings: HttpSettings,
+    rejections: Rejections,
+    access: Access | None,
 ) -> type[H11Protocol]:
-    """The protocol of one receiver."""
-    given = {"clients": connections, "settings": settings, "rejections": rejections}
-    return type("LimitedProtocol", (_LimitedProtocol,), given)
+    """The protocol of one receiver; without TLS if ``access`` is None, or has no certificate."""
+    is_secured = access is not None and access.context is not None
+    if is_secured:
+        sslproto.SSLProtocol.max_size = min(sslproto.SSLProtocol.max_size, _TLS_BUFFER_BYTES)
+    kind = _TlsProtocol if is_secured else _LimitedProtocol
+    given = {
+        "clients": connections,
+        "settings": settings,
+        "rejections": rejections,
+        "access": access,
+    }
+    return type("LimitedProtocol", (kind,), given)
 
 
 def _protocol_error(error: BaseException | None, settings: HttpSettings) -> HttpRejection:

@@ -1,31 +1,37 @@
 """Records over HTTP: the receiver for services, devices and shell scripts."""
 
 import asyncio
-import contextlib
-import hmac
-from collections.abc import Iterator
+import math
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal.records import Records
+from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
-from headrace.receivers.http.http_body import RequestBody, RequestFormat
+from headrace.receivers.http.exchanges import (
+    Exchange,
+    logs_exchange,
+    records_exchange,
+)
+from headrace.receivers.http.http_body import BodyFormat, RequestBody
 from headrace.receivers.http.http_connection import (
     HttpRejection,
     limited_protocol,
     retry_after,
     with_strict_framing,
 )
+from headrace.receivers.http.status_routes import status_routes
+from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
@@ -33,12 +39,11 @@ from headrace.receivers.settings import HttpSettings
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
-_PARSED_AT_ONCE: Final = 2
-"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
-
 
 class HttpReceiver(ListeningReceiver):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
+
+    ``POST /v1/logs`` takes logs as OpenTelemetry's programs send them (`OtlpFormat`).
 
     ========================== ================================================================
     Content-Type               the body is
@@ -59,8 +64,9 @@ class HttpReceiver(ListeningReceiver):
     (malformed), 401 (token), 404 and 405 (another path or method), 408 (too slow), 411 (nothing
     says how long the body is), 413 and 431 (too large), 415 and 501 (not understood), 429 with
     Retry-After (the rate or the memory is used up: send it again then), 500 (a defect), 503 (it
-    could not be stored, or the receiver stops: send it again). ``GET /health`` is 200 while it
-    runs.
+    could not be stored, the journal is at its cap, or the receiver stops: send it again). With a
+    certificate in its settings all of it is within TLS. `status_routes` says what ``GET /health``,
+    ``/ready`` and ``/metrics`` answer.
 
     Args:
         settings: The limits. Default: those of `HttpSettings`.
@@ -69,7 +75,7 @@ class HttpReceiver(ListeningReceiver):
 
     def __init__(self, settings: HttpSettings | None = None, *, stop_s: int = 5) -> None:
         self.settings = settings or HttpSettings()
-        super().__init__(self.settings.host, self.settings.port)
+        super().__init__(self.settings)
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
@@ -78,8 +84,8 @@ class HttpReceiver(ListeningReceiver):
         Raises:
             ReceiverError: The port cannot be opened.
         """
-        listener = self._take_listener()
-        server = _Server(self._config(intake))
+        listener, access = self._take_listener()
+        server = QuietServer(self._config(intake, access))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await asyncio.shield(serving)
@@ -87,12 +93,12 @@ class HttpReceiver(ListeningReceiver):
             server.should_exit = True
             await serving
 
-    def _config(self, intake: Intake) -> uvicorn.Config:
+    def _config(self, intake: Intake, access: Access) -> uvicorn.Config:
         settings = self.settings
         connections = Connections(settings.max_connections)
         return uvicorn.Config(
-            application(intake, settings),
-            http=limited_protocol(connections, settings, intake.rejections),
+            application(intake, settings, access),
+            http=limited_protocol(connections, settings, intake.rejections, access),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -106,22 +112,14 @@ class HttpReceiver(ListeningReceiver):
         )
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the host."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class _Rejected(Response):
     """Answers at once, and ends when its sender has sent all, or would not stop sending."""
 
-    media_type = "application/json"
-
-    def __init__(self, rejection: HttpRejection, body: RequestBody) -> None:
+    def __init__(
+        self, rejection: HttpRejection, body: RequestBody, content: tuple[bytes, str]
+    ) -> None:
         headers = {} if body.ended else {"connection": "close"}
-        super().__init__(rejection.body, rejection.status, rejection.headers | headers)
+        super().__init__(content[0], rejection.status, rejection.headers | headers, content[1])
         self._request_body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,37 +130,44 @@ class _Rejected(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
+def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
     budget = MemoryBudget(settings.bodies_bytes)
-    parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
-    async def records(request: Request) -> Response:
+    async def take(request: Request, exchange: Exchange) -> Response:
         body = RequestBody(request, settings, budget)
         try:
-            receipt = await _handle(request, body, intake, settings, parsing)
+            _check_token(request, access.tokens, intake)
+            receipt = await _handle(request, body, exchange, intake, settings.wait_s)
         except HttpRejection as rejection:
             rejection.count(intake.rejections)
-            return _Rejected(rejection, body)
+            return _Rejected(rejection, body, exchange.failure(request, rejection))
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         finally:
             body.release()
-        return JSONResponse(_answer(receipt))
+        return exchange.success(request, receipt)
 
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    exchanges = (records_exchange(settings), logs_exchange(settings))
+
+    async def records(request: Request) -> Response:
+        return await take(request, exchanges[0])
+
+    async def logs(request: Request) -> Response:
+        return await take(request, exchanges[1])
 
     def reject(request: Request, rejection: HttpRejection) -> Response:
         rejection.count(intake.rejections)
-        return _Rejected(rejection, RequestBody(request, settings, budget))
+        content = rejection.body, "application/json"
+        return _Rejected(rejection, RequestBody(request, settings, budget), content)
 
     async def not_routed(_: Request, error: Exception) -> Response:
         """Another path, or a method that a path does not have."""
         assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
         rejection = HttpRejection(
             error.status_code,
-            "There are POST /records, which takes records, and GET /health; use one of them.",
+            "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
+            " /metrics; use one of them.",
             dict(error.headers or {}),
         )
         rejection.count(intake.rejections)
@@ -170,7 +175,8 @@ def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
 
     routes = [
         Route("/records", records, methods=["POST"]),
-        Route("/health", health, methods=["GET"]),
+        Route("/v1/logs", logs, methods=["POST"]),
+        *status_routes(intake),
     ]
     handlers = {HTTPException: not_routed, Exception: _defect}
     routed = Starlette(routes=routes, exception_handlers=handlers)
@@ -189,27 +195,27 @@ async def _defect(_: Request, error: Exception) -> Response:
 
 
 async def _handle(
-    request: Request,
-    body: RequestBody,
-    intake: Intake,
-    settings: HttpSettings,
-    parsing: asyncio.Semaphore,
-) -> Receipt:
-    _check_token(request, settings.token)
-    form = RequestFormat(request, settings)
+    request: Request, body: RequestBody, exchange: Exchange, intake: Intake, wait_s: float
+) -> Receipt | None:
+    form = exchange.form(request)
     await body.read(form)
-    now_ms = wall_clock_ms()
-    if body.size_bytes < _LARGE_BYTES:
-        records = form.records(body.take(), now_ms)
-    else:
-        async with parsing:
-            records = await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
-    receipt = _submit(intake, records, settings.wait_s)
+    records = await _parsed(form, body, exchange.turn)
+    if records is None:
+        return None
+    receipt = _submit(intake, records, wait_s)
     body.release()
     try:
         return await asyncio.shield(receipt)
     except (JournalError, ReceiverError) as error:
         raise HttpRejection(503, str(error)) from error
+
+
+async def _parsed(form: BodyFormat, body: RequestBody, turn: asyncio.Semaphore) -> Records | None:
+    now_ms = wall_clock_ms()
+    if body.size_bytes < _LARGE_BYTES:
+        return form.records(body.take(), now_ms)
+    async with turn:
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 
 
 def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Receipt]:
@@ -218,24 +224,21 @@ def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Rec
     except ReceiverError as error:
         raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
     if isinstance(receipt, RetryAfter):
+        if receipt.held is not None:
+            raise HttpRejection(503, receipt.held, {"retry-after": str(math.ceil(receipt.delay_s))})
         raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
     return receipt
 
 
-def _check_token(request: Request, token: str | None) -> None:
-    if token is None:
+def _check_token(request: Request, tokens: Tokens, intake: Intake) -> None:
+    if not tokens.names:
         return
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-    is_same = hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
-    if scheme.lower() != "bearer" or not is_same:
+    name = tokens.name_of(shown.strip().encode("latin-1"))
+    if scheme.lower() != "bearer" or name is None:
         raise HttpRejection(
             401,
             "The token is missing or wrong; send the header 'Authorization: Bearer <token>'.",
             {"www-authenticate": "Bearer"},
         )
-
-
-def _answer(receipt: Receipt) -> dict[str, int]:
-    offsets = receipt.offsets
-    answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
-    return answer | ({"duplicates": receipt.duplicates} if receipt.duplicates else {})
+    intake.token_uses[name] += 1

@@ -104,8 +104,9 @@ class MqttConnection:
     again over the next one. Belongs to one event loop; the network has a thread of its own.
     """
 
-    def __init__(self, settings: MqttSettings) -> None:
+    def __init__(self, settings: MqttSettings, context: ssl.SSLContext | None) -> None:
         self._settings = settings
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
         self._connected: asyncio.Future[bool] = self._loop.create_future()
@@ -201,11 +202,8 @@ class MqttConnection:
         )
         if settings.username is not None:
             client.username_pw_set(settings.username, settings.password)
-        if settings.tls:
-            files = (settings.ca_file, settings.certificate_file, settings.key_file)
-            context = client_context(settings.url, *files)
-            context.sslsocket_class = _TlsSocket
-            client.tls_set_context(context)
+        if self._context is not None:
+            client.tls_set_context(self._context)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -281,6 +279,20 @@ class MqttConnection:
     def _arrive(self, message: MqttMessage) -> None:
         self._arrived.append(message)
         self._some.set()
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
+    """What the receiver trusts and shows of itself; None without TLS.
+
+    Raises:
+        OptionError: A file cannot be used.
+    """
+    if not settings.tls:
+        return None
+    files = (settings.ca_file, settings.certificate_file, settings.key_file)
+    context = client_context(settings.url, *files)
+    context.sslsocket_class = _TlsSocket
+    return context
 
 
 class _TlsSocket(ssl.SSLSocket):

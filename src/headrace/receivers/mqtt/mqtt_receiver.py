@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -47,29 +48,46 @@ class MqttReceiver:
         self._delay_s = settings.reconnect_s
         self._is_unreachable = False
         self._had_session = False
+        self._renewed = asyncio.Event()
         from headrace.receivers.mqtt import mqtt_connection  # noqa: PLC0415  # it needs an extra
 
         self._make_connection = mqtt_connection.MqttConnection
+        self._make_context = mqtt_connection.tls_context
+        self._context: ssl.SSLContext | None = None
 
     async def receive(self, intake: Intake) -> None:
         """Receive until cancelled, as `Receiver.receive` says. A lost broker is waited for.
 
         Raises:
+            OptionError: The files of certificates cannot be used.
             ReceiverError: The broker refuses this client or a topic, another client has taken its
                 session, or a message is larger than the intake's buffer.
         """
+        self.reload()
         while True:
+            self._renewed.clear()
             try:
                 await self._connect(intake)
             except ConnectionError as lost:
                 self._log_lost(str(lost))
             except JournalError:
                 self._log_lost("a block was not stored, and its messages are to be sent again")
+            else:
+                continue  # with other certificates
             await asyncio.sleep(self._delay_s)
             self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
+    def reload(self) -> str:
+        """Read the certificates again, as `Reloadable.reload` says, and connect with them anew.
+
+        What was taken is made durable and acknowledged before, over the connection that ends.
+        """
+        self._context = self._make_context(self.settings)
+        self._renewed.set()
+        return "no TLS" if self._context is None else "the certificates, by a new connection"
+
     async def _connect(self, intake: Intake) -> None:
-        connection = self._make_connection(self.settings)
+        connection = self._make_connection(self.settings, self._context)
         try:
             has_session = await connection.open()
             await self._pass_on(connection, intake, has_session=has_session)
@@ -83,17 +101,17 @@ class MqttReceiver:
         taking = asyncio.create_task(_take(connection, intake, submitted))
         acknowledging = asyncio.create_task(self._acknowledge(connection, submitted))
         following = asyncio.create_task(self._follow(connection, has_session=has_session))
-        tasks = (taking, acknowledging, following)
+        renewed = asyncio.create_task(self._renewed.wait())
+        tasks = (taking, acknowledging, following, renewed)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            taking.cancel()
-            await asyncio.wait([taking])
-            joined = asyncio.create_task(submitted.join())
-            await asyncio.wait((joined, acknowledging), return_when=asyncio.FIRST_COMPLETED)
-            joined.cancel()
-            raise
         finally:
+            if renewed.done() or not any(task.done() for task in tasks):  # or it is cancelled
+                taking.cancel()
+                await asyncio.wait([taking])
+                joined = asyncio.create_task(submitted.join())
+                await asyncio.wait((joined, acknowledging), return_when=asyncio.FIRST_COMPLETED)
+                joined.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

@@ -204,4 +204,7 @@ def _address(receiver: HttpReceiver | TcpReceiver, own_address: str) -> str:
     if host in ("", "0.0.0.0", "::"):  # noqa: S104
         host = own_address
     place = f"[{host}]:{receiver.port}" if ":" in host else f"{host}:{receiver.port}"
-    return f"http://{place}/records" if isinstance(receiver, HttpReceiver) else f"tcp://{place}"
+    tls = "" if receiver.settings.tls.certificate_file is None else "s"
+    if isinstance(receiver, HttpReceiver):
+        return f"http{tls}://{place}/records"
+    return f"tcp{tls}://{place}"

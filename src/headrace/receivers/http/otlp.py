@@ -1,0 +1,365 @@
+"""Logs as OpenTelemetry's programs send them: OTLP over HTTP, in Protocol Buffers or JSON.
+
+A record's value is again a request of OTLP in JSON, with one log record, its resource and its
+scope: so it says all that was sent, and whatever reads OTLP in JSON reads it.
+"""
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from headrace.core.extras import needs_extra
+from headrace.journal.records import Records
+from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.settings import HttpSettings
+
+with needs_extra("otlp", "Receiving logs by OTLP"):
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+
+_MAX_PART_BYTES: Final = 1024 * 1024
+"""The largest log record, resource or scope. Only one is decoded at a time, so that what is small
+as it is sent and large when it is decoded takes no more memory than a hundred times this."""
+
+_MAX_JSON_NODES: Final = 500_000
+"""The most braces, brackets and commas in a body of JSON: each costs up to 100 bytes of memory."""
+
+_RESOURCE_LOGS, _RESOURCE, _SCOPE_LOGS = 1, 1, 2
+_SCOPE, _LOG_RECORDS, _SCHEMA_URL = 1, 2, 3
+
+
+class OtlpFormat:
+    """The body of one ``POST /v1/logs``, and how it is answered, as OTLP 1.x has it.
+
+    Args:
+        request: The request; its body has not been read.
+        settings: How many records a request may have, and the most bytes that they may come to
+            once they are JSON, ``max_decompressed_bytes``.
+
+    Raises:
+        HttpRejection: Its content type is neither (415).
+    """
+
+    def __init__(self, request: Request, settings: HttpSettings) -> None:
+        self._max_bytes = settings.max_decompressed_bytes
+        self._max_records = settings.max_records
+        self._nodes = 0
+        self._is_json = media_type_of(request) == JSON
+        if media_type_of(request) not in (JSON, PROTOBUF):
+            raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
+
+    def count(self, piece: bytes) -> None:
+        """Count what makes objects of JSON, so that no more is read than is allowed.
+
+        Raises:
+            HttpRejection: There are too many (413).
+        """
+        if self._is_json:
+            self._nodes += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
+            if self._nodes > _MAX_JSON_NODES:
+                raise HttpRejection(
+                    413,
+                    f"The body has more than {_MAX_JSON_NODES} braces, brackets and commas; send"
+                    " fewer log records at a time, or send Protocol Buffers.",
+                )
+
+    def records(self, body: bytes, timestamp_ms: int) -> Records | None:
+        """A record for each log record; None where there are none, which OTLP allows.
+
+        Raises:
+            HttpRejection: The body is malformed or cut short (400), or has too much in it (413).
+        """
+        values: list[bytes] = []
+        size_bytes = 0
+        for value in self._values(body):
+            size_bytes += len(value)
+            if size_bytes > self._max_bytes:
+                raise HttpRejection(
+                    413,
+                    f"The log records come to more than {self._max_bytes} bytes with their"
+                    " resources; send fewer at a time.",
+                )
+            if len(values) == self._max_records:
+                raise HttpRejection(
+                    413,
+                    f"The body has more than the {self._max_records} log records that a request may"
+                    " have; send fewer at a time.",
+                )
+            values.append(value)
+        return Records.of(values, timestamp_ms=timestamp_ms) if values else None
+
+    def _values(self, body: bytes) -> Iterator[bytes]:
+        if self._is_json:
+            return _of_json(body)
+        return _of_protobuf(body)
+
+
+def media_type_of(request: Request) -> str:
+    """The content type of a request, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def success(request: Request) -> tuple[bytes, str]:
+    """The body of an answer that takes everything, and its content type."""
+    return (b"{}", JSON) if media_type_of(request) == JSON else (b"", PROTOBUF)
+
+
+def failure(request: Request, sentence: str) -> tuple[bytes, str]:
+    """The body of any other answer, a ``google.rpc.Status``, and its content type."""
+    if media_type_of(request) != PROTOBUF:
+        return json.dumps({"message": sentence}).encode(), JSON
+    text = sentence.encode()
+    return b"\x12" + _varint(len(text)) + text, PROTOBUF
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+# Protocol Buffers: the three outer messages are walked, and what they hold is decoded one by one.
+
+
+def _of_protobuf(body: bytes) -> Iterator[bytes]:
+    try:
+        for number, resource_logs in _fields(body):
+            if number == _RESOURCE_LOGS:
+                yield from _of_resource(resource_logs)
+    except (DecodeError, UnicodeDecodeError, _CutShortError) as error:
+        raise HttpRejection(
+            400, "The body is not an ExportLogsServiceRequest of OTLP, or is cut short."
+        ) from error
+
+
+def _of_resource(resource_logs: memoryview) -> Iterator[bytes]:
+    resource: dict[str, Any] = {}
+    schema_url = ""
+    for number, part in _fields(resource_logs):
+        if number == _RESOURCE:
+            resource = _resource(Resource.FromString(_small(part)))
+        elif number == _SCHEMA_URL:
+            schema_url = str(_small(part), "utf-8")
+    for number, part in _fields(resource_logs):
+        if number == _SCOPE_LOGS:
+            yield from _of_scope(part, resource, schema_url)
+
+
+def _of_scope(
+    scope_logs: memoryview, resource: dict[str, Any], resource_schema_url: str
+) -> Iterator[bytes]:
+    scope: dict[str, Any] = {}
+    schema_url = ""
+    for number, part in _fields(scope_logs):
+        if number == _SCOPE:
+            scope = _scope(InstrumentationScope.FromString(_small(part)))
+        elif number == _SCHEMA_URL:
+            schema_url = str(_small(part), "utf-8")
+    form = _Envelope(resource, resource_schema_url, scope, schema_url)
+    for number, part in _fields(scope_logs):
+        if number == _LOG_RECORDS:
+            yield form.around(_log_record(LogRecord.FromString(_small(part))))
+
+
+def _small(part: memoryview) -> bytes:
+    if len(part) > _MAX_PART_BYTES:
+        raise HttpRejection(
+            413,
+            f"A log record, a resource or a scope has more than {_MAX_PART_BYTES} bytes; make it"
+            " smaller.",
+        )
+    return bytes(part)
+
+
+class _CutShortError(ValueError):
+    """The bytes end within a field, or are no fields."""
+
+
+def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The fields of a message that have a length, with their numbers."""
+    data, at = memoryview(message), 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        kind = tag & 7
+        if kind == 2:
+            length, at = _read_varint(data, at)
+            yield tag >> 3, data[at : at + length]
+            at += length
+        elif kind == 0:
+            _, at = _read_varint(data, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise _CutShortError
+    if at > len(data):
+        raise _CutShortError
+
+
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise _CutShortError
+
+
+class _Envelope:
+    """What the log records of one scope have around them."""
+
+    def __init__(
+        self,
+        resource: dict[str, Any],
+        resource_schema_url: str,
+        scope: dict[str, Any],
+        schema_url: str,
+    ) -> None:
+        outer: dict[str, Any] = {"resource": resource}
+        inner: dict[str, Any] = {"scope": scope}
+        if resource_schema_url:
+            outer["schemaUrl"] = resource_schema_url
+        if schema_url:
+            inner["schemaUrl"] = schema_url
+        before = _dumped(outer)[:-1] + ',"scopeLogs":[' + _dumped(inner)[:-1] + ',"logRecords":['
+        self._before = b'{"resourceLogs":[' + before.encode()
+
+    def around(self, log_record: dict[str, Any]) -> bytes:
+        """The request with this log record alone."""
+        return self._before + _dumped(log_record).encode() + b"]}]}]}"
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _resource(resource: Resource) -> dict[str, Any]:
+    return _present(
+        attributes=_attributes(resource.attributes),
+        droppedAttributesCount=resource.dropped_attributes_count,
+    )
+
+
+def _scope(scope: InstrumentationScope) -> dict[str, Any]:
+    return _present(
+        name=scope.name,
+        version=scope.version,
+        attributes=_attributes(scope.attributes),
+        droppedAttributesCount=scope.dropped_attributes_count,
+    )
+
+
+def _log_record(record: LogRecord) -> dict[str, Any]:
+    """As OTLP has it in JSON: 64 bits as text, identifiers in hexadecimal digits."""
+    return _present(
+        timeUnixNano=str(record.time_unix_nano or ""),
+        observedTimeUnixNano=str(record.observed_time_unix_nano or ""),
+        severityNumber=record.severity_number,
+        severityText=record.severity_text,
+        body=_any_value(record.body) if record.HasField("body") else None,
+        attributes=_attributes(record.attributes),
+        droppedAttributesCount=record.dropped_attributes_count,
+        flags=record.flags,
+        traceId=record.trace_id.hex(),
+        spanId=record.span_id.hex(),
+        eventName=record.event_name,
+    )
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    """Without those that have their default, as JSON for Protocol Buffers leaves them out."""
+    return {name: value for name, value in fields.items() if value or isinstance(value, dict)}
+
+
+def _attributes(pairs: "Any") -> list[dict[str, Any]]:
+    return [_key_value(pair) for pair in pairs]
+
+
+def _key_value(pair: KeyValue) -> dict[str, Any]:
+    return {"key": pair.key, "value": _any_value(pair.value)}
+
+
+def _any_value(value: AnyValue) -> dict[str, Any]:
+    kind = value.WhichOneof("value")
+    if kind is None or kind not in _VALUES:
+        return {}  # it has no value, or one that logs cannot have
+    name, convert = _VALUES[kind]
+    return {name: convert(getattr(value, kind))}
+
+
+def _double(value: float) -> float | str:
+    """JSON for Protocol Buffers has these three as text."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "string_value": ("stringValue", str),
+    "bool_value": ("boolValue", bool),
+    "int_value": ("intValue", str),
+    "double_value": ("doubleValue", _double),
+    "bytes_value": ("bytesValue", lambda value: b64encode(value).decode("ascii")),
+    "array_value": (
+        "arrayValue",
+        lambda array: _present(values=[_any_value(each) for each in array.values]),
+    ),
+    "kvlist_value": ("kvlistValue", lambda pairs: _present(values=_attributes(pairs.values))),
+}
+
+
+# JSON: what it says is passed on as it is.
+
+
+def _of_json(body: bytes) -> Iterator[bytes]:
+    try:
+        sent = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise HttpRejection(400, "The body is not JSON, or is cut short.") from error
+    for resource_logs in _inside(sent, "resourceLogs", ()):
+        known = ("resource", "schemaUrl")
+        for scope_logs in _inside(resource_logs, "scopeLogs", known):
+            form = _Envelope(
+                resource_logs.get("resource") or {},
+                resource_logs.get("schemaUrl") or "",
+                scope_logs.get("scope") or {},
+                scope_logs.get("schemaUrl") or "",
+            )
+            for log_record in _inside(scope_logs, "logRecords", ("scope", "schemaUrl")):
+                yield form.around(_checked(log_record, "logRecords"))
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _inside(holder: Any, name: str, others: tuple[str, ...]) -> list[Any]:
+    """A list in an object. Where it is missing, and other things are there, nothing is taken."""
+    found = _checked(holder, "The body" if name == "resourceLogs" else name).get(name)
+    if found is None and set(holder) <= {name, *others}:
+        return []
+    if not isinstance(found, list):
+        raise HttpRejection(
+            400, f"{name} is missing or no list in the body; send OTLP, in its JSON with camelCase."
+        )
+    return found
+
+
+def _checked(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise HttpRejection(400, f"{where} has something in it that is no object; send OTLP.")
+    return value

@@ -1,0 +1,112 @@
+"""What a receiver says of itself over HTTP: ``/health``, ``/ready`` and ``/metrics``."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.receivers.intake import Intake
+
+_PREFIX: Final = "headrace_receiver_"
+_LABELS: Final = ("journal", "lane")
+
+
+def status_routes(intake: Intake) -> list[Route]:
+    """The routes; none of them needs a token, and none shows a record or a secret.
+
+    ========= ===== ============================================================================
+    path      200   503, with ``{"error": ...}``
+    ========= ===== ============================================================================
+    /health   records can be stored                  nothing can: a full disk, for one
+    /ready    the same, and senders need not wait    it stops, or its journal is at its cap
+    ========= ===== ============================================================================
+
+    ``/metrics`` is Prometheus' text.
+    """
+    registry = CollectorRegistry()
+    registry.register(_IntakeCollector(intake))
+
+    async def health(_: Request) -> Response:
+        return _answer(await intake.health.trouble())
+
+    async def ready(_: Request) -> Response:
+        if not intake.is_open:
+            return _answer("The receiver stops; send to another one.")
+        return _answer(intake.held or await intake.health.trouble())
+
+    async def metrics(_: Request) -> Response:
+        # Its default is to count what the process has done too: memory, descriptors, time.
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def _answer(trouble: str | None) -> Response:
+    if trouble is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"error": trouble}, 503)
+
+
+class _IntakeCollector(Collector):
+    """Reads what an intake has done; the numbers are those of the moment."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    def collect(self) -> Iterator[Metric]:
+        intake = self._intake
+        place = [intake.health.journal, str(intake.health.lane)]
+        done = intake.statistics
+        for name, text, value in (
+            ("accepted_records", "Records that are durable.", done.stored_records),
+            ("accepted_bytes", "Their keys, values and headers.", done.stored_bytes),
+            ("duplicate_records", "Records taken before, by their ids.", done.duplicate_records),
+            ("failed_records", "Records whose block was not stored.", done.failed_records),
+        ):
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=_LABELS)
+            counter.add_metric(place, value)
+            yield counter
+        for name, text, value in (
+            ("buffer_bytes", "Memory of records that are not durable yet.", done.held_bytes),
+            ("waiting_records", "Those of them that wait for the rate.", done.waiting_records),
+            ("held", "1 while senders wait because the journal is at its cap.", bool(intake.held)),
+        ):
+            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
+            gauge.add_metric(place, value)
+            yield gauge
+        rejected = CounterMetricFamily(
+            _PREFIX + "rejected", "Requests and senders rejected.", labels=(*_LABELS, "reason")
+        )
+        for reason, count in sorted(intake.rejections.totals.items()):
+            rejected.add_metric([*place, reason], count)
+        yield rejected
+        shown = CounterMetricFamily(
+            _PREFIX + "token_uses",
+            "Requests and connections that showed this token.",
+            labels=(*_LABELS, "token"),
+        )
+        for token, count in sorted(intake.token_uses.items()):
+            shown.add_metric([*place, token], count)
+        yield shown
+        acknowledged = HistogramMetricFamily(
+            _PREFIX + "acknowledge_seconds",
+            "From when records were taken until they were durable.",
+            labels=_LABELS,
+        )
+        latencies = intake.latencies
+        acknowledged.add_metric(place, latencies.cumulative, latencies.sum_s)
+        yield acknowledged

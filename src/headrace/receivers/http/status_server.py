@@ -1,0 +1,62 @@
+"""A port of its own for what a receiver says of itself: for those that speak no HTTP to senders."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from headrace.receivers.connections import Connections, listen
+from headrace.receivers.event_log import Rejections
+from headrace.receivers.http.http_connection import limited_protocol
+from headrace.receivers.http.status_routes import status_routes
+from headrace.receivers.intake import Intake
+from headrace.receivers.settings import HttpSettings
+
+_STOP_S = 1
+_CONNECTIONS = 50
+
+
+class QuietServer(uvicorn.Server):
+    """Leaves signals to the host."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[int]:
+    """Serve ``/health``, ``/ready`` and ``/metrics``; answers the port.
+
+    Its clients do not count among the senders, nor what is wrong with their requests.
+
+    Raises:
+        ReceiverError: The port cannot be opened.
+    """
+    listener = listen(host, port)
+    settings = HttpSettings(host=host, max_connections=_CONNECTIONS)
+    protocol = limited_protocol(Connections(_CONNECTIONS), settings, Rejections(), None)
+    server = QuietServer(
+        uvicorn.Config(
+            Starlette(routes=status_routes(intake)),
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=settings.max_header_bytes,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,141 @@
+"""The cap on a journal: senders wait when it is large, or when what is unread in it is old."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.clock import wall_clock_ms
+from headrace.core.validation import require_number, require_whole
+from headrace.errors import JournalError, LedgerError
+from headrace.journal import Journal
+from headrace.ledger import Ledger
+from headrace.receivers.event_log import event
+from headrace.receivers.intake import Intake
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+CHECK_S: Final = 1.0
+"""How often it is looked at, whether it is time to measure (s)."""
+
+_MEASURE_S: Final = 5.0
+_SHARE: Final = 20
+"""A measurement is made at most every five seconds, and takes at most a 20th of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapSettings:
+    """When senders have to wait for a journal.
+
+    Attributes:
+        max_journal_bytes: The most bytes that the blocks of all lanes of the journal may take on
+            its storage, read or not; at least ``block_bytes``. Default: None, no cap but the disk.
+            Too large, and the disk is full before; too small, and senders wait although there is
+            room. It is exceeded by what comes within a second, and by the buffer.
+        max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
+            above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    max_journal_bytes: int | None = None
+    max_unread_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_journal_bytes is not None:
+            require_whole("max_journal_bytes", self.max_journal_bytes, 1, unit="bytes")
+        if self.max_unread_s is not None:
+            require_number("max_unread_s", self.max_unread_s, "s", above=True)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a cap."""
+        return self.max_journal_bytes is not None or self.max_unread_s is not None
+
+
+class JournalCap:
+    """Measures a journal, and holds an intake while it is beyond its cap."""
+
+    def __init__(
+        self, journal: Journal, lane: int, settings: CapSettings, ledger: Ledger | None
+    ) -> None:
+        self._journal = journal
+        self._lane = lane
+        self._settings = settings
+        self._ledger = ledger
+        self._room_bytes = 0
+        self._stored_bytes = 0
+        self._measured_s = 0.0
+        self._took_s = 0.0
+
+    async def apply(self, intake: Intake) -> None:
+        """Measure once, and hold the intake or release it.
+
+        Raises:
+            JournalError: The journal cannot be listed.
+        """
+        self._stored_bytes = intake.statistics.stored_bytes
+        before = intake.held
+        reason = await asyncio.to_thread(self._measured, before)
+        self._measured_s = time.monotonic()
+        intake.hold(reason)
+        if before is None and reason is not None:
+            _LOG.warning("%s", reason, extra=event("held", reason=reason))
+        elif before is not None and reason is None:
+            _LOG.info("Senders need not wait for the journal any more.", extra=event("released"))
+
+    async def keep(self, intake: Intake) -> None:
+        """Do that again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            came_bytes = intake.statistics.stored_bytes - self._stored_bytes
+            is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
+            if is_due or came_bytes >= self._room_bytes > 0:
+                with contextlib.suppress(JournalError):  # what is not stored now is logged as such
+                    await self.apply(intake)
+
+    def _measured(self, before: str | None) -> str | None:
+        began_s = time.monotonic()
+        try:
+            return self._too_large() or self._too_old()
+        except LedgerError:
+            return before  # what follows the rate logs that the ledger is unreachable
+        finally:
+            self._took_s = time.monotonic() - began_s
+
+    def _too_large(self) -> str | None:
+        most_bytes = self._settings.max_journal_bytes
+        if most_bytes is None:
+            return None
+        journal = self._journal
+        lanes = [journal.blocks(lane) for lane in journal.lanes()]
+        size_bytes = sum(block.stored_bytes for blocks in lanes for block in blocks)
+        self._room_bytes = max(0, most_bytes - size_bytes)
+        if size_bytes < most_bytes:
+            return None
+        return (
+            f"The journal {journal.name} has {size_bytes:,} bytes, and its cap max_journal_bytes is"
+            f" {most_bytes:,}; process and prune it, or raise the cap; senders wait."
+        )
+
+    def _too_old(self) -> str | None:
+        if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
+            return None
+        lane = self._lane
+        processed = self._ledger.history.processed_until(self._journal.id, [lane])
+        until = min((each.until for each in processed if each.partition == lane), default=0)
+        unread = (block for block in self._journal.blocks(lane) if block.until > until)
+        oldest = next(unread, None)
+        if oldest is None:
+            return None
+        age_s = (wall_clock_ms() - oldest.created_ms) / 1000
+        if age_s < most_s:
+            return None
+        return (
+            f"Lane {lane} of the journal {self._journal.name} has records that are unread for"
+            f" {age_s:,.0f} s, and its cap max_unread_s is {most_s:g}; see to its query; senders"
+            " wait."
+        )

@@ -1,0 +1,32 @@
+"""What a batch's report says on each version of Spark."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+from tests.execution.events import gated_source, planned, progress
+
+from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
+from headrace.execution.listener import GateListener
+from headrace.ledger import Ledger
+from headrace.spark_versions import PLANS_FROM_START
+
+START_MS = 1_700_000_000_000
+
+
+def test_a_batch_after_one_that_left_a_backlog_is_late_where_it_began_late(ledger: Ledger) -> None:
+    """Before 4.2 Spark does not report how far the log goes, and the ledger's row says it."""
+    run, ranges = uuid4(), [OffsetRange("t", 0, 0, 500), OffsetRange("t", 0, 500, 900)]
+    ledger.gates.declare(
+        "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
+    )
+    for each in ranges:
+        ledger.batches.begin(replace(planned("orders", each), lag=each.count + 50))
+    listener = GateListener(lambda _gate, _run: ledger)
+    for number, each in enumerate(ranges):
+        unread = 50 if PLANS_FROM_START else 0
+        source = gated_source("orders", each, unread=unread, first=number == 0)
+        start_ms = START_MS + number * 1_700
+        event = progress(source, run=run, batch_id=number, start_ms=start_ms, duration_ms=700)
+        listener.onQueryProgress(event)
+    assert ledger.rates.history("orders")[0].scheduling_delay_ms == 700

@@ -1,0 +1,106 @@
+"""A receiver that real programs send to, and what can go wrong on the way there."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from tests.receivers.serving import DEADLINE_S, Journal, receiving
+
+from headrace.errors import JournalError
+from headrace.local.server import free_ports
+from headrace.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
+
+
+class Counter:
+    """A receiver at a port that stays its own while it comes and goes; its journal stays too."""
+
+    def __init__(self, **settings: float) -> None:
+        (self.port,) = free_ports(1)
+        self.journal = Journal()
+        self.rejections: dict[str, int] = {}
+        self._settings = settings
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def fail(self, times: int) -> None:
+        """Answer so many requests 503: their blocks are not stored."""
+        self.journal.failures += [JournalError("The disk is full.") for _ in range(times)]
+
+    def rejected(self, kind: str) -> int:
+        """How many were rejected so, since it was opened."""
+        return self._intake.rejections.totals[kind]
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Intake]:
+        settings = HttpSettings(port=self.port, **self._settings)  # type: ignore[arg-type]
+        receiver = HttpReceiver(settings, stop_s=DEADLINE_S).listen()
+        async with receiving(receiver, self.journal, IntakeSettings(block_interval_ms=1)) as intake:
+            self._intake = intake
+            yield intake
+            for kind, count in intake.rejections.totals.items():
+                self.rejections[kind] = self.rejections.get(kind, 0) + count
+
+
+@contextlib.asynccontextmanager
+async def without_answers(port: int, times: int) -> AsyncIterator[int]:
+    """Another port of a receiver, over which the first answers do not come back; answers it."""
+    left = times
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+
+        async def forward() -> None:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65_536):
+                    back.write(data)
+                    await back.drain()
+
+        forwarding = asyncio.create_task(forward())
+        try:
+            while data := await there.read(65_536):
+                if left > 0:
+                    left -= 1
+                    break  # the records are durable, and nobody tells their sender
+                writer.write(data)
+                await writer.drain()
+        finally:
+            forwarding.cancel()
+            for each in (back, writer):
+                each.close()
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def run_program(
+    *arguments: str, stdin: bytes = b"", variables: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a program to its end; answers its exit status and what it said."""
+    program = await asyncio.create_subprocess_exec(
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=variables or dict(os.environ),
+    )
+    try:
+        said, _ = await program.communicate(stdin)
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    assert program.returncode is not None
+    return program.returncode, said.decode()
+
+
+def lines(folder: Path, numbers: Sequence[int]) -> Path:
+    """A file of NDJSON, and so the record of what is sent."""
+    file = folder / "orders.ndjson"
+    file.write_text("".join(f'{{"order":{number}}}\n' for number in numbers))
+    return file

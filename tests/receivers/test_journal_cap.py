@@ -1,0 +1,98 @@
+"""The cap on a journal: senders wait while it is reached, and nothing is lost by that."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.receivers.serving import in_loop, until
+
+from headrace.errors import OptionError
+from headrace.journal import Journal
+from headrace.journal.records import Records
+from headrace.ledger import Ledger
+from headrace.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
+from headrace.receivers.journal_cap import JournalCap
+
+
+def some(text: bytes = b"x") -> Records:
+    return Records.of([text * 1_000], timestamp_ms=0)
+
+
+@in_loop
+async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with journal.writer(0) as writer, journal.writer(1) as other:
+        async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
+            await intake.submit(some())
+            other.append(some())
+            sizes = [block.stored_bytes for lane in (0, 1) for block in journal.blocks(lane)]
+            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=sum(sizes) + 1), None)
+            await cap.apply(intake)
+            assert not intake.held
+
+            other.append(some(b"y"))
+            await cap.apply(intake)
+            assert "The journal orders has" in (intake.held or "")
+            assert isinstance(refused := intake.try_submit(some()), RetryAfter)
+            assert refused.held == intake.held
+            waiting = asyncio.create_task(intake.submit(some(b"z")))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+
+            journal.remove_before(1, 1)
+            await cap.apply(intake)
+            assert intake.held is None
+            assert (await waiting).offsets.start == 1
+
+
+@in_loop
+async def test_senders_wait_while_what_is_unread_is_old(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with (
+        Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger,
+        journal.writer(0) as writer,
+    ):
+        async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
+            young = JournalCap(journal, 0, CapSettings(max_unread_s=3_600), ledger)
+            old = JournalCap(journal, 0, CapSettings(max_unread_s=1e-6), ledger)
+            await old.apply(intake)
+            assert intake.held is None  # an empty lane has nothing unread
+            await intake.submit(some())
+            await young.apply(intake)
+            assert intake.held is None
+            await asyncio.sleep(0.01)
+            await old.apply(intake)
+            assert "has records that are unread for" in (intake.held or "")
+
+
+@in_loop
+async def test_it_is_kept_while_the_receiver_runs(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with journal.writer(0) as writer:
+        async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
+            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=500), None)
+            await cap.apply(intake)
+            keeping = asyncio.create_task(cap.keep(intake))
+            await intake.submit(Records.of([b"a" * 600, b"b"], timestamp_ms=0))
+            await until(lambda: intake.held)
+            keeping.cancel()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"max_journal_bytes": 0}, "max_journal_bytes is 0 bytes"),
+        ({"max_unread_s": 0}, "max_unread_s is 0 s"),
+        ({"max_unread_s": float("nan")}, "max_unread_s is nan s"),
+    ],
+)
+def test_a_wrong_cap_is_refused(wrong: dict[str, float], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        CapSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_cap_below_a_block_or_without_what_it_needs_is_refused() -> None:
+    with pytest.raises(OptionError, match="less than one block of 8388608 bytes; raise it"):
+        Hosting("orders", cap=CapSettings(max_journal_bytes=1_000))
+    with pytest.raises(OptionError, match="max_unread_s is set without a gate"):
+        Hosting("orders", cap=CapSettings(max_unread_s=5))

@@ -1,0 +1,243 @@
+"""Logs over OTLP: as OpenTelemetry's own library encodes them, and what is wrong with others."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
+from tests.receivers.serving import Served, in_loop, served
+
+from headrace.receivers import HttpSettings
+from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.http.otlp import OtlpFormat
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+JSON = {"content-type": "application/json"}
+
+
+def named(**values: Any) -> list[KeyValue]:
+    return [KeyValue(key=key, value=value) for key, value in values.items()]
+
+
+def record(body: str, **fields: Any) -> LogRecord:
+    return LogRecord(
+        time_unix_nano=1_700_000_000_000_000_001,
+        severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
+        severity_text="INFO",
+        body=AnyValue(string_value=body),
+        trace_id=bytes(range(16)),
+        span_id=bytes(range(8)),
+        **fields,
+    )
+
+
+def request(*bodies: str) -> ExportLogsServiceRequest:
+    resource = ResourceLogs(schema_url="https://r")
+    resource.resource.attributes.extend(named(name=AnyValue(string_value="till 7")))
+    scope = ScopeLogs(log_records=[record(each) for each in bodies], schema_url="https://s")
+    scope.scope.name = "kernel"
+    resource.scope_logs.append(scope)
+    return ExportLogsServiceRequest(resource_logs=[resource])
+
+
+async def post(it: Served, body: bytes, headers: dict[str, str]) -> Any:
+    return await it.client.post("/v1/logs", content=body, headers=headers)
+
+
+@in_loop
+async def test_each_log_record_is_a_record_that_says_all_about_it() -> None:
+    async with served() as it:
+        answer = await post(it, request("a", "b").SerializeToString(), PROTOBUF)
+        assert (answer.status_code, answer.headers["content-type"]) == (
+            200,
+            "application/x-protobuf",
+        )
+        assert ExportLogsServiceResponse.FromString(answer.content) == ExportLogsServiceResponse()
+        first, second = map(json.loads, it.journal.values)
+        assert first == {
+            "resourceLogs": [
+                {
+                    "resource": {
+                        "attributes": [{"key": "name", "value": {"stringValue": "till 7"}}]
+                    },
+                    "schemaUrl": "https://r",
+                    "scopeLogs": [
+                        {
+                            "scope": {"name": "kernel"},
+                            "schemaUrl": "https://s",
+                            "logRecords": [
+                                {
+                                    "timeUnixNano": "1700000000000000001",
+                                    "severityNumber": 9,
+                                    "severityText": "INFO",
+                                    "body": {"stringValue": "a"},
+                                    "traceId": "000102030405060708090a0b0c0d0e0f",
+                                    "spanId": "0001020304050607",
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ]
+        }
+        assert second["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["body"] == {
+            "stringValue": "b"
+        }
+
+
+@in_loop
+async def test_what_was_stored_can_be_sent_as_json_and_is_stored_the_same() -> None:
+    async with served() as it:
+        await post(it, request("a").SerializeToString(), PROTOBUF)
+        answer = await post(it, it.journal.values[0], JSON)
+        assert (answer.status_code, answer.json()) == (200, {})
+        both = json.loads(it.journal.values[0])
+        log = both["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        log.append(log[0] | {"body": {"stringValue": "gr\u00fcn"}})
+        await post(
+            it, gzip.compress(json.dumps(both).encode()), JSON | {"content-encoding": "gzip"}
+        )
+        assert it.journal.values[1] == it.journal.values[2] == it.journal.values[0]
+        expected = it.journal.values[0].replace(b'"a"', '"gr\u00fcn"'.encode())
+        assert it.journal.values[3] == expected
+
+
+values = st.recursive(
+    st.one_of(
+        st.builds(lambda v: AnyValue(string_value=v), st.text()),
+        st.builds(lambda v: AnyValue(bool_value=v), st.booleans()),
+        st.builds(lambda v: AnyValue(int_value=v), st.integers(-(2**63), 2**63 - 1)),
+        st.builds(lambda v: AnyValue(double_value=v), st.floats()),
+        st.builds(lambda v: AnyValue(bytes_value=v), st.binary()),
+    ),
+    lambda inner: st.builds(
+        lambda each: AnyValue(array_value=ArrayValue(values=each)), st.lists(inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+class Fake:
+    """A request of this content type."""
+
+    def __init__(self, kind: dict[str, str]) -> None:
+        self.headers = kind
+
+
+def records_of(body: bytes, kind: dict[str, str] = PROTOBUF, most: int = 10**6) -> list[Any]:
+    settings = HttpSettings(max_decompressed_bytes=most, max_records=1_000)
+    form = OtlpFormat(Fake(kind), settings)  # type: ignore[arg-type]
+    form.count(body)
+    found = form.records(body, 0)
+    return [] if found is None else found.batch.column("value").to_pylist()
+
+
+@given(values)
+def test_every_value_is_what_the_library_of_protocol_buffers_says_in_json(value: AnyValue) -> None:
+    sent = request("a")
+    sent.resource_logs[0].scope_logs[0].log_records[0].body.CopyFrom(value)
+    (stored,) = records_of(sent.SerializeToString())
+    log = json.loads(stored)["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    assert json.dumps(log["body"]) == json.dumps(MessageToDict(value))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
+    for kind in (PROTOBUF, JSON):
+        try:
+            records_of(body, kind)
+        except HttpRejection as rejection:
+            assert rejection.status == 400
+
+
+@in_loop
+async def test_a_request_without_log_records_is_right() -> None:
+    async with served() as it:
+        for body, kind in [(b"", PROTOBUF), (b"{}", JSON), (b'{"resourceLogs":[{}]}', JSON)]:
+            assert (await post(it, body, kind)).status_code == 200
+        assert it.journal.values == []
+
+
+def test_a_field_that_nobody_knows_is_passed_over_unless_it_is_cut_short() -> None:
+    for field in (b"\x10\x07", b"\x25\0\0\0\0", b"\x29" + bytes(8)):
+        assert len(records_of(request("a").SerializeToString() + field)) == 1
+        with pytest.raises(HttpRejection, match="cut short"):
+            records_of(request("a").SerializeToString() + field[:-1])
+
+
+@in_loop
+async def test_a_body_cut_short_is_refused_whole() -> None:
+    body = request("a", "b" * 100).SerializeToString()
+    async with served() as it:
+        for length in range(1, len(body)):
+            answer = await post(it, body[:length], PROTOBUF)
+            assert answer.status_code == 400
+            assert answer.headers["content-type"] == "application/x-protobuf"
+            assert answer.content[2:].decode().startswith("The body is not an ExportLogsService")
+        assert it.journal.values == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"resourceLogs":[', "not JSON, or is cut short"),
+        (b"[" * 100_000, "not JSON, or is cut short"),
+        (b'{"a":NaN}', "not JSON, or is cut short"),
+        (b"[]", "no object"),
+        (b'{"resource_logs":[]}', "resourceLogs is missing"),
+        (b'{"resourceLogs":{}}', "resourceLogs is missing or no list"),
+        (b'{"resourceLogs":[1]}', "no object"),
+        (b'{"resourceLogs":[{"scope_logs":[]}]}', "scopeLogs is missing"),
+        (b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[7]}]}]}', "no object"),
+    ],
+)
+def test_json_that_is_no_otlp_is_refused_in_one_sentence(body: bytes, words: str) -> None:
+    with pytest.raises(HttpRejection) as refused:
+        records_of(body, JSON)
+    assert words in refused.value.sentence
+    assert refused.value.status == 400
+
+
+def test_what_would_grow_in_memory_is_refused() -> None:
+    large = request("a")
+    large.resource_logs[0].resource.attributes.extend(
+        named(large=AnyValue(string_value="x" * 100_000))
+    )
+    scope = large.resource_logs[0].scope_logs[0]
+    scope.log_records.extend(LogRecord() for _ in range(100))
+    bomb = b'{"resourceLogs":[' + b"{}," * 300_000 + b"{}]}"
+    single = request("x" * 1_100_000)
+    many = request(*["a"] * 1_001)
+    for body, kind in [
+        (large.SerializeToString(), PROTOBUF),
+        (bomb, JSON),
+        (single.SerializeToString(), PROTOBUF),
+        (many.SerializeToString(), PROTOBUF),
+    ]:
+        with pytest.raises(HttpRejection) as refused:
+            records_of(body, kind)
+        assert refused.value.status == 413
+
+
+@in_loop
+async def test_rejections_are_in_the_form_of_the_request() -> None:
+    async with served(token="s3cret") as it:  # noqa: S106
+        answer = await post(it, b"{}", JSON)
+        assert (answer.status_code, "token" in answer.json()["message"]) == (401, True)
+        answer = await post(it, b"", PROTOBUF)
+        assert (answer.status_code, answer.content[:1]) == (401, b"\x12")
+        allowed = {"authorization": "Bearer s3cret"}
+        answer = await post(it, b"", {"content-type": "text/plain"} | allowed)
+        assert (answer.status_code, "application/x-protobuf" in answer.json()["message"]) == (
+            415,
+            True,
+        )

@@ -1,0 +1,337 @@
+"""Programs that people send with, each at 413, 429, 503, without an answer and without a receiver.
+
+What each is given to send is the record that its journal is compared with: what the program says is
+sent is there, and what is there twice is said.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.receivers.brokered import TOPIC, mqtt, subscribe
+from tests.receivers.senders import Counter, lines, run_program, without_answers
+from tests.receivers.serving import Journal, in_loop, receiving, until
+from tests.services.debian import program
+from tests.services.mosquitto import Mosquitto
+
+from headrace.errors import JournalError
+
+pytestmark = pytest.mark.integration
+
+SENT = [f'{{"order":{number}}}'.encode() for number in range(20)]
+
+CURL_RETRIES = ("--retry", "5", "--retry-connrefused", "--retry-delay", "1", "--fail-with-body")
+
+
+async def curl(file: Path, url: str, *options: str) -> tuple[int, str]:
+    """As docs/senders.md has it."""
+    found = shutil.which("curl")
+    assert found, "These tests need a real curl; install it."
+    kind = ("-H", "Content-Type: application/x-ndjson")
+    return await run_program(
+        found, "-sS", *CURL_RETRIES, *options, *kind, "--data-binary", f"@{file}", url + "/records"
+    )
+
+
+@in_loop
+async def test_curl_tries_again_at_503_and_at_429(tmp_path: Path) -> None:
+    counter = Counter(wait_s=0)
+    async with counter.open() as intake:
+        counter.fail(1)
+        assert (await curl(lines(tmp_path, range(20)), counter.url))[0] == 0
+        assert counter.journal.values == SENT
+        intake.set_rate(20, None)
+        for _ in range(2):
+            assert (await curl(lines(tmp_path, range(20)), counter.url))[0] == 0
+    assert counter.journal.values == SENT * 3
+    assert counter.rejections["HTTP 503"] == 1
+    assert counter.rejections["HTTP 429"] >= 1
+
+
+@in_loop
+async def test_curl_gives_up_at_413_and_says_so(tmp_path: Path) -> None:
+    counter = Counter(max_body_bytes=100)
+    async with counter.open():
+        status, said = await curl(lines(tmp_path, range(20)), counter.url)
+    assert status == 22
+    assert "send it in parts" in said
+    assert counter.journal.values == []
+    assert counter.rejections == {"HTTP 413": 1}
+
+
+@in_loop
+async def test_curl_waits_for_a_receiver_that_is_away(tmp_path: Path) -> None:
+    counter = Counter()
+    sending = asyncio.create_task(curl(lines(tmp_path, range(20)), counter.url))
+    await asyncio.sleep(0.5)
+    async with counter.open():
+        assert (await sending)[0] == 0
+    assert counter.journal.values == SENT
+
+
+@in_loop
+async def test_what_curl_sends_again_after_a_lost_answer_is_there_once_with_an_id(
+    tmp_path: Path,
+) -> None:
+    counter = Counter()
+    file = lines(tmp_path, range(20))
+    async with counter.open():
+        for options, expected in [
+            ((), (52, SENT)),  # not tried again: curl cannot know whether it was taken
+            (("--retry-all-errors",), (0, SENT * 3)),  # and this time twice
+            (("--retry-all-errors", "-H", "Headrace-Message-Id: orders-1"), (0, SENT * 4)),
+        ]:
+            async with without_answers(counter.port, 1) as port:
+                status, _ = await curl(file, f"http://127.0.0.1:{port}", *options)
+            assert (status, counter.journal.values) == expected
+
+
+REQUESTS = """
+import sys
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+again = Retry(
+    total=8,
+    status_forcelist=[408, 429, 500, 502, 503, 504],
+    allowed_methods=None,
+    backoff_factor=0.2,
+    raise_on_status=False,
+)
+session = requests.Session()
+session.mount("http://", HTTPAdapter(max_retries=again))
+url, number = sys.argv[1:]
+answer = session.post(
+    url + "/records",
+    data=sys.stdin.buffer.read(),
+    headers={"Content-Type": "application/x-ndjson", "Headrace-Message-Id": number},
+    timeout=60,
+)
+print(answer.status_code, answer.text)
+"""
+
+
+async def send_with_requests(url: str, number: str = "orders-1") -> str:
+    body = b"\n".join(SENT)
+    status, said = await run_program(sys.executable, "-c", REQUESTS, url, number, stdin=body)
+    assert status == 0, said
+    return said
+
+
+@in_loop
+async def test_requests_tries_again_and_what_it_doubles_is_stored_once() -> None:
+    counter = Counter(wait_s=0)
+    sending = asyncio.create_task(send_with_requests(counter.url))
+    await asyncio.sleep(0.5)  # it is away
+    async with counter.open() as intake:
+        assert (await sending).startswith("200")
+        counter.fail(2)
+        assert (await send_with_requests(counter.url, "orders-2")).startswith("200")
+        intake.set_rate(10, None)
+        both = (send_with_requests(counter.url, number) for number in ("orders-3", "orders-4"))
+        assert [each[:3] for each in await asyncio.gather(*both)] == ["200", "200"]
+        intake.set_rate(None, None)
+        async with without_answers(counter.port, 2) as port:
+            said = await send_with_requests(f"http://127.0.0.1:{port}", "orders-5")
+        assert '"duplicates":20' in said
+    assert counter.journal.values == SENT * 5
+    assert counter.rejections["HTTP 503"] == 2
+    assert counter.rejections["HTTP 429"] >= 1
+
+
+@in_loop
+async def test_requests_shows_413_to_its_caller() -> None:
+    counter = Counter(max_body_bytes=100)
+    async with counter.open():
+        assert (await send_with_requests(counter.url)).startswith("413")
+    assert counter.journal.values == []
+    assert counter.rejections == {"HTTP 413": 1}
+
+
+OPENTELEMETRY = """
+import logging, sys
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+logging.basicConfig(stream=sys.stdout)
+provider = LoggerProvider()
+exporter = OTLPLogExporter(endpoint=sys.argv[1] + "/v1/logs", timeout=20)
+provider.add_log_record_processor(BatchLogRecordProcessor(exporter, max_export_batch_size=10))
+logger = provider.get_logger("shop")
+for number in range(20):
+    logger.emit(body=f"order {number}", severity_number=SeverityNumber.INFO)
+provider.shutdown()
+"""
+
+
+async def send_with_opentelemetry(url: str) -> str:
+    status, said = await run_program(sys.executable, "-c", OPENTELEMETRY, url)
+    assert status == 0, said
+    return said
+
+
+def orders(counter: Counter) -> list[int]:
+    """The numbers in the log records that were stored."""
+    found = []
+    for value in counter.journal.values:
+        (log,) = json.loads(value)["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        found.append(int(log["body"]["stringValue"].removeprefix("order ")))
+    return found
+
+
+@in_loop
+async def test_opentelemetrys_exporter_tries_again_at_503_and_at_429() -> None:
+    counter = Counter(wait_s=0)
+    async with counter.open() as intake:
+        counter.fail(2)
+        await send_with_opentelemetry(counter.url)
+        assert orders(counter) == list(range(20))
+        intake.set_rate(10, None)
+        await send_with_opentelemetry(counter.url)
+    assert sorted(orders(counter)) == sorted([*range(20)] * 2)
+    assert counter.rejections["HTTP 503"] == 2
+    assert counter.rejections["HTTP 429"] >= 1
+
+
+@in_loop
+async def test_opentelemetrys_exporter_drops_what_is_too_large_and_logs_it() -> None:
+    counter = Counter(max_body_bytes=100)
+    async with counter.open():
+        said = await send_with_opentelemetry(counter.url)
+    assert "413" in said
+    assert counter.journal.values == []
+
+
+@in_loop
+async def test_opentelemetrys_exporter_waits_for_a_receiver_and_may_send_twice() -> None:
+    counter = Counter()
+    sending = asyncio.create_task(send_with_opentelemetry(counter.url))
+    await asyncio.sleep(2)
+    async with counter.open():
+        await sending
+        assert orders(counter) == list(range(20))
+        async with without_answers(counter.port, 1) as port:
+            await send_with_opentelemetry(f"http://127.0.0.1:{port}")
+    found = orders(counter)[20:]
+    assert sorted(found) == sorted([*range(20), *found[:10]]), "what was not answered is doubled"
+
+
+SYSLOG_NG = """
+@version: 3.38
+source lines {{ file("{folder}/sent.log" flags(no-parse) follow-freq(0.1)); }};
+destination receiver {{
+    http(
+        url("{url}/records")
+        method("POST")
+        headers("Content-Type: application/x-ndjson")
+        body("${{MESSAGE}}")
+        batch-lines(5)
+        batch-timeout(100)
+        retries(100)
+        time-reopen(1)
+        persist-name("headrace")
+        response-action(408 => disconnect, 413 => drop, 429 => disconnect, 503 => disconnect)
+        disk-buffer(reliable(yes) disk-buf-size(1048576) dir("{folder}"))
+    );
+}};
+log {{ source(lines); destination(receiver); flags(flow-control); }};
+"""
+
+
+@contextlib.asynccontextmanager
+async def syslog_ng(folder: Path, url: str) -> AsyncIterator[Path]:
+    """The real program, which follows a file; answers the file."""
+    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
+    (folder / "syslog-ng.conf").write_text(SYSLOG_NG.format(folder=folder, url=url))
+    sent = folder / "sent.log"
+    sent.touch()
+    modules = next(found.root.glob("usr/lib/syslog-ng/*/libhttp.so"), None)
+    assert modules, "These tests need syslog-ng's module http; install syslog-ng-mod-http."
+    arguments = [found.path, "-F", "--no-caps", f"--module-path={modules.parent}"]
+    arguments += ["-f", f"{folder}/syslog-ng.conf", "-R", f"{folder}/persist"]
+    arguments += ["-c", f"{folder}/control", "-p", f"{folder}/pid"]
+    with (folder / "syslog-ng.log").open("wb") as log:
+        running = await asyncio.create_subprocess_exec(
+            *arguments, "--stderr", env=found.variables, stdout=log, stderr=log
+        )
+    try:
+        yield sent
+    finally:
+        running.kill()
+        await running.wait()
+
+
+@in_loop
+async def test_syslog_ng_sends_again_at_503_and_429_and_when_nobody_is_there(
+    tmp_path: Path,
+) -> None:
+    counter = Counter(wait_s=0)
+    async with syslog_ng(tmp_path, counter.url) as sent:
+        lines_of(sent, SENT[:10])
+        await asyncio.sleep(1)  # it is away
+        async with counter.open() as intake:
+            await until(lambda: len(counter.journal.values) == 10)
+            counter.fail(2)
+            lines_of(sent, SENT[10:])
+            await until(lambda: len(counter.journal.values) == 20)
+            intake.set_rate(10, None)
+            lines_of(sent, SENT + SENT)
+            await until(lambda: len(counter.journal.values) == 60)
+    assert counter.journal.values == SENT * 3
+    assert counter.rejections["HTTP 503"] == 2
+    assert counter.rejections["HTTP 429"] >= 1
+
+
+@in_loop
+async def test_syslog_ng_drops_what_is_too_large_and_doubles_what_was_not_answered(
+    tmp_path: Path,
+) -> None:
+    counter = Counter(max_body_bytes=100)
+    async with (
+        counter.open(),
+        without_answers(counter.port, 1) as port,
+        syslog_ng(tmp_path, f"http://127.0.0.1:{port}") as sent,
+    ):
+        lines_of(sent, SENT[:5])
+        await until(lambda: len(counter.journal.values) == 10)
+        assert counter.journal.values == SENT[:5] * 2
+        lines_of(sent, [b'"' + b"x" * 200 + b'"'])
+        await until(lambda: counter.rejected("HTTP 413"))
+        lines_of(sent, SENT[5:6])
+        await until(lambda: len(counter.journal.values) == 11)
+    assert counter.journal.values == [*SENT[:5], *SENT[:5], SENT[5]]
+
+
+def lines_of(file: Path, values: list[bytes]) -> None:
+    """Add lines to a file that is followed."""
+    with file.open("ab") as log:
+        log.write(b"".join(value + b"\n" for value in values))
+
+
+@in_loop
+async def test_mosquitto_pub_is_done_when_the_broker_has_it_and_the_receiver_may_be_away(
+    tmp_path: Path,
+) -> None:
+    found = program("mosquitto_pub", "mosquitto-clients")
+    with Mosquitto(tmp_path) as broker:
+        receiver = mqtt(broker.url)
+        await subscribe(receiver)
+        options = ["-V", "5", "-p", str(broker.port), "-q", "1", "-t", TOPIC, "-l"]
+        status, said = await run_program(
+            found.path, *options, stdin=b"\n".join(SENT), variables=found.variables
+        )
+        assert (status, said) == (0, "")
+        journal = Journal()
+        journal.failures.append(JournalError("The disk is full."))
+        async with receiving(mqtt(broker.url), journal):
+            await until(lambda: set(journal.values) == set(SENT))
+    twice = len(journal.values) - len(SENT)
+    assert 0 <= twice < len(SENT), "only what was not acknowledged with the others comes again"

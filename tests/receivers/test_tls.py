@@ -1,0 +1,303 @@
+"""Receivers within TLS, on real sockets: senders, their certificates, and handshakes that fail."""
+
+import asyncio
+import socket
+import ssl
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.receivers.serving import BYTES, DEADLINE_S, TOKEN, Journal, in_loop, receiving, until
+from tests.services.certificates import Authority
+
+from headrace.receivers import (
+    HttpReceiver,
+    HttpSettings,
+    Intake,
+    TcpReceiver,
+    TcpSettings,
+    TlsFiles,
+)
+
+Make = Callable[..., HttpReceiver | TcpReceiver]
+
+
+class Place:
+    """An authority, the files of a receiver, and what senders trust and show."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder)
+        self.server = self.authority.issue("server")
+        self.sender = self.authority.issue("sender")
+
+    def trusting(self, *, showing: bool = False) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.authority.ca)
+        if showing:
+            context.load_cert_chain(*self.sender)
+        return context
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@asynccontextmanager
+async def serving(
+    receiver: HttpReceiver | TcpReceiver,
+) -> AsyncIterator[tuple[Journal, Intake]]:
+    journal = Journal()
+    async with receiving(receiver.listen(), journal) as intake:
+        yield journal, intake
+
+
+def http(place: Place, ca: str | None = None, **settings: float) -> HttpReceiver:
+    tls = TlsFiles(*place.server, ca)
+    return HttpReceiver(HttpSettings(port=0, tls=tls, **settings), stop_s=DEADLINE_S)  # type: ignore[arg-type]
+
+
+def tcp(place: Place, ca: str | None = None, **settings: float) -> TcpReceiver:
+    tls = TlsFiles(*place.server, ca)
+    settings = {"acknowledge": True} | settings
+    return TcpReceiver(TcpSettings(port=0, tls=tls, **settings), stop_s=DEADLINE_S)  # type: ignore[arg-type]
+
+
+async def post(port: int, context: ssl.SSLContext, body: bytes = b"21.5") -> int:
+    async with httpx.AsyncClient(verify=context, trust_env=False, timeout=DEADLINE_S) as client:
+        url = f"https://127.0.0.1:{port}/records"
+        return (await client.post(url, content=body, headers=BYTES)).status_code
+
+
+@in_loop
+async def test_records_come_over_https(place: Place) -> None:
+    receiver = http(place)
+    async with serving(receiver) as (journal, _):
+        large = b"x" * 3_000_000
+        assert await post(receiver.port, place.trusting()) == 200
+        assert await post(receiver.port, place.trusting(), large) == 200
+        assert journal.values == [b"21.5", large]
+
+
+@in_loop
+async def test_lines_come_over_tls_and_are_acknowledged(place: Place) -> None:
+    receiver = tcp(place)
+    async with serving(receiver) as (journal, _):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", receiver.port, ssl=place.trusting()
+        )
+        lines = b"".join(b"%d\n" % number for number in range(200_000))
+        writer.write(lines)
+        acknowledged = 0
+        while acknowledged < 200_000:
+            acknowledged += int((await reader.readline()).split()[1])
+        assert journal.values == lines.split()
+        writer.close()
+        await writer.wait_closed()
+
+
+@in_loop
+async def test_what_is_wrong_with_a_line_is_said_within_tls(place: Place) -> None:
+    receiver = tcp(place, max_line_bytes=5)
+    async with serving(receiver) as (journal, _):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", receiver.port, ssl=place.trusting()
+        )
+        writer.write(b"good\nmuch too long\n")
+        assert (await reader.readline(), (await reader.readline())[:21]) == (
+            b"ok 1\n",
+            b"error Line 2 is longe",
+        )
+        assert await reader.read() == b""
+        assert journal.values == [b"good"]
+        writer.close()
+
+
+@in_loop
+async def test_lines_without_an_acknowledgement_at_the_end_of_the_receiver_get_one(
+    place: Place,
+) -> None:
+    receiver, journal = tcp(place), Journal()
+    journal.going.clear()
+    running = receiving(receiver.listen(), journal)
+    intake = await running.__aenter__()
+    reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port, ssl=place.trusting())
+    writer.write(b"1\n2\n")
+    await until(lambda: intake.statistics.held_bytes)
+    ending = asyncio.create_task(running.__aexit__(None, None, None))
+    journal.going.set()
+    assert await reader.read() == b"ok 2\n"
+    writer.close()
+    await ending
+
+
+@pytest.mark.parametrize("make", [http, tcp])
+def test_a_sender_must_show_a_certificate_of_the_authorities(place: Place, make: Make) -> None:
+    @in_loop
+    async def story() -> None:
+        receiver = make(place, place.authority.ca)
+        async with serving(receiver) as (journal, intake):
+            shown = await asyncio.open_connection(
+                "127.0.0.1", receiver.port, ssl=place.trusting(showing=True)
+            )
+            if isinstance(receiver, HttpReceiver):
+                assert await post(receiver.port, place.trusting(showing=True)) == 200
+                with pytest.raises(httpx.TransportError):
+                    await post(receiver.port, place.trusting())
+            else:
+                shown[1].write(b"21.5\n")
+                assert await shown[0].readline() == b"ok 1\n"
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", receiver.port, ssl=place.trusting()
+                )
+                with pytest.raises(ssl.SSLError, match="certificate required"):
+                    writer.write(b"21.6\n")
+                    await reader.read()
+            shown[1].close()
+            assert journal.values == [b"21.5"]
+            counted = intake.rejections.drain()
+            assert counted
+            assert counted.counts == {"TLS": 1}
+            assert "peer did not return a certificate" in counted.last
+
+    story()
+
+
+@pytest.mark.parametrize("make", [http, tcp])
+def test_what_is_no_tls_gets_no_answer_and_is_counted(place: Place, make: Make) -> None:
+    @in_loop
+    async def story() -> None:
+        receiver = make(place)
+        async with serving(receiver) as (journal, intake):
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert b"HTTP" not in await reader.read()
+                writer.close()
+            counted = intake.rejections.drain()
+            assert counted
+            assert counted.counts == {"TLS": 3}
+            assert journal.values == []
+
+    story()
+
+
+@pytest.mark.parametrize(("make", "settings"), [(http, {"header_s": 0.2}), (tcp, {"line_s": 0.2})])
+def test_a_handshake_that_does_not_end_is_ended(
+    place: Place, make: Make, settings: dict[str, float]
+) -> None:
+    @in_loop
+    async def story() -> None:
+        receiver = make(place, **settings)
+        async with serving(receiver) as (_, intake):
+            reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port)
+            writer.write(b"\x16\x03\x01")
+            await reader.read()
+            await until(intake.rejections.drain)
+            writer.close()
+
+    story()
+
+
+@pytest.mark.parametrize("make", [http, tcp])
+def test_handshakes_take_places_and_the_longest_idle_one_goes(place: Place, make: Make) -> None:
+    @in_loop
+    async def story() -> None:
+        patience = {"header_s": 1_000} if make is http else {"line_s": 1_000}
+        receiver = make(place, max_connections=2, **patience)
+        async with serving(receiver):
+            silent = [socket.create_connection(("127.0.0.1", receiver.port)) for _ in range(2)]
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", receiver.port, ssl=place.trusting()
+            )
+            loop = asyncio.get_running_loop()
+            silent[0].setblocking(False)
+            assert await loop.sock_recv(silent[0], 1) == b""
+            writer.close()
+            for each in silent:
+                each.close()
+
+    story()
+
+
+@pytest.mark.parametrize("make", [http, tcp])
+def test_connections_that_send_nothing_take_little_memory(place: Place, make: Make) -> None:
+    @in_loop
+    async def story() -> None:
+        receiver = make(place)
+        async with serving(receiver):
+            context = place.trusting()
+            _, first = await asyncio.open_connection("127.0.0.1", receiver.port, ssl=context)
+            tracemalloc.start()
+            try:
+                opened = [
+                    await asyncio.open_connection("127.0.0.1", receiver.port, ssl=context)
+                    for _ in range(40)
+                ]
+                taken_bytes, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            for writer in (first, *(each for _, each in opened)):
+                writer.transport.abort()
+        # Both ends are here, and those of the senders of lines have asyncio's own buffer.
+        assert taken_bytes / 40 < (180_000 if make is http else 400_000)
+
+    story()
+
+
+@in_loop
+async def test_certificates_and_tokens_are_renewed_while_it_runs(place: Place) -> None:
+    file = place.folder / "tokens"
+    file.write_text("old 1\n")
+    tls = TlsFiles(*place.server)
+    receiver = HttpReceiver(HttpSettings(port=0, token_file=str(file), tls=tls))
+    async with serving(receiver):
+        before = place.trusting()
+
+        async def status(context: ssl.SSLContext, token: str) -> int:
+            async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+                headers = BYTES | {"authorization": f"Bearer {token}"}
+                url = f"https://127.0.0.1:{receiver.port}/records"
+                return (await client.post(url, content=b"1", headers=headers)).status_code
+
+        assert [await status(before, each) for each in ("1", "2")] == [200, 401]
+        file.write_text("old 1\nnew 2\n")
+        assert receiver.reload().startswith("the tokens old, new, the certificate of ")
+        assert [await status(before, each) for each in ("1", "2")] == [200, 200]
+
+        renewed = Authority(place.folder, "renewed")
+        renewed.issue("server")
+        file.write_text("new 2\n")
+        receiver.reload()
+        after = ssl.create_default_context(cafile=renewed.ca)
+        assert [await status(after, each) for each in ("1", "2")] == [401, 200]
+        with pytest.raises(httpx.ConnectError):
+            await status(before, "2")
+
+
+@in_loop
+async def test_a_connection_whose_token_is_withdrawn_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("old 1\nother 3\n")
+    receiver = TcpReceiver(TcpSettings(port=0, acknowledge=True, token_file=str(file)))
+    async with serving(receiver) as (journal, _):
+        old, other = [await asyncio.open_connection("127.0.0.1", receiver.port) for _ in range(2)]
+        old[1].write(b"token 1\na\n")
+        other[1].write(b"token 3\nb\n")
+        assert [await each.readline() for each, _ in (old, other)] == [b"ok 1\n", b"ok 1\n"]
+        file.write_text("new 2\nother 3\n")
+        receiver.reload()
+        old[1].write(b"c\n")
+        other[1].write(b"d\n")
+        assert (await old[0].read()).startswith(b"error The token is not in force any more")
+        assert await other[0].readline() == b"ok 1\n"
+        assert sorted(journal.values) == [b"a", b"b", b"d"]
+        for _, writer in (old, other):
+            writer.close()
+
+
+def test_no_token_is_shown_by_settings() -> None:
+    assert TOKEN not in repr(TcpSettings(token=TOKEN))
