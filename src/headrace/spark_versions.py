@@ -12,6 +12,7 @@ unix domain sockets for Python workers    no    yes   yes
 """
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from inspect import signature
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyspark
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
@@ -30,6 +32,23 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 _LOG: Final = logging.getLogger("headrace.source")
+
+__all__ = [
+    "PLANS_FROM_START",
+    "SPARK",
+    "Py4JError",
+    "Py4JJavaError",
+    "Py4JNetworkError",
+    "StreamPlanning",
+    "StreamWriting",
+    "VersionedStreamReader",
+    "VersionedStreamWriter",
+    "active_context",
+    "arrow_type",
+    "is_remote",
+    "known_settings",
+    "warn_of_limits",
+]
 
 SPARK: Final[tuple[int, int]] = tuple(map(int, pyspark.__version__.split(".")[:2]))  # type: ignore[assignment]
 """The version of the pyspark that is installed: its first two numbers."""
@@ -46,6 +65,33 @@ _ASKS_ONCE: Final = (
     " with a backlog left; start it again until nothing is left, use a trigger with an interval, or"
     " Spark 4.2."
 )
+
+
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+except ImportError:  # a Spark Connect client without Spark itself, where nobody raises them
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """What py4j raises."""
+
+    class Py4JJavaError(Py4JError):  # type: ignore[no-redef,misc]
+        """What py4j raises of an exception in the JVM."""
+
+        java_exception: Any = None
+
+    class Py4JNetworkError(Py4JError):  # type: ignore[no-redef,misc]
+        """What py4j raises where the JVM does not answer."""
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is a Spark Connect client's: without a JVM and a SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def active_context() -> Any:
+    """The SparkContext of this process, if it has one."""
+    module = sys.modules.get("pyspark.core.context")
+    return None if module is None else module.SparkContext._active_spark_context
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:

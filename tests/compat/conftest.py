@@ -1,16 +1,49 @@
-"""What the contract suite shares: it runs on each version of Spark that Headrace supports."""
+"""What the contract suite shares: it runs on each version of Spark, and over Spark Connect."""
 
+import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from pyspark.sql import SparkSession
+from tests.compat.connect import surroundings
+from tests.services.kafka import Topics
 
 from headrace.ledger import Ledger
 
 
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The session of the tests: a client's, where there is a server."""
+    around = surroundings()
+    if around is None:
+        yield request.getfixturevalue("spark")
+        return
+    session = SparkSession.builder.remote(around.remote).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(request: pytest.FixtureRequest) -> Topics:
+    around = surroundings()
+    if around is not None:
+        return Topics(around.broker, first=random.randrange(10**6, 10**9))
+    return Topics(request.getfixturevalue("broker").bootstrap_servers)
+
+
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headrace.db"
+    """A ledger of a test's own; in PostgreSQL, where both client and server reach it."""
+    around = surroundings()
+    if around is None:
+        return f"sqlite:///{tmp_path}/headrace.db"
+    schema = f"ledger_{uuid.uuid4().hex}"
+    with psycopg.connect(around.ledger, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+    return f"{around.ledger}&options=-csearch_path%3D{schema}"
 
 
 @pytest.fixture

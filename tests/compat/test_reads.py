@@ -17,6 +17,8 @@ import headrace
 from headrace.errors import OptionError
 from headrace.spark_versions import PLANS_FROM_START
 
+pytestmark = pytest.mark.integration  # its fixtures ask for the services by name
+
 OURS, NATIVE = "headrace-kafka", "kafka"
 
 
@@ -66,8 +68,10 @@ def test_a_stream_reads_each_record_once_in_batches_of_its_limit_and_goes_on_whe
     assert max(first.sizes) <= 15
     sent += fill(orders, 40, 60)
     with running(df, tmp_path / "checkpoint") as second:
-        second.wait_for(lambda c: len(c.rows) == 20)
-    assert first.values + second.values == sent
+        second.wait_for(lambda c: {*first.values, *c.values} == {*sent})
+    # The last batch may have been stopped before Spark had noted its end.
+    again = len(first.values) + len(second.values) - 60
+    assert again in {0, first.sizes[-1]}
 
 
 def test_a_batch_that_was_interrupted_is_read_again_as_it_was_planned(

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -325,6 +326,24 @@ def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
             reader.names.pop(name)()
 
 
+def spark_connect(spark: SparkSession, shop: Shop) -> None:
+    """With a session of this process; `tests/compat/test_over_connect.py` has a server."""
+    kept: list[str] = []
+
+    def handler(df: DataFrame, _batch: headrace.Batch) -> None:
+        kept.extend(df.columns)
+
+    remote = 'SparkSession.builder.remote("sc://connect.example.com:15002").getOrCreate()'
+    places = {remote: "session", "s3a://checkpoints": f"{shop.folder}/new/connect"}
+    ledger = f"sqlite:///{shop.folder}/connect.db"
+    names = {"session": spark, "LEDGER": ledger, "handler": handler}
+    reader = Reader("docs/spark-connect.md", names, places | paths_in(shop))
+    for block, column in zip(reader.read(), ("value", "amount"), strict=True):
+        reader.run(block)
+        wait_until(partial(kept.__contains__, column))
+        reader.names["query"].stop()
+
+
 READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "README.md": readme,
     "docs/getting-started.md": getting_started,
@@ -338,6 +357,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/flows.md": flows,
     "docs/kafka-client-options.md": kafka_client_options,
     "docs/simulation.md": simulation,
+    "docs/spark-connect.md": spark_connect,
     "docs/testing.md": handlers_under_test,
 }
 

@@ -32,7 +32,7 @@ from tests.recovery.sinks import SINKS, jars
 import headrace
 from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
-from headrace.execution import gate
+from headrace.execution import handling
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
@@ -189,14 +189,14 @@ def hurry() -> None:
     A run that was slow, as the first one is, keeps others from running for no longer.
     """
     for module, name, value in (
-        (gate, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
-        (gate, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
+        (handling, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
+        (handling, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
         (
-            gate,
+            handling,
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (gate, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
+        (handling, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
     ):
         mock.patch.object(module, name, value).start()
 

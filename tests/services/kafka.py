@@ -86,9 +86,13 @@ class TopicFactory(Protocol):
 
 
 class Topics:
-    """Makes topics of fresh names on one broker."""
+    """Makes topics of fresh names on one broker.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    Args:
+        first: the number of the first one, where another process makes topics there, too.
+    """
+
+    def __init__(self, bootstrap_servers: str, first: int = 0) -> None:
         self.bootstrap_servers = bootstrap_servers
         # Its own log would only say that the broker has gone, when the run ends.
         client: dict[str, str | int | float | bool] = {
@@ -98,7 +102,7 @@ class Topics:
         self.admin = AdminClient(client)
         # What is sent again must not come after what was sent later: a record's place is known.
         self.producer = Producer({**client, "linger.ms": 1, "enable.idempotence": True})
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(first)
 
     def create(
         self, partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"

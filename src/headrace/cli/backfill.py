@@ -301,7 +301,6 @@ def _work_of_flow(name: str, ledger: str) -> Work:
             f"The ledger of flow {named.name!r} is {redact_url(named.ledger)}, and --ledger is"
             f" {redact_url(ledger)}; give the flow's."
         )
-    from headrace.execution.gate_state import shared_ledger  # noqa: PLC0415
     from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
 
     flow = named
@@ -317,7 +316,7 @@ def _work_of_flow(name: str, ledger: str) -> Work:
 
     def handler(gate: str) -> "Handler":
         stage = stage_of(gate)
-        handle, derive = writing_handler(flow, stage, shared_ledger(flow.ledger)), stage.derive
+        handle, derive = writing_handler(flow, stage), stage.derive
         return handle if derive is None else lambda df, batch: handle(derive(df), batch)
 
     return Work(lambda gate: reader_options(flow, stage_of(gate)), handler)

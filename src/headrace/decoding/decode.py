@@ -13,6 +13,7 @@ from headrace.decoding.columns import nullable
 from headrace.decoding.formats import Decoder, Format
 from headrace.decoding.reports import accumulator_of, run_of_task
 from headrace.errors import DecodeError, OptionError
+from headrace.spark_versions import is_remote
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -57,6 +58,12 @@ def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's 
         DecodeError: from a job: something does not fit, and there is no handler to reject it.
     """
     _check_columns(df)
+    if is_remote(df.sparkSession):
+        raise OptionError(
+            "headrace.decode is called over Spark Connect, where tasks have no way to report what"
+            " they cannot decode; use Spark's from_json, from_avro or from_protobuf, and"
+            " batch.reject for the rows where they give null."
+        )
     columns = format.columns(df.sparkSession)
     fields = [
         StructField(_VALUE, nullable(columns)) if field.name == _VALUE else field

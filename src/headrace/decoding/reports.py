@@ -9,11 +9,15 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext, TaskContext
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from headrace.spark_versions import Py4JError, active_context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 Report = tuple[str, str, int, int, str]
 """The run, topic, partition and offset of a record, and why it cannot be decoded."""
@@ -79,10 +83,10 @@ class ReportsParam(AccumulatorParam[Any]):
 
 
 _making: Final = threading.Lock()
-_made: list[tuple[SparkContext, "Accumulator[Any]"]] = []
+_made: "list[tuple[SparkContext, Accumulator[Any]]]" = []
 
 
-def accumulator_of(context: SparkContext) -> "Accumulator[Any]":
+def accumulator_of(context: "SparkContext") -> "Accumulator[Any]":
     """The one accumulator of a Spark context, for every stream and batch in it."""
     with _making:
         for known, accumulator in _made:
@@ -97,7 +101,7 @@ def accumulator_of(context: SparkContext) -> "Accumulator[Any]":
 def reported_to(run: str) -> Iterator[None]:
     """Have the jobs of this thread, within, report to a run; see `Reports.take`."""
     REPORTS.open(run)
-    context = SparkContext._active_spark_context
+    context = active_context()
     before = None if context is None else context.getLocalProperty(_RUN)
     try:
         if context is not None:
@@ -106,7 +110,7 @@ def reported_to(run: str) -> Iterator[None]:
     finally:
         if context is not None:
             with suppress(Py4JError, OSError):  # a JVM that has ended
-                context.setLocalProperty(_RUN, before)  # type: ignore[arg-type]
+                context.setLocalProperty(_RUN, before)
         REPORTS.close(run)
 
 

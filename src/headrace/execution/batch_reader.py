@@ -215,6 +215,7 @@ class SparkBatchReader:
         options: The stream's.
         derived: Runs what the stream derives from what it reads; None where that is written as it
             was read.
+        transform: What the stream derives, as a function of what is read.
         kept: What was read already: parts of it are read no more.
         is_dense: Whether it has a record at each offset.
     """
@@ -223,6 +224,7 @@ class SparkBatchReader:
     connector: Connector
     options: Mapping[str, str]
     derived: DerivedStream | None = None
+    transform: Callable[[DataFrame], DataFrame] | None = None
     kept: DataFrame | None = None
     is_dense: bool = False
 
@@ -240,9 +242,9 @@ class SparkBatchReader:
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Use the ranges themselves, or what the stream derives from them."""
         if self.kept is not None:
-            use(_part_of(self.kept, [each.offsets for each in ranges]))
+            use(self._derive(_part_of(self.kept, [each.offsets for each in ranges])))
         elif self.derived is None:
-            use(self._read(ranges))
+            use(self._derive(self._read(ranges)))
         else:
             self.derived.run(ranges, use)
 
@@ -263,6 +265,9 @@ class SparkBatchReader:
             yield self if records is None else replace(self, kept=kept, is_dense=is_dense)
         finally:
             kept.unpersist()
+
+    def _derive(self, df: DataFrame) -> DataFrame:
+        return df if self.transform is None else self.transform(df)
 
     def close(self) -> None:
         """End the query of derived streams."""

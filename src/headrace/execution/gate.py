@@ -1,49 +1,39 @@
 """A gate: stands before one source of one query and decides how much the query reads."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headrace.backfill import (
-    BackfillScheduler,
-    InProcessBudget,
-    LiveStream,
-    Monitor,
-    OwnerSettings,
-    Schedule,
     parse_schedule,
 )
 from headrace.control import AUTO
-from headrace.core.clock import wall_clock_ms
 from headrace.core.options import gate_name, interval_ms
-from headrace.core.stop import cancel_when
 from headrace.errors import OptionError
 from headrace.execution.batch import Handler, check_handler
-from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
-from headrace.execution.executor import BatchExecutor
+from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
-from headrace.execution.handler import GatedHandler
+from headrace.execution.handling import Handling
 from headrace.execution.policy import OnFailure, parse_on_failure
 from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
+    GatedReading,
     GatedStreamReader,
     GateRead,
     check_batches_can_be_skipped,
     read_of,
 )
 from headrace.ledger import Ledger, normalize_url
-from headrace.processes import new_owner
 from headrace.source.gate_ledger import await_turn
 from headrace.source.source_options import interval_law
+from headrace.spark_versions import is_remote
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -53,83 +43,16 @@ _POLL_MS: Final = 50
 _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
-@dataclass(frozen=True)
-class StreamBackfill:
-    """Runs what a stream defers, in its application, out of the time that the stream leaves.
-
-    The executor runs the batches as ``owner``.
-    """
-
-    gate: str
-    ledger: Ledger
-    executor: BatchExecutor
-    reader: BatchReader
-    owner: str
-    interval_ms: int
-    schedule: Schedule
-
-    def follow(self, query: StreamingQuery) -> None:
-        """Run until the query ends; in threads of its own."""
-        scheduler = BackfillScheduler(
-            self.ledger,
-            self.executor.run,
-            self.reader,
-            OwnerSettings(self.owner),
-            budget=InProcessBudget(self._live, wall_clock_ms),
-            clock=wall_clock_ms,
-            stopped=lambda: not query.isActive,
-        )
-        for name, target in (
-            ("headrace-backfill", lambda: self._run(scheduler, query)),
-            ("headrace-backfill-end", lambda: _close_after(query, scheduler)),
-        ):
-            threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
-
-    def _run(self, scheduler: BackfillScheduler, query: StreamingQuery) -> None:
-        state = state_of(self.ledger.url, self.gate)
-        state.on_batch_end(scheduler.wake)
-        try:
-            # The stream's own batch, which is not stopped before it ends, may wait for the handler.
-            with cancel_when(lambda: not query.isActive, "the query was stopped"):
-                scheduler.run(Monitor(self.ledger, self.gate), self.schedule)
-        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
-            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
-        finally:
-            state.on_batch_end(None)
-
-    def _live(self) -> LiveStream:
-        admission = self.ledger.gates.admission(self.gate)
-        return state_of(self.ledger.url, self.gate).live(
-            admission.rate_per_s, admission.interval_ms or self.interval_ms
-        )
-
-
-def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
-    try:
-        query.awaitTermination()
-    except StreamingQueryException:
-        pass  # The query's own business.
-    finally:
-        scheduler.close()
-
-
-class GatedStreamWriter(DataStreamWriter):
-    """Spark's writer, with hooks before and after its query starts.
+class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
+    """What is added to Spark's writer, whose methods come after: hooks around the query's start.
 
     What ``before`` raises, `start` raises; ``started`` is called with the query, and with the
     option ``checkpointLocation`` if it is set.
     """
 
-    def __init__(
-        self,
-        df: DataFrame,
-        before: Callable[[], None],
-        started: Callable[[StreamingQuery, str | None], None],
-    ) -> None:
-        super().__init__(df)
-        self._before = before
-        self._started = started
-        self._checkpoint: str | None = None
+    _before: Callable[[], None]
+    _started: Callable[[StreamingQuery, str | None], None]
+    _checkpoint: str | None = None
 
     def option(self, key: str, value: Any) -> Self:
         """Set an option, as Spark does."""
@@ -169,9 +92,23 @@ class GatedStreamWriter(DataStreamWriter):
         """
         self._before()
         checkpoint = options.get("checkpointLocation", self._checkpoint)
-        query = super().start(*arguments, **options)
+        query: StreamingQuery = super().start(*arguments, **options)
         self._started(query, checkpoint)
         return query
+
+
+class GatedStreamWriter(GatedWriting, DataStreamWriter):
+    """The writer of a session with a JVM of its own."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        before: Callable[[], None],
+        started: Callable[[StreamingQuery, str | None], None],
+    ) -> None:
+        super().__init__(df)
+        self._before = before
+        self._started = started
 
 
 def pace_options(
@@ -192,11 +129,6 @@ def pace_options(
     if work is not None:
         pace["headrace.work"] = str(work)
     return pace
-
-
-def _control_wait_s(interval_ms: int) -> float:
-    """How long a backfill waits for the next batch of the stream (s): a minute at most."""
-    return min(2 * interval_ms / 1000 + 5, 60)
 
 
 class Gate:
@@ -270,13 +202,12 @@ class Gate:
         """
         connector = connector_of(source)
         register(spark)
-        return GatedStreamReader(
-            spark,
-            connector,
-            gate=self.name,
-            ledger_url=self._ledger_url,
-            pace=self._pace,
-        )
+        kind: type[GatedReading] = GatedStreamReader
+        if is_remote(spark):
+            from headrace.execution.connect import RemoteStreamReader  # noqa: PLC0415  (needs gRPC)
+
+            kind = RemoteStreamReader
+        return kind(spark, connector, gate=self.name, ledger_url=self._ledger_url, pace=self._pace)
 
     def write(
         self,
@@ -285,6 +216,7 @@ class Gate:
         *,
         on_failure: str | OnFailure = "stop",
         backfill: str = "spare",
+        transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataStreamWriter:
         """A writer that gives each batch to the handler and its outcome to the ledger.
 
@@ -307,6 +239,12 @@ class Gate:
                 ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``. The
                 handler is called by another thread then, but never twice at a time.
 
+            transform: what the stream derives from what is read, as a function of a DataFrame
+                without state; the handler is given its result. A batch is run again by applying it
+                to a bounded read of the batch's ranges. Default: ``df`` is written as it is, and
+                what was derived from it is run again by a second query. Over Spark Connect, where
+                that is impossible, ``"defer"`` and ``"isolate"`` need it.
+
         Raises:
             OptionError: the handler does not take two arguments; there is no such policy or
                 schedule; or the stream is not read through this gate, or more than once; or it
@@ -322,46 +260,55 @@ class Gate:
         schedule = parse_schedule(backfill)
         ledger = use_ledger(self.name, self._ledger_url)
         read = read_of(df, self.name, self._ledger_url)
-        reader = self._batch_reader(df, read, policy.last) if policy.skips else None
-        gated = GatedHandler(
+        if transform is not None and not df.sameSemantics(read.df):
+            raise OptionError(
+                f"What the gate {self.name!r} is to write is derived from what it reads before"
+                " transform is applied; give what load() returned, and let transform derive all."
+            )
+        stream = df if transform is None else transform(df)
+        derived = self._derived(stream, read, policy, has_transform=transform is not None)
+        handling = Handling(
             self.name,
-            ledger,
+            self._ledger_url,
             handler,
-            policy=policy,
-            reader=reader,
-            records=SparkBatchReader(df.sparkSession, read.connector, read.options),
-            read=read.name,
+            policy,
+            schedule,
+            self.interval_ms,
+            read.name,
+            read.connector,
+            read.options,
+            transform,
         )
+        before = partial(self._await_turn, ledger)
+        if is_remote(df.sparkSession):
+            from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
-        def started(query: StreamingQuery, checkpoint: str | None) -> None:
-            gated.follow(query, checkpoint)
-            if reader is not None:
-                owner = new_owner()
-                StreamBackfill(
-                    self.name,
-                    ledger,
-                    gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms)),
-                    reader,
-                    owner=owner,
-                    interval_ms=self.interval_ms,
-                    schedule=schedule,
-                ).follow(query)
-
+            writer: DataStreamWriter = remote_writer(stream, handling, before)
+        else:
+            gated, started = handling.begin(df.sparkSession, derived)
+            writer = GatedStreamWriter(stream, before, started).foreachBatch(gated)
         trigger_ms = _POLL_MS if self._is_auto else self.interval_ms
-        return (
-            GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
-            .foreachBatch(gated)
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
-            .queryName(self.name)
-        )
+        return writer.trigger(processingTime=f"{trigger_ms} milliseconds").queryName(self.name)
+
+    def _derived(
+        self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool
+    ) -> DerivedStream | None:
+        """What reads a batch of this stream once more, where that takes a query of its own."""
+        if not policy.skips:
+            return None
+        check_batches_can_be_skipped(stream, self.name, policy.last)
+        if has_transform or stream.sameSemantics(read.df):
+            return None
+        if is_remote(stream.sparkSession):
+            raise OptionError(
+                f"on_failure is {policy.last!r}, but what the gate {self.name!r} writes is derived"
+                " from what it reads, and over Spark Connect such a batch cannot be run again; give"
+                " gate.write what load() returned, and what is derived of it as a function:"
+                " transform=lambda df: df.select(...)."
+            )
+        return DerivedStream(stream)
 
     def _await_turn(self, ledger: Ledger) -> None:
         """Raise if another query stands behind the gate, before this one starts."""
         state_of(ledger.url, self.name).refuse_a_second_query()
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
-
-    def _batch_reader(self, df: DataFrame, read: GateRead, last: str) -> BatchReader:
-        """What reads a batch of this stream once more."""
-        check_batches_can_be_skipped(df, self.name, last)
-        derived = None if df.sameSemantics(read.df) else DerivedStream(df)
-        return SparkBatchReader(df.sparkSession, read.connector, read.options, derived)

@@ -71,6 +71,8 @@ class StreamState:
         self._waited_ms: dict[str, int] = {}
         self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
+        self.is_remote = False
+        """Whether the handler runs in a process of Spark Connect's server, not in this one."""
 
     def follow(self, query: StreamingQuery) -> None:
         """Say which query stands behind the gate now."""

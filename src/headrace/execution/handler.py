@@ -26,6 +26,7 @@ from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
 from headrace.processes import is_gone, new_owner
+from headrace.spark_versions import is_remote
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -241,7 +242,10 @@ class GatedHandler:
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
         """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
-        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if is_remote(df.sparkSession):
+            query = None if self._query is None else self._query.id
+        else:
+            query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = schedule_id(self._gate, f"{query} {batch_id}", ())
         nothing = Rejections(key, (), self._records, tuple)
         run = HandlerTransaction(key, self._ledger.batches.lend, nothing)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
@@ -24,6 +23,7 @@ from headrace.errors import (
     SourceError,
 )
 from headrace.ledger import ErrorReport
+from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
 _INTERRUPTED: Final = "java.lang.InterruptedException"
 _STOPPED_QUERY: Final = (

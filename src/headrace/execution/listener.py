@@ -34,7 +34,7 @@ from headrace.execution.progress_events import (
     JsonStreamingQueryListener,
     batch_reports,
 )
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, Status
 from headrace.processes import is_here
 from headrace.spark_versions import PLANS_FROM_START
 
@@ -159,10 +159,7 @@ class GateListener(JsonStreamingQueryListener):
             if watched is not None
         ]
         # Whatever helped the batch through did so for all of its sources.
-        ends = [
-            state_of(watched.ledger.url, report.gate).batch_ended(report.batch, *report.times_ms)
-            for report, watched in known
-        ]
+        ends = [_ended(watched, report) for report, watched in known]
         ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
@@ -264,17 +261,37 @@ class GateListener(JsonStreamingQueryListener):
         return watched
 
 
+def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
+    """How a batch got through; where its handler runs elsewhere, as its row in the ledger says."""
+    state = state_of(watched.ledger.url, report.gate)
+    ended = state.batch_ended(report.batch, *report.times_ms)
+    if not state.is_remote or not report.batch:
+        return ended
+    found = _row_of(watched, report)
+    at_once = (
+        found is not None
+        and found.status is Status.SUCCESS
+        and found.attempts == 1
+        and not watched.ledger.batches.children(report.batch)
+    )
+    return BatchEnd(at_once, ended.waited_ms)
+
+
+def _row_of(watched: _GateRun, report: BatchReport) -> BatchRecord | None:
+    stopped = state_of(watched.ledger.url, report.gate).is_stopped
+    try:
+        with cancel_when(stopped, "the query was stopped"):
+            return watched.ledger.batches.get(report.batch)
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+        return None
+
+
 def _with_backlog(watched: _GateRun, report: BatchReport) -> BatchReport:
     """The report with what its plan left unread, where Spark does not say how far the log went."""
     if PLANS_FROM_START or not report.batch:
         return report
-    stopped = state_of(watched.ledger.url, report.gate).is_stopped
-    try:
-        with cancel_when(stopped, "the query was stopped"):
-            planned = watched.ledger.batches.get(report.batch)
-    except HeadraceError as error:
-        _LOG.warning(_NOT_PROCESSED, error)
-        return report
+    planned = _row_of(watched, report)
     lag = planned.lag if planned is not None else None
     if planned is None or lag is None:
         return report

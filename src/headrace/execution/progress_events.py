@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
     JStreamingQueryListener,
     QueryProgressEvent,
@@ -19,6 +18,7 @@ from headrace.control import BatchProgress
 from headrace.errors import HeadraceError
 from headrace.ledger import schedule_id
 from headrace.source.stream_offset import StreamOffset
+from headrace.spark_versions import active_context
 
 _OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 
@@ -34,7 +34,7 @@ class JsonStreamingQueryListener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         """What PySpark gives the JVM for this listener; always the same object."""
         if not hasattr(self, "_jlistenerobj"):
-            jvm: Any = SparkContext._jvm
+            jvm: Any = active_context()._jvm
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
         return self._jlistenerobj
 

@@ -1,5 +1,8 @@
 """What a Spark session needs once: the sources, their secrets, and the listener of the gates."""
 
+import contextlib
+import io
+import re
 import secrets
 import threading
 import uuid
@@ -9,7 +12,6 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.udf import _wrap_function
 
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
@@ -22,7 +24,7 @@ from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
-from headrace.spark_versions import known_settings, warn_of_limits
+from headrace.spark_versions import is_remote, known_settings, warn_of_limits
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
 """By the name that ``Gate.read`` takes, which is also the one in the ledger."""
@@ -122,12 +124,13 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     if session is not None and new.items() <= session.secrets.items():
         return session
     if session is None:
-        choose_python(spark.sparkContext)
-        skip_lookup(spark)
+        if not is_remote(spark):
+            choose_python(spark.sparkContext)
+            skip_lookup(spark)
         warn_of_limits()
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
-        session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
+        session = _sessions[name] = _Session(_parallelism(spark))
         spark.streams.addListener(
             GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger))
         )
@@ -136,12 +139,44 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     known = {
         "parallelism": session.parallelism,
         "secrets": dict(session.secrets),
-        "driver": this_process(),
+        # A query over Spark Connect goes on without the program that started it.
+        "driver": None if is_remote(spark) else this_process(),
     }
     for connector in CONNECTORS.values():
         source = connector.source
         _register_source(spark, type(source.__name__, (source,), known))
     return session
+
+
+def known_secrets(spark: SparkSession) -> dict[str, str]:
+    """The secrets of a session that is registered, by what stands in their place."""
+    with _lock:
+        return dict(_session(spark, {}).secrets)
+
+
+def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
+    """Know a session that another process has registered, and its secrets.
+
+    For Spark Connect's server, where handlers run in a process of their own.
+    """
+    with _lock:
+        name = spark.conf.get(_SESSION, None) or ""
+        _sessions.setdefault(name, _Session(0)).secrets |= known
+
+
+_SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
+_ASSUMED_PARALLELISM: Final = 4
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """How many tasks the session runs at once; over Spark Connect what a plan says of it."""
+    if not is_remote(spark):
+        return spark.sparkContext.defaultParallelism
+    plan = io.StringIO()
+    with contextlib.redirect_stdout(plan):
+        spark.range(1).explain()
+    found = _SPLITS.search(plan.getvalue())
+    return int(found[1]) if found is not None else _ASSUMED_PARALLELISM
 
 
 def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
@@ -153,6 +188,11 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     any query can read it (``OptionalDataException``). That method also asks whether the thread's
     active session, perhaps another one, has such a source, and then would not register this one.
     """
+    if is_remote(spark):
+        spark.dataSource.register(source)
+        return
+    from pyspark.sql.udf import _wrap_function  # noqa: PLC0415  (a Connect client has no py4j)
+
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     wrapped: Any = _wrap_function(spark.sparkContext, source)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -175,8 +175,8 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     return read
 
 
-class GatedStreamReader(DataStreamReader):
-    """Spark's reader, which checks the options on the driver when it loads.
+class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: ignore[misc]
+    """What is added to Spark's reader, whose methods come after: a check of the options at load.
 
     Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
     """
@@ -191,6 +191,7 @@ class GatedStreamReader(DataStreamReader):
         pace: Mapping[str, str],
     ) -> None:
         super().__init__(spark)
+        self._session = spark
         self._connector = connector
         self._gate = gate
         self._ledger_url = ledger_url
@@ -258,12 +259,12 @@ class GatedStreamReader(DataStreamReader):
         if checked.done():
             checked.result()
         # What Spark receives is without the secrets that it would show.
-        for name, value in hide_secrets(self._spark, self._raw | self._of_gate).items():
+        for name, value in hide_secrets(self._session, self._raw | self._of_gate).items():
             super().option(name, value)
         read = uuid.uuid4().hex
         super().option("headrace.read", read)
         try:
-            df = super().load(None, format, schema)
+            df: DataFrame = super().load(None, format, schema)
         except Exception:
             checked.result()  # which says in one sentence what is wrong
             raise
@@ -293,6 +294,10 @@ def _beside(check: Callable[[], None]) -> "Future[None]":
 
     threading.Thread(target=run, name="headrace check", daemon=True).start()
     return checked
+
+
+class GatedStreamReader(GatedReading, DataStreamReader):
+    """The reader of a session with a JVM of its own."""
 
 
 def _as_spark_writes(value: Any) -> str:

@@ -17,14 +17,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.errors import SetupError
+from headrace.spark_versions import Py4JError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 VARIABLE: Final = "PYSPARK_PYTHON"
 
@@ -35,7 +37,7 @@ _IMPORT_S: Final = 60
 """How long the other Python may take to import Headrace."""
 
 
-def choose_python(context: SparkContext, environ: Mapping[str, str] = os.environ) -> None:
+def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.environ) -> None:
     """See to it that Spark's processes have Headrace.
 
     For a local master, and where nobody has chosen, that is the Python of this program from now
@@ -90,7 +92,7 @@ def _is_this_python(found: Path) -> bool:
     return found.parent == this.parent and found.samefile(this)
 
 
-def _has_compiled_pyspark(context: SparkContext) -> bool:
+def _has_compiled_pyspark(context: "SparkContext") -> bool:
     """Whether this Python's PySpark is installed, and is the one that Spark has as an archive."""
     home, jvm = Path(pyspark.__file__).parent, context._jvm
     of_spark = None if jvm is None else jvm.java.lang.System.getenv("SPARK_HOME")

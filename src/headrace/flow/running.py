@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,12 +19,14 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.channels import Channel
 from headrace.flow.checks import errors_of
 from headrace.flow.flow import Flow
 from headrace.flow.signals.ledger_transport import ledger_signals
 from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.stage import Stage
 from headrace.ledger import ErrorReport, Ledger
+from headrace.spark_versions import Py4JError, is_remote
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -41,15 +43,27 @@ def reader_options(flow: Flow, stage: Stage) -> dict[str, str]:
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
 
 
-def writing_handler(flow: Flow, stage: Stage, ledger: Ledger) -> Callable[[DataFrame, Batch], None]:
-    """The stage's handler, with what it returns written to its channels."""
+@dataclass(frozen=True)
+class WritingHandler:
+    """A stage's handler, with what it returns written to its channels.
+
+    Over Spark Connect it is sent to the server, which opens the ledger itself.
+    """
+
+    stage: Stage
+    channels: Mapping[str, Channel]
+    ledger_url: str = field(repr=False)
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        """Handle one batch."""
+        for name, output in outputs(self.stage, self.stage.handler(df, batch)).items():
+            self.channels[name].write(output, batch.key, shared_ledger(self.ledger_url))
+
+
+def writing_handler(flow: Flow, stage: Stage) -> WritingHandler:
+    """The handler of a flow's stage."""
     links = flow.graph.links
-
-    def handle(df: DataFrame, batch: Batch) -> None:
-        for name, output in outputs(stage, stage.handler(df, batch)).items():
-            links[name].channel.write(output, batch.key, ledger)
-
-    return handle
+    return WritingHandler(stage, {name: links[name].channel for name in stage.writes}, flow.ledger)
 
 
 def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
@@ -293,7 +307,11 @@ def _writer(
     flow: Flow, spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
     """The query of a stage, with all that can be checked of it checked."""
-    handler = writing_handler(flow, stage, shared_ledger(flow.ledger))
+    handler = writing_handler(flow, stage)
+    if is_remote(spark):
+        # It runs on the server, so nobody here knows when it was called: no restarts.
+        called.set()
+        return _remote_writer(flow, spark, stage, handler)
 
     def handle(df: DataFrame, batch: Batch) -> None:
         called.set()
@@ -306,6 +324,31 @@ def _writer(
         if stage.derive is not None:
             df = stage.derive(df)
         writer = gate.write(df, handle, on_failure=stage.on_failure, backfill=stage.backfill)
+    return writer.option("checkpointLocation", _checkpoint(flow, stage))
+
+
+def _remote_writer(
+    flow: Flow, spark: SparkSession, stage: Stage, handler: WritingHandler
+) -> DataStreamWriter:
+    """The query of a stage over Spark Connect, where a batch is derived by the function itself."""
+    gate = _gate(flow, stage)
+    channel = flow.graph.links[stage.reads].channel
+    with errors_of(stage):
+        for name in stage.writes:
+            if flow.graph.links[name].channel.source == "kafka":
+                raise OptionError(
+                    f"The channel {name!r} is a topic, and over Spark Connect a stage cannot see"
+                    " whether a task has produced its records twice; write to a journal, or start"
+                    " the stage in a session with a JVM."
+                )
+        df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
+        writer = gate.write(
+            df,
+            handler,
+            on_failure=stage.on_failure,
+            backfill=stage.backfill,
+            transform=stage.derive,
+        )
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 

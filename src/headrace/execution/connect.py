@@ -1,0 +1,111 @@
+"""A gate over Spark Connect: the client has no JVM, and handlers run in a process of the server.
+
+Spark sends what ``foreachBatch`` calls to the server, where one Python process for each query runs
+it. What keeps the batches' outcomes, and what runs deferred ones again, is there, too: it is made
+at the query's first batch. The client has the listener, and the ledger is where both meet.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.core.clock import wall_clock_ms
+from headrace.errors import MachineryError
+from headrace.execution.gate import GatedWriting
+from headrace.execution.gate_state import state_of
+from headrace.execution.handler import GatedHandler
+from headrace.execution.handling import Handling
+from headrace.execution.spark_session import adopt, known_secrets
+from headrace.execution.stream_reader import GatedReading
+
+
+class RemoteStreamReader(GatedReading, DataStreamReader):  # type: ignore[misc]
+    """The reader of a Spark Connect session."""
+
+
+class RemoteStreamWriter(GatedWriting, DataStreamWriter):
+    """The writer of a Spark Connect session, whose handler is sent when its query starts."""
+
+    handler: "ServerHandler"
+
+    def queryName(self, queryName: str) -> Any:  # noqa: N803  (Spark's own name)
+        """Name the query, by which its handler finds it."""
+        self.handler.query = queryName
+        return super().queryName(queryName)
+
+    def start(  # type: ignore[override]
+        self, *arguments: Any, **options: Any
+    ) -> StreamingQuery:
+        """Send the handler, and start the query."""
+        self.handler.query = options.get("queryName") or self.handler.query
+        self.handler.checkpoint = options.get("checkpointLocation", self._checkpoint)
+        self.foreachBatch(self.handler)
+        return super().start(*arguments, **options)
+
+
+def remote_writer(
+    df: DataFrame, handling: Handling, before: Callable[[], None]
+) -> RemoteStreamWriter:
+    """A writer whose handler runs on the server."""
+    spark: Any = df.sparkSession
+    stream: Any = df
+    state = state_of(handling.ledger_url, handling.gate)
+
+    def started(query: StreamingQuery, _checkpoint: str | None) -> None:
+        state.is_remote = True
+        state.follow(query)
+
+    writer = RemoteStreamWriter(stream._plan, spark)
+    writer.handler = ServerHandler(handling, known_secrets(spark))
+    writer._before, writer._started = before, started
+    return writer
+
+
+class ServerHandler:
+    """What ``foreachBatch`` calls on the server: makes the gate's handler there, and calls it.
+
+    Args:
+        handling: what `Gate.write` was told.
+        secrets: those of the session, by what stands in their place.
+    """
+
+    def __init__(self, handling: Handling, secrets: dict[str, str]) -> None:
+        self._handling: Final = handling
+        self._secrets: Final = secrets
+        self.query = handling.gate
+        self.checkpoint: str | None = None
+        self._gated: GatedHandler | None = None
+        self._session: SparkSession | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Batches run in a clone of this session, which knows neither the query nor its sources.
+        self._session = SparkSession.getActiveSession()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_gated": None, "_session": None}
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run one batch; what it raises stops the query."""
+        if self._gated is None:
+            self._gated = self._begin(self._session or df.sparkSession)
+        start_ms = wall_clock_ms()
+        self._gated(df, batch_id)
+        # The batch's report goes to the client; the backfill here only wants to know the times.
+        state = state_of(self._handling.ledger_url, self._handling.gate)
+        state.batch_ended("", start_ms, wall_clock_ms())
+
+    def _begin(self, spark: SparkSession) -> GatedHandler:
+        adopt(spark, self._secrets)
+        gated, started = self._handling.begin(spark, None)
+        running = [each for each in spark.streams.active if each.name == self.query]
+        if not running:
+            raise MachineryError(
+                f"The query {self.query!r} is not among those of its session on the Spark Connect"
+                " server; start it again."
+            )
+        started(running[0], self.checkpoint)
+        return gated
