@@ -244,7 +244,7 @@ def test_packages_are_installed_with_extras_that_exist() -> None:
         (str(each), extra)
         for page in PAGES
         for each in [*(c for b in blocks(page, "sh") for c in commands(b)), *code_spans(page)]
-        for found in re.findall(r"pip install '?(?:headrace|\.)\[([\w,]+)\]", each.text)
+        for found in re.findall(r"pip install '?(?:headrace|\.)\[([\w,-]+)\]", each.text)
         for extra in found.split(",")
     }
     assert named
