@@ -113,4 +113,4 @@ except SetupError as error:
     print(error)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'headrace[objects]'" in ended.stdout
+    assert "pip install 'headrace[object-store]'" in ended.stdout

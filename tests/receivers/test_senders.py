@@ -16,7 +16,7 @@ import pytest
 from tests.receivers.brokered import TOPIC, mqtt, subscribe
 from tests.receivers.senders import Counter, lines, run_program, without_answers
 from tests.receivers.serving import Journal, in_loop, receiving, until
-from tests.services import debian
+from tests.services.debian import program
 from tests.services.mosquitto import Mosquitto
 
 from headrace.errors import JournalError
@@ -249,18 +249,18 @@ log {{ source(lines); destination(receiver); flags(flow-control); }};
 @contextlib.asynccontextmanager
 async def syslog_ng(folder: Path, url: str) -> AsyncIterator[Path]:
     """The real program, which follows a file; answers the file."""
-    path, libraries = debian.program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
+    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
     (folder / "syslog-ng.conf").write_text(SYSLOG_NG.format(folder=folder, url=url))
     sent = folder / "sent.log"
     sent.touch()
-    modules = next(Path(path).parents[2].glob("usr/lib/syslog-ng/*/libhttp.so"), None)
+    modules = next(found.root.glob("usr/lib/syslog-ng/*/libhttp.so"), None)
     assert modules, "These tests need syslog-ng's module http; install syslog-ng-mod-http."
-    arguments = [path, "-F", "--no-caps", f"--module-path={modules.parent}"]
+    arguments = [found.path, "-F", "--no-caps", f"--module-path={modules.parent}"]
     arguments += ["-f", f"{folder}/syslog-ng.conf", "-R", f"{folder}/persist"]
     arguments += ["-c", f"{folder}/control", "-p", f"{folder}/pid"]
     with (folder / "syslog-ng.log").open("wb") as log:
         running = await asyncio.create_subprocess_exec(
-            *arguments, "--stderr", env=debian.environment(libraries), stdout=log, stderr=log
+            *arguments, "--stderr", env=found.variables, stdout=log, stderr=log
         )
     try:
         yield sent
@@ -320,13 +320,13 @@ def lines_of(file: Path, values: list[bytes]) -> None:
 async def test_mosquitto_pub_is_done_when_the_broker_has_it_and_the_receiver_may_be_away(
     tmp_path: Path,
 ) -> None:
-    path, libraries = debian.program("mosquitto_pub", "mosquitto-clients")
+    found = program("mosquitto_pub", "mosquitto-clients")
     with Mosquitto(tmp_path) as broker:
         receiver = mqtt(broker.url)
         await subscribe(receiver)
         options = ["-V", "5", "-p", str(broker.port), "-q", "1", "-t", TOPIC, "-l"]
         status, said = await run_program(
-            path, *options, stdin=b"\n".join(SENT), variables=debian.environment(libraries)
+            found.path, *options, stdin=b"\n".join(SENT), variables=found.variables
         )
         assert (status, said) == (0, "")
         journal = Journal()
