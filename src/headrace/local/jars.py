@@ -15,12 +15,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.local.cache import cache_folder, exclusive
 from headrace.local.java import Java
-from headrace.spark_versions import SPARK
 
 Progress = Callable[[str], None]
 """Called with one line at the start of each thing that takes long."""
@@ -70,10 +71,12 @@ KAFKA_SERVER = (
     Artifact("org.apache.kafka", "kafka_2.13", "4.1.0", transitive=True),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
 )
+# Asked of the package, for importing it takes long.
+_SPARK = version("pyspark")[:3] if find_spec("pyspark") else ""
 # Named one by one: what they depend on is in pyspark's own jars. That of 4.2 runs in 4.3, too.
-_CONNECTORS = {(4, 0): "4.0.2", (4, 1): "4.1.1"}
+_CONNECTORS = {"4.0": "4.0.2", "4.1": "4.1.1"}
 SPARK_CONNECTOR = (
-    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTORS.get(SPARK, "4.2.0")),
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTORS.get(_SPARK, "4.2.0")),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
     Artifact("org.apache.commons", "commons-pool2", "2.13.1"),
