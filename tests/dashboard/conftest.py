@@ -18,9 +18,12 @@ TOKEN: Final = "a token that nobody guesses"  # noqa: S105  (of these tests alon
 Serve = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The browser that all tests share; where there is none, a test says how to install one."""
+    """The browser that a module's tests share; where there is none, a test says how to install one.
+
+    Not longer, for while it is there an event loop runs in this thread, and no other one can.
+    """
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.fail("There is no browser to test with: apt-get install chromium", pytrace=False)

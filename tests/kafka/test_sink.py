@@ -97,17 +97,17 @@ def test_copies_of_a_record_are_told_by_a_header_that_no_other_record_has(
     headrace.register(spark)
     written = topic(1)
     given = [
-        ("a", "b,c", 1, b"", 1.0),
-        ("a,b", "c", 1, b"", 1.0),
-        ("a", None, 2, b"\xff", 1.0),
-        ("a", "null", 2, b"\xfe", 1.0),
-        ("a", "null", 2, b"\xff", 1.0),
-        ("a", "null", 2, b"\xff", 1.000001),
+        ("a", "b,c", 1, b"", 1_000_000),
+        ("a,b", "c", 1, b"", 1_000_000),
+        ("a", None, 2, b"\xff", 1_000_000),
+        ("a", "null", 2, b"\xfe", 1_000_000),
+        ("a", "null", 2, b"\xff", 1_000_000),
+        ("a", "null", 2, b"\xff", 1_000_001),
         ('"', "\\", None, None, None),
     ]
     df = spark.createDataFrame(
-        given, "one string, other string, number int, raw binary, seconds double"
-    ).selectExpr("one", "other", "number", "raw", "timestamp_seconds(seconds) AS at")
+        given, "one string, other string, number int, raw binary, micros long"
+    ).selectExpr("one", "other", "number", "raw", "timestamp_micros(micros) AS at")
     for key in ("the parent", "a child"):
         headers = headrace.Batch(key, None, (), 1, "live", 1).kafka_headers(*df.columns)
         rows = df.select(headers.alias("headers"), df.one.alias("value"))

@@ -9,13 +9,13 @@ certificate of a company's proxy.
 import hashlib
 import importlib.util
 import os
+import re
 import ssl
 import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,12 +71,26 @@ KAFKA_SERVER = (
     Artifact("org.apache.kafka", "kafka_2.13", "4.1.0", transitive=True),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
 )
-# Asked of the package, for importing it takes long.
-_SPARK = version("pyspark")[:3] if find_spec("pyspark") else ""
+
+
+def _spark() -> str:
+    """The first two numbers of PySpark's version; nothing where there is none.
+
+    Read in the package, for importing it takes long, and a platform's has no metadata.
+    """
+    found = find_spec("pyspark")
+    get_data = None if found is None else getattr(found.loader, "get_data", None)
+    if found is None or found.origin is None or get_data is None:
+        return ""
+    text = get_data(str(Path(found.origin).with_name("version.py"))).decode()
+    number = re.search(r"""__version__[^=]*= *["'](\d+\.\d+)""", text)
+    return number[1] if number else ""
+
+
 # Named one by one: what they depend on is in pyspark's own jars. That of 4.2 runs in 4.3, too.
 _CONNECTORS = {"4.0": "4.0.2", "4.1": "4.1.1"}
 SPARK_CONNECTOR = (
-    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTORS.get(_SPARK, "4.2.0")),
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTORS.get(_spark(), "4.2.0")),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
     Artifact("org.apache.commons", "commons-pool2", "2.13.1"),
