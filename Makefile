@@ -135,6 +135,8 @@ $(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
 	@touch $@
 
+.PRECIOUS: .venv-compat/%/.packages
+
 # What is not Spark comes from the first environment, whose packages are behind this one's own.
 .venv-compat/%/.packages: tests/compat/spark/%.lock $(VENV)/.services
 	@echo "Installing Spark $* for the contract suite; it is 400 MB"
