@@ -47,13 +47,23 @@ def sizes(journal: Journal, start: int, until: int) -> list[int]:
 
 def test_small_blocks_are_read_together_from_any_offset_to_any(journal: Journal) -> None:
     write(journal, 0, 200)
-    assert packs_of(journal) == [(0, 64), (64, 128), (128, 192)]
+    assert packs_of(journal) == [(0, 200)]
     assert len(journal.blocks(0)) == 200
     for start in range(0, 200, 7):
         for until in range(start + 1, 201, 13):
             assert len(sizes(journal, start, until)) <= 20
-    assert sizes(journal, 0, 200)[:7] == [1, 1, 1, 1, 60, 64, 64]
+    assert sizes(journal, 0, 200) == [1, 1, 1, 1, 196]
     assert verify(journal).whole
+
+
+def test_a_writer_that_is_closed_packs_what_is_left(journal: Journal) -> None:
+    write(journal, 0, 7)
+    write(journal, 7, 15)
+    with journal.writer(0) as writer:
+        for number in range(15, 15 + 2 * TOGETHER + 9):
+            writer.append(numbered(number, number + 1))
+    assert packs_of(journal) == [(7, 15), (15, 152)]
+    assert sizes(journal, 0, 152) == [*[1] * 8, 7, 137]
 
 
 def test_packs_are_joined_into_larger_ones(journal: Journal) -> None:
@@ -69,7 +79,7 @@ def test_large_blocks_are_not_packed_and_end_a_run(journal: Journal) -> None:
                 writer.append(Records.of([b"x" * (SMALL_BYTES + 1)], timestamp_ms=1))
             else:
                 writer.append(numbered(number, number + 1))
-    assert packs_of(journal) == [(33, 97)]
+    assert packs_of(journal) == [(33, 128)]
     assert len(values_of(journal)) == 2 * TOGETHER
 
 
@@ -81,7 +91,7 @@ def test_a_pack_of_another_life_of_the_lane_is_not_read(
     write(journal, 0, 32)
     shutil.copytree(folder(journal), tmp_path / "backup")
     write(journal, 32, 130)
-    assert packs_of(journal) == [(32, 96)]
+    assert packs_of(journal) == [(0, 32), (32, 130)]
     shutil.rmtree(folder(journal))
     shutil.copytree(tmp_path / "backup", folder(journal))
     values = [b"%d" % (1_000 + number) for number in range(32, until)]
@@ -115,7 +125,7 @@ def test_instead_of_a_damaged_pack_the_blocks_are_read(journal: Journal) -> None
 def test_what_was_pruned_or_declared_lost_is_in_no_pack(journal: Journal) -> None:
     write(journal, 0, 200)
     journal.remove_before(0, 130)
-    assert packs_of(journal) == [(128, 192)]
+    assert packs_of(journal) == [(0, 200)]
     (folder(journal) / "00000000000000000150.block").write_bytes(b"")
     assert [finding.first for finding in repair(journal)] == [150]
     assert packs_of(journal) == []
@@ -141,7 +151,8 @@ def test_where_no_pack_can_be_made_blocks_are_written_all_the_same(
 
 def test_what_is_read_back_comes_from_packs_where_there_are_some(journal: Journal) -> None:
     write(journal, 0, 150)
+    write(journal, 150, 155)
     parts = list(journal.read_back(0))
-    assert [first for first, _ in parts] == [*range(149, 127, -1), 64, 0]
+    assert [first for first, _ in parts] == [*range(154, 149, -1), 0]
     values = [records.batch.column("id").to_pylist() for _, records in reversed(parts)]
-    assert [each for part in values for each in part] == [f"{number}" for number in range(150)]
+    assert [each for part in values for each in part] == [f"{number}" for number in range(155)]

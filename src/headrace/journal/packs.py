@@ -2,8 +2,9 @@
 
 Who is acknowledged at once makes small blocks, and a reader pays for each file. So the writer of a
 lane in a directory copies every 64 small blocks that it has written in a row into a pack, and every
-64 packs, or 8 MiB of them, into one. A pack is a block, followed by where each of its blocks ends
-and that block's checksum. Packs have a folder of their own beside the lane::
+64 packs, or 8 MiB of them, into one; a writer that is closed does so with what is left. A pack is a
+block, followed by where each of its blocks ends and that block's checksum. Packs have a folder of
+their own beside the lane::
 
     .packs-7/00000000000000000500-00000000000000000564.pack
 
@@ -16,10 +17,11 @@ for, and nothing waits for it.
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -47,6 +49,9 @@ SMALL_BYTES: Final = 16 * 1024
 
 TOGETHER: Final = 64
 """Blocks in a pack, and packs in one of the second size."""
+
+_WORTH_IT: Final = 8
+"""Fewer blocks than these are left as they are when the writer is closed."""
 
 _PACK_BYTES: Final = 8 * 2**20
 """Packs of the second size have about so much; a reader keeps one in memory."""
@@ -202,16 +207,21 @@ class Packer:
         if self._thread is None:
             name = f"headrace-lane-{self._files.lane}-pack"
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._thread.submit(self._try_pack, run)
+        self._thread.submit(self._try, partial(self._pack, run))
 
     def close(self) -> None:
-        """Wait until what was begun is done."""
+        """Pack what is left if it is worth it, and return when all is done."""
         if self._thread is not None:
             self._thread.shutdown()
+        if len(self._run) >= _WORTH_IT and not self._failed:
+            self._try(partial(self._pack, self._run))
+        if len(self._packs) > 1 and not self._failed:
+            self._try(partial(self._join, self._packs))
+        self._run, self._packs = [], []
 
-    def _try_pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
+    def _try(self, act: Callable[[], None]) -> None:
         try:
-            self._pack(run)
+            act()
         except (OSError, HeadraceError) as error:
             self._failed = True
             _LOG.warning(
