@@ -19,8 +19,7 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.operations.draining import DrainState, FlowDrain
 from headrace.operations.limiting import WantedLimit
-from headrace.operations.snapshot import GateHistory
-from headrace.operations.source_lags import SourceLags
+from headrace.operations.sources import WAIT_FOR_SOURCES_S, Sources
 
 LOOK_S: Final = 0.2
 """How often a drain is looked at."""
@@ -194,13 +193,10 @@ class _Waiting:
 
     def of(self, name: str) -> int | None:
         """Of one gate, asked now; None where the source does not answer."""
-        gate = self._ledger.gates.get(name)
-        if gate is None:
-            return None
-        history = GateHistory.read(self._ledger, gate)
-        if not history.batches:
-            return None
-        return SourceLags(self._ledger).of([history])[name]
+        sources = Sources(with_times=False)
+        sources.ask(self._ledger, [name], WAIT_FOR_SOURCES_S)
+        answer = sources.answers().get(name)
+        return None if answer is None else answer.lag
 
 
 def _act(
