@@ -381,9 +381,11 @@ def test_a_reader_is_asked_once_for_all_that_a_run_rejects() -> None:
     asked: list[int] = []
 
     class Reader(MemoryReader):
-        def rejected(self, ranges: Sequence[PlannedRange], reasons: Any) -> Any:
+        def rejected(
+            self, ranges: Sequence[PlannedRange], reasons: Any, on_loss: Any = None
+        ) -> Any:
             asked.append(len(reasons))
-            return super().rejected(ranges, reasons)
+            return super().rejected(ranges, reasons, on_loss)
 
     ranges = (OffsetRange("records", 0, 0, 5),)
     found = rejections.Rejections(

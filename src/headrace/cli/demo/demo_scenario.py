@@ -29,7 +29,8 @@ from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
 from headrace.local import ensure_java
 from headrace.local.session import local_spark
-from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.operations.gate_history import GateHistory
+from headrace.operations.snapshot import GateSnapshot, take_snapshot
 
 INTERVAL_S: Final = 2
 ORDERS_PER_S: Final = 1_500
