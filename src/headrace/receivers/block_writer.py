@@ -138,12 +138,16 @@ class BlockWriter:
             if not self._buffer:
                 return
             await self._wait_until_due()
-            unsettled = await self._settle_failed()
-            block = self._next_block()
-            if block and unsettled:
-                self._fail(block, unsettled)
-            elif block:
-                await self._store(block)
+            await self._write_next()
+
+    async def _write_next(self) -> None:
+        """Write the next block; nothing of it stays in memory while the one after it gathers."""
+        unsettled = await self._settle_failed()
+        block = self._next_block()
+        if block and unsettled:
+            self._fail(block, unsettled)
+        elif block:
+            await self._store(block)
 
     async def _wait_until_due(self) -> None:
         loop = asyncio.get_running_loop()

@@ -62,7 +62,12 @@ class BodyFormat(Protocol):
 
 
 class RequestBody:
-    """The body of one request; it takes its memory from the budget of all bodies."""
+    """The body of one request; it takes its memory from the budget of all bodies.
+
+    Attributes:
+        ended: Whether all of it was read.
+        was_bytes: How large it was, decompressed, when its memory was released.
+    """
 
     def __init__(self, request: Request, settings: HttpSettings, budget: MemoryBudget) -> None:
         self._request = request
@@ -72,6 +77,7 @@ class RequestBody:
         self._held_bytes = 0
         self._stream = request.stream()
         self.ended = False
+        self.was_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -133,6 +139,7 @@ class RequestBody:
     def release(self) -> None:
         """Give back the memory."""
         self._pieces = []
+        self.was_bytes = max(self.was_bytes, self._held_bytes)
         self._budget.release(self._held_bytes)
         self._held_bytes = 0
 

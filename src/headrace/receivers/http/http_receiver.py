@@ -35,6 +35,10 @@ from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
+from headrace.receivers.unused_memory import GiveBack
+
+_LARGE_BODY_BYTES: Final = 8 * 2**20
+"""After a body from this size on, unused memory is given back to the system."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
@@ -133,6 +137,7 @@ class _Rejected(Response):
 def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
     budget = MemoryBudget(settings.bodies_bytes)
+    unused = GiveBack()
 
     async def take(request: Request, exchange: Exchange) -> Response:
         body = RequestBody(request, settings, budget)
@@ -146,6 +151,8 @@ def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIA
             return Response(status_code=400)  # nobody reads it
         finally:
             body.release()
+            if body.was_bytes >= _LARGE_BODY_BYTES:
+                unused.soon()
         return exchange.success(request, receipt)
 
     exchanges = (records_exchange(settings), logs_exchange(settings))
