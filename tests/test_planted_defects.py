@@ -60,7 +60,7 @@ PLANTED = [
     ),
     Planted(
         "a rate limit that outlives its lease",
-        "control/hop.py",
+        "control/upstream_throttle.py",
         "if state.level > 0 and state.origin_per_s is not None and time_ms < state.until_ms",
         "if state.level > 0 and state.origin_per_s is not None",
         "tests/control",

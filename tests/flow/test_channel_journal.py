@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.journal.journals import fill
 
-from headrace.control.hop import InputQueue
+from headrace.control.input_queue import InputQueue
 from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.flow.channels import Channel, JournalChannel, journal
 from headrace.journal import Journal

@@ -7,7 +7,7 @@ from tests.ledger.samples import a_batch, batch_number, declare_clicks, stored
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.records import OWNER_GONE
+from headrace.ledger.error_report import OWNER_GONE
 from headrace.ledger.tables import gate
 from headrace.testing import ManualClock
 

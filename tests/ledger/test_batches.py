@@ -23,7 +23,7 @@ from headrace.ledger import (
     PlannedRange,
     Status,
 )
-from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
+from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
 from headrace.ledger.tables import failure
 from headrace.testing import ManualClock
 

@@ -10,7 +10,7 @@ from tests.ledger.samples import a_batch
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.ledger import ErrorReport, schedule_id
-from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH, root_cause
+from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH, root_cause
 
 
 def raised(error: BaseException) -> BaseException:

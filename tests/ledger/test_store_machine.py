@@ -34,7 +34,7 @@ from headrace.ledger import (
     RateSample,
     Status,
 )
-from headrace.ledger.records import OWNER_GONE
+from headrace.ledger.error_report import OWNER_GONE
 from headrace.testing import ManualClock
 
 GATES = ("orders", "clicks")

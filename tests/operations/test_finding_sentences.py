@@ -2,7 +2,7 @@
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Finding, FindingKind, Status
-from headrace.ledger.records import query_stopped
+from headrace.ledger.error_report import query_stopped
 from headrace.operations.finding_sentences import finding_sentences
 
 

@@ -39,7 +39,7 @@ from headrace.errors import (
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
-from headrace.ledger.records import OWNER_GONE
+from headrace.ledger.error_report import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 

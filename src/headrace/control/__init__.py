@@ -10,14 +10,8 @@ from headrace.control.estimators import (
     batch_stats,
 )
 from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
-from headrace.control.hop import (
-    HopController,
-    InputQueue,
-    SignalOutcome,
-    Upstream,
-    UpstreamThrottle,
-    takes_per_s,
-)
+from headrace.control.hop import HopController, Upstream
+from headrace.control.input_queue import InputQueue, takes_per_s
 from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
 from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.limits import BatchLimits, PartitionLimit
@@ -28,6 +22,7 @@ from headrace.control.pressure import Epoch, HopSettings, PressureSignal, Pressu
 from headrace.control.query_rates import LearntRate, QueryRates
 from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.token_bucket import TokenBucket
+from headrace.control.upstream_throttle import SignalOutcome, UpstreamThrottle
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",

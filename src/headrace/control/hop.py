@@ -31,29 +31,22 @@ its origin, and emits at most
 
     ``origin * v ** level``
 
-until the signal's lease ends. Of several stages after it the strictest limit is in force.
+until the signal's lease ends. Of several stages after it the strictest limit is in force. Its code
+is `headrace.control.upstream_throttle`.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final
 
 from headrace.control.chunk_rate import ChunkRate
+from headrace.control.input_queue import InputQueue, QueueInterval
 from headrace.control.pressure import (
     MAX_LEVEL,
     Epoch,
     HopSettings,
     PressureSignal,
-    PressureState,
-    RateLimit,
 )
-from headrace.errors import OptionError
-
-HEADROOM: Final = 0.97
-"""The part of an estimated rate that a stage asks for: with all of it, every batch would take its
-whole interval, and chance alone would make the queue grow."""
 
 DRAINING: Final = 0.9
 """The part of ``t`` that an overloaded stage lets come; the rest drains its queue. A smaller part
@@ -95,65 +88,6 @@ class Upstream(StrEnum):
     """Another stage after it leaves it less than this one does."""
     GONE = "not running"
     """It has ended, or publishes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputQueue:
-    """What is on all incoming channels of a stage together.
-
-    Attributes:
-        waiting_bytes: What no batch of the stage has been given yet.
-        left_bytes: What its newest batch left waiting, of that which was there when the batch was
-            planned: 0 where it took all. Where that is unknown, ``waiting_bytes``.
-        arrived_bytes: What has ever come, counted from any one beginning.
-        takes_bytes_per_s: The rate that the stage would admit if there were enough: `takes_per_s`
-            times the size of a record. None where it is unknown.
-        is_running: Whether a batch of the stage is running. ``takes_bytes_per_s`` then accounts
-            for it, and the stage does not count as standing still.
-    """
-
-    waiting_bytes: int
-    left_bytes: int
-    arrived_bytes: int
-    takes_bytes_per_s: float | None = None
-    is_running: bool = False
-
-
-def takes_per_s(
-    rate_per_s: float | None,
-    rate_limit: RateLimit | None,
-    interval_ms: int,
-    batch_records: int,
-    running_ms: int,
-) -> float | None:
-    """What a stage would admit if there were enough (records/s), or an upper bound of it.
-
-    With r its gate's rate, b its rate limit, i the interval, and a batch of N records that has been
-    running for T::
-
-        takes = min(b, HEADROOM * min(r, N / T))    where T > i
-        takes = min(b, HEADROOM * r)                else
-
-    Spark reports a batch only when it ends, and a stage that has become slow ends it late; N / T
-    falls until then to the speed of the batch, and never below.
-
-    Args:
-        rate_per_s: The gate's rate, of its estimator and its caps (records/s); None for none.
-        rate_limit: The gate's limit under pressure from the stages after it; None for none.
-        interval_ms: The time that a batch should take (ms).
-        batch_records: The records of the batch that is running.
-        running_ms: How long it has been running (ms); 0 if none is.
-
-    Returns:
-        None where neither the gate's rate nor a batch says anything.
-    """
-    known = [] if rate_per_s is None else [rate_per_s]
-    if running_ms > interval_ms:
-        known.append(batch_records * 1000 / running_ms)
-    if not known:
-        return None
-    takes = HEADROOM * min(known)
-    return takes if rate_limit is None else rate_limit.applied_to(takes)
 
 
 class HopController:
@@ -203,9 +137,9 @@ class HopController:
         self._level = level
         self._due_ms: float | None = None
         self._arrived_bytes: int | None = None
-        self._overload: _Interval | None = None
-        self._light: _Interval | None = None
-        self._excess: _Interval | None = None
+        self._overload: QueueInterval | None = None
+        self._light: QueueInterval | None = None
+        self._excess: QueueInterval | None = None
         self._stands_since_ms: int | None = None
         self._risen_at_ms = 0
         self._free_per_s: float | None = None
@@ -287,13 +221,13 @@ class HopController:
             length_ms = self._settings.overload_sensitivity_ms
             # What has made the queue an overload came just before the look that found it.
             has_come = self._arrived_bytes not in {None, queue.arrived_bytes}
-            self._overload = _Interval.begun(time_ms, length_ms, queue, has_come=has_come)
+            self._overload = QueueInterval.begun(time_ms, length_ms, queue, has_come=has_come)
         interval = self._overload
         interval.look(queue)
         if not (interval.is_over(time_ms) and interval.has_come):
             return
         length_ms = self._settings.overload_spacing_ms
-        self._overload = _Interval.begun(time_ms, length_ms, queue)
+        self._overload = QueueInterval.begun(time_ms, length_ms, queue)
         if interval.has_taken(queue):
             self._stands_since_ms = None
         elif self._stands_since_ms is None:
@@ -316,7 +250,7 @@ class HopController:
         return self._level > 0 and is_free and since_ms < self._settings.lease_ms
 
     def _needed(
-        self, time_ms: int, comes: float | None, queue: InputQueue, interval: "_Interval"
+        self, time_ms: int, comes: float | None, queue: InputQueue, interval: QueueInterval
     ) -> float:
         """How many levels an overload needs: (1) to (3)."""
         stands, takes = self._stands_since_ms is not None, interval.takes_per_s
@@ -340,11 +274,11 @@ class HopController:
             return
         length_ms = self._settings.light_load_sensitivity_ms
         if self._light is None:
-            self._light = _Interval.begun(time_ms, length_ms, queue)
+            self._light = QueueInterval.begun(time_ms, length_ms, queue)
         interval = self._light
         interval.look(queue)
         if interval.is_over(time_ms):
-            self._light = _Interval.begun(time_ms, length_ms, queue)
+            self._light = QueueInterval.begun(time_ms, length_ms, queue)
             # A stage that publishes nothing, but sends records, does run.
             is_gone = upstream is Upstream.GONE and not interval.has_come
             if is_gone or upstream is Upstream.THROTTLED:
@@ -352,7 +286,7 @@ class HopController:
             comes = self._comes_per_s(time_ms)
             self._change(time_ms, -self._spare_levels(comes, interval), comes)
 
-    def _spare_levels(self, comes: float | None, interval: "_Interval") -> float:
+    def _spare_levels(self, comes: float | None, interval: QueueInterval) -> float:
         """(4)."""
         takes = interval.takes_per_s
         if takes is None or comes == 0:
@@ -370,7 +304,7 @@ class HopController:
             return
         if self._excess is None:
             length_ms = self._settings.light_load_sensitivity_ms
-            self._excess = _Interval.begun(time_ms, length_ms, queue)
+            self._excess = QueueInterval.begun(time_ms, length_ms, queue)
         interval = self._excess
         interval.look(queue)
         if interval.is_over(time_ms):
@@ -417,205 +351,3 @@ class HopController:
         """Use what must come once the level has worked, and measure from when it can have."""
         self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
-
-
-@dataclass(slots=True)
-class _Interval:
-    """A time for which a condition must hold, and what was found when it began and meanwhile."""
-
-    start_ms: int
-    length_ms: int
-    waiting_bytes: int
-    arrived_bytes: int
-    has_come: bool
-    looks: int = 0
-    takes_in_all: float = 0.0
-    least_takes_per_s: float = math.inf
-
-    @classmethod
-    def begun(
-        cls, time_ms: int, length_ms: int, queue: InputQueue, *, has_come: bool = False
-    ) -> Self:
-        """One that begins with this look."""
-        return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
-
-    def look(self, queue: InputQueue) -> None:
-        """Record what has come and what the stage takes."""
-        self.has_come = self.has_come or queue.arrived_bytes != self.arrived_bytes
-        if queue.takes_bytes_per_s is not None:
-            self.looks += 1
-            self.takes_in_all += queue.takes_bytes_per_s
-            self.least_takes_per_s = min(self.least_takes_per_s, queue.takes_bytes_per_s)
-
-    def has_taken(self, queue: InputQueue) -> bool:
-        """Whether the stage has taken anything since it began."""
-        grown = queue.waiting_bytes - self.waiting_bytes
-        return grown < queue.arrived_bytes - self.arrived_bytes
-
-    def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
-        """What came since it began (bytes/s), roughly; None if it has only just begun."""
-        lasted_ms = time_ms - self.start_ms
-        return (queue.arrived_bytes - self.arrived_bytes) * 1000 / lasted_ms if lasted_ms else None
-
-    def is_over(self, time_ms: int) -> bool:
-        """Whether the condition has held for long enough."""
-        return time_ms - self.start_ms >= self.length_ms
-
-    @property
-    def takes_per_s(self) -> float | None:
-        """``t``, the mean of all looks (bytes/s); None where it is unknown."""
-        return self.takes_in_all / self.looks if self.looks else None
-
-
-class SignalOutcome(StrEnum):
-    """What became of a signal. The values are what users are shown."""
-
-    THROTTLES = "throttles"
-    """There is a rate limit, once there is a rate to start from."""
-    FREE = "free"
-    """Its sender throttles no longer."""
-    STALE = "ignored: a newer one of the same run is known"
-    """Its sequence is not above the last one's."""
-    STALE_EPOCH = "ignored: of an earlier run of its sender"
-    """Its epoch is older than the last one's, whose lease is not over."""
-
-
-class UpstreamThrottle:
-    """Limits a stage's emission under the pressure of all stages directly after it.
-
-    Each stage after it has its own origin and level; the strictest limit is in force, and the stage
-    is free when none is left. A level that jumps, because signals were lost, is taken as it is. A
-    stage that emits nothing has no origin and no limit until it emits.
-
-    A signal holds for its lease, from when it was applied; then its sender throttles no longer,
-    without any signal. If another one comes within one more lease, the origin is still the first
-    one: what the stage emits by then is not yet what a free stage emits.
-
-    Of one run of a sender, an older signal never counts. Nor does any of an earlier run during the
-    lease of a later run's; after that it does, for the clock of the sender's machine may have been
-    set back, or the later run may have been forged.
-
-    Time is an argument (ms, from any one beginning, never going back).
-
-    Args:
-        flow: The flow's name.
-        stage: This stage.
-        downstreams: The stages directly after it.
-        settings: Only the step counts here: the lease is the sender's.
-    """
-
-    def __init__(
-        self, flow: str, stage: str, downstreams: Iterable[str], settings: HopSettings
-    ) -> None:
-        self._flow = flow
-        self._stage = stage
-        self._downstreams = frozenset(downstreams)
-        self._step = settings.step
-        self._states: dict[str, PressureState] = {}
-
-    def apply(
-        self, signal: PressureSignal, time_ms: int, present_rate_per_s: float | None
-    ) -> SignalOutcome:
-        """Take a signal into account; in any order, any number of times.
-
-        Args:
-            signal: What came.
-            time_ms: Now.
-            present_rate_per_s: What this stage has really been emitting lately (records/s), not
-                its estimator's rate. None (unknown) or 0: no limit until a signal comes again with
-                a rate.
-
-        Raises:
-            OptionError: It is for another flow or stage, or its sender is not directly after this
-                one.
-        """
-        self._require_ours(signal)
-        known = self._states.get(signal.sender)
-        if known is not None:
-            if signal.epoch < known.epoch and time_ms < known.until_ms:
-                return SignalOutcome.STALE_EPOCH
-            if signal.epoch == known.epoch and signal.sequence <= known.sequence:
-                return SignalOutcome.STALE
-        origin_per_s = None
-        if signal.level > 0:
-            if known is not None and time_ms < known.until_ms + known.lease_ms:
-                origin_per_s = known.origin_per_s
-            if origin_per_s is None and present_rate_per_s is not None and present_rate_per_s > 0:
-                origin_per_s = present_rate_per_s
-        self._states[signal.sender] = PressureState(
-            signal.sender,
-            signal.epoch,
-            signal.sequence,
-            signal.level,
-            signal.lease_ms,
-            time_ms + signal.lease_ms,
-            origin_per_s,
-        )
-        return SignalOutcome.THROTTLES if signal.level > 0 else SignalOutcome.FREE
-
-    def rate_limit(self, time_ms: int) -> RateLimit | None:
-        """What may be emitted at most at this time; None for no limit.
-
-        Of equal limits, the one of the stage whose name comes first.
-        """
-        limits = [
-            RateLimit(
-                state.origin_per_s * self._step**state.level,
-                state.sender,
-                state.level,
-                state.origin_per_s,
-            )
-            for state in self._states.values()
-            if state.level > 0 and state.origin_per_s is not None and time_ms < state.until_ms
-        ]
-        return min(limits, key=lambda limit: (limit.rate_per_s, limit.throttled_by), default=None)
-
-    def expire(self, time_ms: int) -> list[str]:
-        """The senders whose lease has ended since the last call, to be logged.
-
-        `rate_limit` ignores them whether this is called or not.
-        """
-        ended = [
-            state
-            for state in self._states.values()
-            if state.level > 0 and time_ms >= state.until_ms
-        ]
-        for state in ended:
-            self._states[state.sender] = replace(state, level=0.0)
-        return sorted(state.sender for state in ended)
-
-    def states(self) -> list[PressureState]:
-        """The last signal of each sender, by their names: what a restart goes on with."""
-        return [self._states[sender] for sender in sorted(self._states)]
-
-    def restore(self, states: Iterable[PressureState], time_ms: int) -> None:
-        """Go on with the states of an earlier run of this stage; their leases restart now.
-
-        So a stage that restarts while it is throttled keeps its origin, and one whose sender died
-        meanwhile is free after a lease.
-
-        Raises:
-            OptionError: A sender is not directly after this stage.
-        """
-        for state in states:
-            if state.sender not in self._downstreams:
-                raise OptionError(
-                    f"A pressure state to restore is of {state.sender!r}; the stages after"
-                    f" {self._stage!r} are {self._names()}, so restore only theirs."
-                )
-            self._states[state.sender] = replace(state, until_ms=time_ms + state.lease_ms)
-
-    def _require_ours(self, signal: PressureSignal) -> None:
-        if (signal.flow, signal.receiver) != (self._flow, self._stage):
-            raise OptionError(
-                f"A signal is for stage {signal.receiver!r} of flow {signal.flow!r}; this is stage"
-                f" {self._stage!r} of flow {self._flow!r}, which applies only its own."
-            )
-        if signal.sender not in self._downstreams:
-            raise OptionError(
-                f"A signal comes from stage {signal.sender!r}; stage {self._stage!r} applies only"
-                f" those of the stages directly after it, which are {self._names()}."
-            )
-
-    def _names(self) -> str:
-        return ", ".join(repr(name) for name in sorted(self._downstreams)) or "none"

@@ -26,7 +26,7 @@ from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
-from headrace.ledger.records import query_stopped
+from headrace.ledger.error_report import query_stopped
 from headrace.source.connector import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
-from headrace.control.hop import HopController, InputQueue, Upstream, UpstreamThrottle
+from headrace.control.hop import HopController, Upstream
+from headrace.control.input_queue import InputQueue
 from headrace.control.pressure import (
     MAX_CLOCK_AHEAD_MS,
     Epoch,
@@ -20,6 +21,7 @@ from headrace.control.pressure import (
     RateLimit,
     require_level,
 )
+from headrace.control.upstream_throttle import UpstreamThrottle
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue

@@ -6,6 +6,7 @@ where the processes of a query meet, for they share no memory.
 
 from headrace.core.clock import WallClock
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
+from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
@@ -22,7 +23,6 @@ from headrace.ledger.records import (
     DeadLetter,
     DeadLetterRecord,
     DeadLetterStatus,
-    ErrorReport,
     GateRecord,
     Loss,
     PlannedBatch,

@@ -24,13 +24,8 @@ from sqlalchemy import (
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
-from headrace.ledger.records import (
-    QUERY_STOPPED,
-    BatchRecord,
-    ErrorReport,
-    PlannedBatch,
-    PlannedRange,
-)
+from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
+from headrace.ledger.records import BatchRecord, PlannedBatch, PlannedRange
 from headrace.ledger.tables import control, dead_letter, failure, gate, has_run_out
 from headrace.ledger.transitions import PLANNED, Kind, Status
 

@@ -18,17 +18,9 @@ from headrace.ledger.batch_rows import (
 )
 from headrace.ledger.database import changed_rows, insert_rows
 from headrace.ledger.dead_letters import insert_letters
+from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport, storable
 from headrace.ledger.gates import refuse_but
-from headrace.ledger.records import (
-    NOT_RUN_AGAIN,
-    OWNER_GONE,
-    Attached,
-    BatchRecord,
-    DeadLetter,
-    ErrorReport,
-    PlannedBatch,
-    storable,
-)
+from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch
 from headrace.ledger.tables import LEASE_END, control, failure
 from headrace.ledger.transitions import Kind, Status
 

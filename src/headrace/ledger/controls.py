@@ -21,8 +21,8 @@ from sqlalchemy import (
 from headrace.control.operator_control import LAST_MS, Control, ControlAction, ControlKind
 from headrace.core.validation import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
+from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE
-from headrace.ledger.records import storable
 from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, control, gate, operator_action
 from headrace.ledger.transitions import Status, new_call_id

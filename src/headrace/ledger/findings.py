@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger.records import ErrorReport, was_interrupted
+from headrace.ledger.error_report import ErrorReport
+from headrace.ledger.records import was_interrupted
 from headrace.ledger.transitions import Status
 
 

@@ -14,7 +14,8 @@ from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
 from headrace.ledger.controls import CONTROL_COLUMNS, CONTROLLED_GATE, control_from
 from headrace.ledger.database import changed_rows
-from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
+from headrace.ledger.error_report import storable
+from headrace.ledger.records import Admission, BatchRecord, GateRecord
 from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, control, gate
 from headrace.processes import is_gone

@@ -26,6 +26,7 @@ from headrace.ledger.checkpoints import (
     CheckpointSummary,
     checkpoint_from,
 )
+from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, storable
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import (
     CLOSED,
@@ -38,7 +39,7 @@ from headrace.ledger.pruning import (
     prune_rates,
     some_at_once,
 )
-from headrace.ledger.records import MAX_MESSAGE_LENGTH, Covered, Loss, Processed, Pruned, storable
+from headrace.ledger.records import Covered, Loss, Processed, Pruned
 from headrace.ledger.store import Store
 from headrace.ledger.tables import control, failure, gate, lost, position
 from headrace.ledger.transitions import Status

@@ -10,9 +10,10 @@ from typing import Final
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.ledger import checkpoints
 from headrace.ledger.checkpoints import CoverageTally
+from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.findings import Finding, FindingKind, Span, Verification
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss, Rejected
+from headrace.ledger.records import BatchRecord, Covered, Loss, Rejected
 from headrace.ledger.transitions import Status
 
 

@@ -22,7 +22,8 @@ from headrace.ledger.batch_rows import has_dead_letters, interrupted
 from headrace.ledger.controls import MOST_BY, MOST_WHY, operator_text
 from headrace.ledger.database import changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
-from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus, storable
+from headrace.ledger.error_report import storable
+from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
 from headrace.ledger.store import Store
 from headrace.ledger.tables import control, dead_letter, gate, repair
 from headrace.ledger.transitions import Status

@@ -10,7 +10,7 @@ from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import Values, error_values
 from headrace.ledger.database import Database, changed_rows
-from headrace.ledger.records import ErrorReport
+from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.tables import lease
 from headrace.ledger.transitions import new_call_id
 

@@ -18,7 +18,8 @@ from headrace.core.extras import needs_extra
 with needs_extra("spark", "headrace.testing"):
     from headrace.testing.crashes import Crash, SimulatedCrash
     from headrace.testing.memory import ManualClock, MemoryLog, Record, temporary_ledger
-    from headrace.testing.stream_harness import MemoryFrame, MemoryReader, StreamHarness
+    from headrace.testing.memory_reader import MemoryFrame, MemoryReader
+    from headrace.testing.stream_harness import StreamHarness
 
 __all__ = [
     "Crash",

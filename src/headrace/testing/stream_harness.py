@@ -1,18 +1,14 @@
 """Runs a handler behind a gate as a query does: the product's own code, without Spark's engine."""
 
 import json
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Final, Self, cast
+from typing import Any, Self
 from uuid import UUID, uuid4
 
-from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection
 
 from headrace.backfill import (
@@ -26,166 +22,25 @@ from headrace.backfill import (
 from headrace.core.backoff import Backoff
 from headrace.core.lease import LEASE_MS
 from headrace.core.options import interval_ms
-from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.errors import DataLossError, OptionError
+from headrace.core.ranges import OffsetRange
+from headrace.errors import OptionError
 from headrace.execution.batch import Batch, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener
 from headrace.execution.policy import OnFailure, parse_on_failure
 from headrace.execution.progress_events import progress_event
-from headrace.execution.rejections import Place
-from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
-from headrace.source.connector import DeadLetterSink, beginnings, gone
-from headrace.source.losses import OnLoss
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
-from headrace.source.readers import SourceFormat, marked_as_read
 from headrace.source.source_options import exactly_named, parse_source_options
 from headrace.testing.crashes import STEPS, SimulatedCrash, watch
 from headrace.testing.memory import MemoryLog, temporary_ledger
-
-_GATE: Final = "tested"
+from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
 
 TestedHandler = Callable[[Any, Batch], object]
 """Called as ``handler(df, batch)``."""
-
-
-class MemoryFrame:
-    """What a handler receives where no Spark session is given.
-
-    It has ``collect()``, ``count()`` and ``isEmpty()``.
-
-    Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
-    """
-
-    def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
-        self._read = read
-        self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
-        # Of a batch without records the gate asks which query it is of.
-        context = SimpleNamespace(getLocalProperty=lambda _name: _GATE)
-        self.sparkSession = SimpleNamespace(sparkContext=context)
-
-    def collect(self) -> list[Row]:
-        """The records, with the columns that the sources have.
-
-        Raises:
-            PythonException: The log cannot be read; as Spark says it.
-        """
-        try:
-            with marked_as_read():
-                rows = self._read()
-        except Exception as error:  # noqa: BLE001  (whatever it is, Spark has it as text)
-            message = "".join(traceback.format_exception(error))
-            raise PythonException(message=message) from None
-        return [Row(**{name: row[name] for name in self._schema.names}) for row in rows]
-
-    def count(self) -> int:
-        """How many records there are."""
-        return len(self.collect())
-
-    def isEmpty(self) -> bool:
-        """Whether there is none."""
-        return not self.collect()
-
-    def to_spark(self, spark: SparkSession) -> DataFrame:
-        """The records as a data frame of Spark's."""
-        return spark.createDataFrame(self.collect(), self._schema)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"A MemoryFrame has no {name!r}; for a handler that has Spark compute, give the"
-            " StreamHarness a session: spark=..."
-        )
-
-
-@dataclass(frozen=True)
-class MemoryReader:
-    """Reads batches of a `MemoryLog` once more.
-
-    Attributes:
-        log: The log.
-        options: The stream's.
-        headers: Whether frames have the column ``headers``.
-        passes_over_losses: Whether the stream goes on without what is gone.
-    """
-
-    log: MemoryLog
-    options: Mapping[str, str] = field(default_factory=dict)
-    headers: bool = False
-    passes_over_losses: bool = False
-    bootstrap_servers: str = MemoryLog.servers
-    is_dense: bool = False
-
-    def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """The records in these ranges, as a `MemoryFrame`."""
-        return cast(DataFrame, MemoryFrame(lambda: self.log.read(ranges), headers=self.headers))
-
-    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        """Have the records in these ranges used."""
-        use(self.frame([each.offsets for each in ranges]))
-
-    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
-        """Itself: what it reads is in memory."""
-        return nullcontext(self)
-
-    def close(self) -> None:
-        """Nothing."""
-
-    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What the log has not any more of these ranges."""
-        return gone(self.log, ranges)
-
-    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where their partitions begin."""
-        return beginnings(self.log, [PlannedRange(each) for each in ranges])
-
-    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Nothing: there are no brokers."""
-
-    def rejected(
-        self,
-        ranges: Sequence[PlannedRange],
-        reasons: Mapping[Place, ErrorReport],
-        on_loss: OnLoss | None = None,
-    ) -> list[DeadLetter]:
-        """The records at these places."""
-        begins = self.log.earliest({TopicPartition(*place[:2]) for place in reasons})
-        for topic, partition, offset in reasons:
-            missing = OffsetRange(topic, partition, offset, offset + 1)
-            if offset >= begins[missing.topic_partition]:
-                continue
-            if on_loss is None or not self.passes_over_losses:
-                raise DataLossError(f"{self.log.name} has lost a rejected record: {missing}")
-            on_loss(missing, "the log begins later")
-        letters = [
-            self._letter(TopicPartition(topic, partition), offset, error)
-            for (topic, partition, offset), error in reasons.items()
-        ]
-        return [each for each in letters if each is not None]
-
-    def dead_letter(
-        self, offset: PlannedRange, error: BaseException | ErrorReport
-    ) -> DeadLetter | None:
-        """The record at one offset; None in a gap."""
-        where = offset.offsets.topic_partition
-        return self._letter(where, offset.offsets.start, ErrorReport.of(error))
-
-    def _letter(self, where: TopicPartition, at: int, error: ErrorReport) -> DeadLetter | None:
-        if (record := self.log.record(where, at)) is None:
-            return None
-        return DeadLetter(
-            topic=where.topic,
-            partition=where.partition,
-            offset=at,
-            key=record.key,
-            value=record.value,
-            headers=record.headers or None,
-            timestamp_ms=record.timestamp_ms or 0,
-            timestamp_type=0,
-            error=error,
-        )
 
 
 class _InThisThread:
@@ -213,7 +68,7 @@ class _Program:
         )
         self._resources.callback(self.planner.close)
         self.handler = GatedHandler(
-            _GATE,
+            TESTED_GATE,
             self.ledger,
             self._handle,
             policy=harness.policy,
@@ -347,7 +202,7 @@ class StreamHarness:
         with ExitStack() as opened:
             self.ledger = opened.enter_context(temporary_ledger(self.clock))
             raw = named | {
-                "headrace.gate": _GATE,
+                "headrace.gate": TESTED_GATE,
                 "headrace.ledger": self.ledger.url,
                 "headrace.interval": f"{self._interval_ms} ms",
             }
@@ -419,7 +274,7 @@ class StreamHarness:
         """What the ledger says of each offset of a partition that was planned so far."""
         return {
             offset: each.status
-            for each in self.ledger.history.coverage(_GATE)
+            for each in self.ledger.history.coverage(TESTED_GATE)
             if not each.has_children and each.offsets.partition == partition
             for offset in range(each.offsets.start, each.offsets.until)
         }
@@ -427,7 +282,7 @@ class StreamHarness:
     @property
     def rate_per_s(self) -> float | None:
         """The rate that was learnt (records/s); None before the first was."""
-        return self.ledger.rates.current(_GATE)
+        return self.ledger.rates.current(TESTED_GATE)
 
     def _survive(self, work: Callable[[_Program], bool]) -> bool | None:
         """Do something in the program; None where that crashes."""
@@ -474,7 +329,7 @@ class StreamHarness:
         progress = {
             "id": str(UUID(int=0)),
             "runId": str(program.run),
-            "name": _GATE,
+            "name": TESTED_GATE,
             "timestamp": began.replace("+00:00", "Z"),
             "batchId": self._batch_id - 1,
             "batchDuration": self.clock() - start_ms,
@@ -496,7 +351,9 @@ class StreamHarness:
             clock=self.clock,
             on_event=events.append,
         )
-        monitor = Monitor(program.ledger, _GATE, backoff=backoff, seconds=self.clock.monotonic)
+        monitor = Monitor(
+            program.ledger, TESTED_GATE, backoff=backoff, seconds=self.clock.monotonic
+        )
         monitor.refresh()
         while waiting := monitor.batches():
             if scheduler.run_next(monitor) is None:

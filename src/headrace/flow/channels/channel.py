@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
-from headrace.control.hop import InputQueue
+from headrace.control.input_queue import InputQueue
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 

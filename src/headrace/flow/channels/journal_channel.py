@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from headrace.control.hop import InputQueue
+from headrace.control.input_queue import InputQueue
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import LaneTakenError, NoJournalError, OptionError
 from headrace.flow.channels.channel import (

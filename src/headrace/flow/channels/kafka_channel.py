@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from headrace.control.hop import InputQueue
+from headrace.control.input_queue import InputQueue
 from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import BrokerError, LedgerError, SourceError
 from headrace.flow.channels.channel import ancestry, output_columns

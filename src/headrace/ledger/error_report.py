@@ -1,0 +1,145 @@
+"""What the ledger keeps of an error: its class, its message, its trace and its root cause."""
+
+import re
+from dataclasses import dataclass
+from traceback import TracebackException
+from typing import Final, NamedTuple
+
+from headrace.errors import READ
+
+MAX_MESSAGE_LENGTH: Final = 4_000
+"""Characters of an exception's message that are kept, from its beginning."""
+
+QUERY_STOPPED: Final = "QueryStopped"
+"""The class of the error of a batch whose query was stopped on purpose while it ran."""
+
+MAX_TRACE_LENGTH: Final = 16_000
+"""Characters of an exception's trace that are kept, up to its end, where the cause stands."""
+
+
+_FROM_SPARK: Final = {
+    "py4j.protocol.Py4JJavaError",
+    "pyspark.errors.exceptions.captured.PythonException",
+    "pyspark.errors.exceptions.captured.StreamingQueryException",
+}
+
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+_PYTHON: Final = re.compile(r"([^\W\d][\w.]*)(?:: (.*))?")
+_JAVA: Final = re.compile(r"^(?:Caused by: |: )([\w.$]+)(?:: (.*))?$", re.MULTILINE)
+_MESSAGE_ENDS: Final = (READ, "\t", "Caused by: ", "Driver stacktrace:", "JVM stacktrace:")
+
+
+class RootCause(NamedTuple):
+    """The class and the message of an exception."""
+
+    error_class: str
+    message: str
+
+
+def root_cause(error_class: str, text: str) -> RootCause | None:
+    r"""The last exception of a Python worker behind one of PySpark's, or the last of Java's causes.
+
+    None where the exception is not one of those that only wrap others, or says of no other.
+
+    >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
+    >>> root_cause("py4j.protocol.Py4JJavaError", text)
+    RootCause(error_class='c.D', message='full')
+    """
+    if error_class not in _FROM_SPARK:
+        return None
+    return _of_python(text) or _of_java(text)
+
+
+def _of_python(text: str) -> RootCause | None:
+    _, traceback, frames = text.rpartition(_TRACEBACK)
+    lines = frames.splitlines()
+    raised = next((n for n, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if not traceback or raised is None:
+        return None
+    found = _PYTHON.fullmatch(lines[raised])
+    if found is None:
+        return None
+    return RootCause(found[1], _message_up_to_trace(found[2], lines[raised + 1 :]))
+
+
+def _of_java(text: str) -> RootCause | None:
+    causes = list(_JAVA.finditer(text))
+    if not causes:
+        return None
+    found = causes[-1]
+    return RootCause(found[1], _message_up_to_trace(found[2], text[found.end() + 1 :].splitlines()))
+
+
+def _message_up_to_trace(first: str | None, following: list[str]) -> str:
+    """A message, which may have several lines, up to the trace behind it."""
+    lines = [first or ""]
+    for line in following:
+        if line.startswith(_MESSAGE_ENDS):
+            break
+        lines.append(line)
+    return "\n".join(lines).rstrip()
+
+
+def storable(text: str) -> str:
+    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+
+    >>> print(storable("a\x00b\ud800"))
+    a\x00b\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Why a batch failed, as text of bounded length that every database can store."""
+
+    error_class: str
+    message: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
+        """Describe an exception, with those that caused it; a report stays as it is.
+
+        Class and message are those of the root cause where Spark only wraps it.
+        """
+        if isinstance(error, ErrorReport):
+            return error
+        described = TracebackException.from_exception(error)
+        kind = type(error)
+        prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        error_class, message = prefix + kind.__qualname__, str(described)
+        trace = "".join(described.format())
+        return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error_class", storable(self.error_class))
+        object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])
+        object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
+
+
+OWNER_GONE: Final = ErrorReport(
+    "OwnerGone",
+    "The process that ran this batch is gone: it ended, or stopped renewing its lease, before it "
+    "reported the outcome.",
+    "",
+)
+"""Why a batch failed that was abandoned."""
+
+NOT_RUN_AGAIN: Final = ErrorReport(
+    "NotRunAgain",
+    "The query was stopped while this batch ran, and has been started again without it, as with "
+    "another checkpoint; a backfill runs it.",
+    "",
+)
+"""Why a batch failed that was interrupted by a stop and not run again."""
+
+
+def query_stopped(error: BaseException) -> ErrorReport:
+    """Why a batch is not done whose query was stopped while it ran.
+
+    Args:
+        error: What its handler raised then; its trace is kept.
+    """
+    message = "The query was stopped while this batch ran; it runs again at the next start."
+    return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)

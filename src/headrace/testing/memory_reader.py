@@ -1,0 +1,159 @@
+"""What a handler reads where there is no Spark: frames and batches of a log in memory."""
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.errors import DataLossError
+from headrace.execution.rejections import Place
+from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.source.connector import DeadLetterSink, beginnings, gone
+from headrace.source.losses import OnLoss
+from headrace.source.readers import SourceFormat, marked_as_read
+from headrace.testing.memory import MemoryLog
+
+TESTED_GATE: Final = "tested"
+"""The gate of a harness, which a frame without records is asked for."""
+
+
+class MemoryFrame:
+    """What a handler receives where no Spark session is given.
+
+    It has ``collect()``, ``count()`` and ``isEmpty()``.
+
+    Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
+    """
+
+    def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
+        self._read = read
+        self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
+        # Of a batch without records the gate asks which query it is of.
+        context = SimpleNamespace(getLocalProperty=lambda _name: TESTED_GATE)
+        self.sparkSession = SimpleNamespace(sparkContext=context)
+
+    def collect(self) -> list[Row]:
+        """The records, with the columns that the sources have.
+
+        Raises:
+            PythonException: The log cannot be read; as Spark says it.
+        """
+        try:
+            with marked_as_read():
+                rows = self._read()
+        except Exception as error:  # noqa: BLE001  (whatever it is, Spark has it as text)
+            message = "".join(traceback.format_exception(error))
+            raise PythonException(message=message) from None
+        return [Row(**{name: row[name] for name in self._schema.names}) for row in rows]
+
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self.collect())
+
+    def isEmpty(self) -> bool:
+        """Whether there is none."""
+        return not self.collect()
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """The records as a data frame of Spark's."""
+        return spark.createDataFrame(self.collect(), self._schema)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"A MemoryFrame has no {name!r}; for a handler that has Spark compute, give the"
+            " StreamHarness a session: spark=..."
+        )
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """Reads batches of a `MemoryLog` once more.
+
+    Attributes:
+        log: The log.
+        options: The stream's.
+        headers: Whether frames have the column ``headers``.
+        passes_over_losses: Whether the stream goes on without what is gone.
+    """
+
+    log: MemoryLog
+    options: Mapping[str, str] = field(default_factory=dict)
+    headers: bool = False
+    passes_over_losses: bool = False
+    bootstrap_servers: str = MemoryLog.servers
+    is_dense: bool = False
+
+    def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records in these ranges, as a `MemoryFrame`."""
+        return cast(DataFrame, MemoryFrame(lambda: self.log.read(ranges), headers=self.headers))
+
+    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
+        """Have the records in these ranges used."""
+        use(self.frame([each.offsets for each in ranges]))
+
+    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
+        """Itself: what it reads is in memory."""
+        return nullcontext(self)
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """What the log has not any more of these ranges."""
+        return gone(self.log, ranges)
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Where their partitions begin."""
+        return beginnings(self.log, [PlannedRange(each) for each in ranges])
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Nothing: there are no brokers."""
+
+    def rejected(
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
+    ) -> list[DeadLetter]:
+        """The records at these places."""
+        begins = self.log.earliest({TopicPartition(*place[:2]) for place in reasons})
+        for topic, partition, offset in reasons:
+            missing = OffsetRange(topic, partition, offset, offset + 1)
+            if offset >= begins[missing.topic_partition]:
+                continue
+            if on_loss is None or not self.passes_over_losses:
+                raise DataLossError(f"{self.log.name} has lost a rejected record: {missing}")
+            on_loss(missing, "the log begins later")
+        letters = [
+            self._letter(TopicPartition(topic, partition), offset, error)
+            for (topic, partition, offset), error in reasons.items()
+        ]
+        return [each for each in letters if each is not None]
+
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
+        """The record at one offset; None in a gap."""
+        where = offset.offsets.topic_partition
+        return self._letter(where, offset.offsets.start, ErrorReport.of(error))
+
+    def _letter(self, where: TopicPartition, at: int, error: ErrorReport) -> DeadLetter | None:
+        if (record := self.log.record(where, at)) is None:
+            return None
+        return DeadLetter(
+            topic=where.topic,
+            partition=where.partition,
+            offset=at,
+            key=record.key,
+            value=record.value,
+            headers=record.headers or None,
+            timestamp_ms=record.timestamp_ms or 0,
+            timestamp_type=0,
+            error=error,
+        )
