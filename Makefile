@@ -33,7 +33,7 @@ test: set-up  ## run the tests: all three tiers
 	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
-	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
+	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
 compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
