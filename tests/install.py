@@ -1,7 +1,8 @@
-"""``python tests/install.py TEXT MEGABYTES ARGUMENTS``: pip install, with what it has done so far.
+"""``python tests/install.py TEXT MB MB ARGUMENTS``: pip install, with what it has done so far.
 
 For the Makefile: on a terminal as a bar, elsewhere as a line every ten seconds. It counts what pip
-has written, to its temporary folder and to the environment, against about how much that will be.
+has written, to its temporary folder and to the environment, against about how much is to be
+downloaded and installed.
 It runs on the standard library alone, before anything is installed.
 """
 
@@ -16,7 +17,6 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -26,18 +26,19 @@ PIP: Final = (
 )
 BAR: Final = 24
 LOOK_S, LINE_S = 0.5, 10.0
-_STEP: Final = re.compile(r"^ *(Collecting|Downloading|Building wheel for|Installing) +(\S+)")
+_STEP: Final = re.compile(
+    r"^ *((?:Collecting|Downloading|Building wheel for) +[^\s=:]+|Installing)"
+)
 _MEGABYTE: Final = 1_000_000
 
 
-def megabytes(folders: Iterable[Path]) -> float:
-    """How much there is in folders, which may change meanwhile."""
+def megabytes(folder: Path) -> float:
+    """How much there is in a folder, which may change meanwhile."""
     size = 0
-    for folder in folders:
-        for here, _, names in os.walk(folder):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    size += Path(here, name).lstat().st_size
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += Path(here, name).lstat().st_size
     return size / _MEGABYTE
 
 
@@ -74,13 +75,15 @@ def draw(line: str, part: float, screen: TextIO) -> None:
     screen.flush()
 
 
-def install(text: str, total: float, arguments: list[str], screen: TextIO) -> int:
+def install(
+    text: str, to_download: float, to_install: float, arguments: list[str], screen: TextIO
+) -> int:
     """Run pip; answers its exit status."""
     began_s = line_s = time.monotonic()
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="headrace-pip-") as folder:
-        watched = (Path(folder), Path(sysconfig.get_path("purelib")))
-        before, most = megabytes(watched), 0.0
+        packages = Path(sysconfig.get_path("purelib"))
+        before, downloaded = megabytes(packages), 0.0
         pip = subprocess.Popen(
             [*PIP, *arguments],
             stdout=subprocess.PIPE,
@@ -94,15 +97,16 @@ def install(text: str, total: float, arguments: list[str], screen: TextIO) -> in
         try:
             while pip.poll() is None:
                 time.sleep(LOOK_S)
-                # What is unpacked is removed again.
-                most = max(most, megabytes(watched) - before)
-                steps = [
-                    " ".join(found.groups()) for line in said[-20:] if (found := _STEP.match(line))
-                ]
-                step = steps[-1].lower() if steps else "pip starts"
-                line = shown(text, step, time.monotonic() - began_s, most, total)
+                # What is built there comes on top, and is removed again.
+                downloaded = min(max(downloaded, megabytes(Path(folder))), to_download)
+                steps = [found[1] for line in said[-20:] if (found := _STEP.match(line))]
+                step = steps[-1] if steps else "pip starts"
+                # Then all is there; what had been downloaded before was not downloaded again.
+                total = (downloaded if step == "Installing" else to_download) + to_install
+                done = downloaded + megabytes(packages) - before
+                line = shown(text, step.lower(), time.monotonic() - began_s, done, total)
                 if screen.isatty():
-                    draw(line, most / total, screen)
+                    draw(line, done / total, screen)
                 elif time.monotonic() - line_s >= LINE_S:
                     line_s = time.monotonic()
                     screen.write(f"{line}\n")
@@ -123,6 +127,7 @@ def install(text: str, total: float, arguments: list[str], screen: TextIO) -> in
 
 if __name__ == "__main__":
     try:
-        sys.exit(install(sys.argv[1], float(sys.argv[2]), sys.argv[3:], sys.stdout))
+        _, text, download, installed, *arguments = sys.argv
+        sys.exit(install(text, float(download), float(installed), arguments, sys.stdout))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -2,9 +2,12 @@
 
 import sys
 
-from headrace.cli.interrupts import interrupts_kept
-from headrace.core.extras import needs_extra
-from headrace.errors import HeadraceError
+try:
+    from headrace.cli.interrupts import interrupts_kept
+    from headrace.core.extras import needs_extra
+    from headrace.errors import HeadraceError
+except KeyboardInterrupt:  # somebody has thought again at once
+    sys.exit(130)
 
 
 def main() -> None:

@@ -17,20 +17,12 @@ _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """A part of the demo, what happens in it in a few words, and what to look at."""
-
-    name: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True)
 class Frame:
     """The demo at one moment.
 
     Attributes:
-        act: which one it is.
-        of: what the acts are.
+        title: which act it is.
+        caption: what to look at.
         marks: when each act so far began, in the seconds of ``began_s``.
         runs: all calls of the handlers so far.
         sent: how many orders there are for each lane.
@@ -39,8 +31,8 @@ class Frame:
         span_s: what the charts have room for, at least.
     """
 
-    act: int
-    of: Sequence[Act]
+    title: str
+    caption: str
     marks: Sequence[float]
     runs: Sequence[Run]
     sent: int
@@ -85,17 +77,16 @@ class Frame:
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         width = (options.max_width - GAP) // 2
-        act = self.of[self.act]
         title = Text.assemble(
             (f"{self.elapsed_s:3.0f} s  ", "dim"),
-            (f"{self.act + 1}/{len(self.of)} {act.name}", "bold"),
+            (self.title, "bold"),
         )
         lanes = Table.grid(padding=(0, GAP, 0, 0))
         for _ in range(2):
             lanes.add_column(width=width, no_wrap=True, overflow="ellipsis")
         lanes.add_row(*(self._lane(lane, width) for lane in (UNGATED, GATED)))
         yield title
-        yield Text(act.caption)
+        yield Text(self.caption)
         yield ""
         yield lanes
 
@@ -106,7 +97,7 @@ class Frame:
         sizes = self._columns(width, [(run, run.orders) for run in runs])
         longest_s = max((run.took_s(self.now_s) for run in self.runs), default=0.0)
         head = Text(lane.capitalize(), style=f"bold {style}")
-        head.append(f" · {plural(self.waiting(lane), 'order')} waiting", style="not bold")
+        head.append(f" · {plural(self.waiting(lane), 'order')} waiting", style="not bold default")
         return Group(
             head,
             Text(self.state(lane), no_wrap=True, overflow="ellipsis"),
@@ -154,6 +145,7 @@ def chart(values: Sequence[float], top: float, rows: int, style: str) -> list[Te
         line = Text(no_wrap=True)
         for each in eighths:
             level = min(max(each - 8 * row, 0), 8)
-            line.append(_LEVELS[level], style)
+            # A full cell is its background, too: a font may leave a seam between two lines.
+            line.append(_LEVELS[level], f"{style} on {style}" if level == 8 else style)
         lines.append(line)
     return lines

@@ -17,7 +17,7 @@ from rich.live import Live
 
 from headrace.cli.demo.beside import PythonProcess, page_opener, show_dashboard
 from headrace.cli.demo.driver import GATE, INTERVAL_S
-from headrace.cli.demo.lanes_view import Act, Frame
+from headrace.cli.demo.lanes_view import Frame
 from headrace.cli.demo.shop import GATED, UNGATED, Run, Shop, missing_and_twice
 from headrace.cli.demo.sources import OrderSender, open_source
 from headrace.cli.interrupts import ENDS, leave
@@ -36,27 +36,27 @@ MOST_WAITING: Final = 25_000
 SLOWDOWN: Final = 4
 
 ACTS: Final = (
-    Act(
+    (
         "A backlog",
         f"{count(BACKLOG)} orders wait, and {count(ORDERS_PER_S)} more come each second. Without a"
         f" gate the first batch takes all; the gate learns what fits into {INTERVAL_S} s.",
     ),
-    Act(
+    (
         "The handler becomes four times slower",
         "Without a gate each batch takes longer than the one before. With one the batches shrink,"
         f" and still take {INTERVAL_S} s.",
     ),
-    Act(
+    (
         "A bad record",
         "The handler is fast again, and one order cannot be read. The gate's handler puts it"
         " aside as a dead letter; a plain query stops at it, sooner or later.",
     ),
-    Act(
+    (
         "The driver is killed, and comes back",
         "kill -9, in the middle of a batch. The gate goes on with the rate that it had learnt;"
         " without one, the next batch takes all that has come meanwhile.",
     ),
-    Act("The proof", "No more orders come. What arrived is compared with what was sent."),
+    ("The proof", "No more orders come. What arrived is compared with what was sent."),
 )
 
 _HOLDS_S: Final = (13.0, 8.0, 0.0, 7.0)
@@ -99,13 +99,20 @@ class Outcome:
         """Whether each order is there once, and each bad one was put aside."""
         return self.missing == self.twice == 0 and self.dead_letters == self.bad_sent
 
-    def __str__(self) -> str:
-        climb = f"{self.climb_s:.1f} s" if self.climb_s is not None else "unknown"
+    @property
+    def proof(self) -> str:
+        """What was counted, in two sentences."""
         return (
             f"{count(self.sent)} orders sent, {count(self.arrived)} arrived:"
             f" {count(self.missing) if self.missing else 'none'} missing,"
             f" {count(self.twice) if self.twice else 'none'} twice.\n"
-            f"{plural(self.bad_sent, 'bad record')} sent, {count(self.dead_letters)} put aside.\n"
+            f"{plural(self.bad_sent, 'bad record')} sent, {count(self.dead_letters)} put aside."
+        )
+
+    def __str__(self) -> str:
+        climb = f"{self.climb_s:.1f} s" if self.climb_s is not None else "unknown"
+        return (
+            f"{self.proof}\n"
             f"The climb to {count(self.sustained)} orders a batch took {climb}; the first batch"
             f" after the restart had {count(self.after_restart)}."
         )
@@ -151,7 +158,7 @@ def run_demo(
             scenario = Scenario(shop, book, driver, sender, console, seconds / _WHOLE_S)
             outcome = scenario.play()
             if picture is not None:
-                write_picture(scenario.frame(), picture, "headrace demo")
+                write_picture(scenario.frame(outcome.proof), picture, "headrace demo")
         finally:
             # Closing goes on, however often the user presses Ctrl-C.
             for number in (signal.SIGINT, *ENDS):
@@ -185,18 +192,21 @@ class Scenario:
                 live = Live(console=self.console, screen=True, auto_refresh=False)
                 self._live = shown.enter_context(live)
             self._play()
+        outcome = self._outcome()
         if self.console.is_terminal:
-            self.console.print(self.frame())
-        return self._outcome()
+            self.console.print(self.frame(outcome.proof))
+        return outcome
 
-    def frame(self) -> Frame:
+    def frame(self, proof: str | None = None) -> Frame:
         """The demo at this moment."""
         runs = self.shop.runs()
         began_s = runs[0].began_s if runs else time.time()
-        act = max(len(self._marks) - 1, 0)
+        number = max(len(self._marks), 1)
+        name, caption = ACTS[number - 1]
         sent = self.sender.sent + self.sender.bad
         span_s = _WHOLE_S * self.pace - 10
-        return Frame(act, ACTS, self._marks, runs, sent, began_s, time.time(), span_s)
+        title = f"{number}/{len(ACTS)} {name}"
+        return Frame(title, proof or caption, self._marks, runs, sent, began_s, time.time(), span_s)
 
     def _play(self) -> None:
         self._begin(0)
@@ -229,7 +239,7 @@ class Scenario:
     def _begin(self, act: int) -> None:
         self._marks.append(time.time())
         if self._live is None:
-            name, caption = ACTS[act].name, ACTS[act].caption
+            name, caption = ACTS[act]
             self.console.print(f"{act + 1}/{len(ACTS)} {name}. {caption}", soft_wrap=True)
 
     def _hold(self, act: int) -> None:
