@@ -15,7 +15,8 @@ from tests.cli.histories import (
 )
 from tests.services.ledgers import report_sample
 
-from headrace.cli.gate_view import gate_view, overview
+from headrace.cli.gate_view import gate_view
+from headrace.cli.status import status_view
 from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -27,7 +28,9 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
-from headrace.operations.snapshot import GateHistory, GateState, take_snapshot
+from headrace.operations.gate_history import GateHistory
+from headrace.operations.snapshot import take_snapshot
+from headrace.operations.states import GateState
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_a_gate_that_stays_at_its_lowest_rate_says_why(
     snapshot = take_snapshot(history, NOW_MS)
     assert len(snapshot.advice) == (words is not None)
     assert all(words in sentence for sentence in snapshot.advice if words)
-    for picture in (gate_view(snapshot), overview([snapshot, snapshot])):
+    for picture in (gate_view(snapshot), status_view([snapshot, snapshot], [])):
         shown = " ".join(text_of(picture).replace("│", " ").split())
         assert all(sentence in shown for sentence in snapshot.advice)
 

@@ -17,8 +17,9 @@ from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 
 from headrace.flow.signals.codec import encode
-from headrace.ledger import Ledger
+from headrace.ledger import GateClaim, Ledger
 from headrace.operations.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.processes import this_process
 
 
 @pytest.mark.integration
@@ -48,12 +49,32 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
     assert orders.keys() == new.keys() == {field.name for field in fields(GateSnapshot)}
     assert (orders["state"], orders["lag"], orders["left_over"]) == ("holding", 90, 70)
     (batch,) = orders["batches"]
-    assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms", "lost"}
+    assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms", "lost", "key"}
     assert (batch["id"], batch["status"], batch["records"]) == (7, "success", 20)
     assert orders["partitions"] == [
         {"topic": "orders", "partition": 0, "lag": 90, "admitted": 20, "reason": "rate"}
     ]
     assert (new["state"], new["lag"], new["batches"]) == ("new", None, [])
+
+
+def test_a_query_that_ended_without_a_finish_is_dead_and_what_acts_comes_first(
+    ledger_url: str,
+) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        owner = f"{this_process().rpartition(':')[0]}:1/run"  # this number, but begun earlier
+        claim = GateClaim("orders", owner, None, None, "process 71", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 30_000) is None
+        (batch,) = ledger.batches.newest("orders", 1)
+    (gate,) = rows(ledger_url, "status")
+    assert gate["state"] == "dead"
+    assert gate["query"]["ended_ms"] is not None
+    (need,) = gate["needs"]
+    assert need["urgency"] == 0
+    assert need["sentence"].startswith("Dead: its query is not running since ")
+    assert need["command"] == f"headrace batches {batch.schedule_id[:8]}"
+    assert "Dead: its query is not running" in told(ledger_url, "status").splitlines()[1]
+    assert "start it again" in told(ledger_url, "status")
+    told(ledger_url, need["command"].removeprefix("headrace "))
 
 
 def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
@@ -111,8 +132,8 @@ def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
         ("c", "bottleneck", None),
     ]
     assert stages[0]["rate_limit_per_s"] == 250.5
-    assert "Look at stage c" in told(url, "status")
-    assert "Look at stage" not in told(url, "status --gate clicks.a")
+    assert "clicks.c: This stage throttles the others" in told(url, "status")
+    assert "This stage throttles" not in told(url, "status --gate clicks.a")
 
 
 @pytest.mark.integration

@@ -28,9 +28,9 @@ from headrace.cli.backfill import plan_table
 from headrace.cli.batches_command import batch_view, batches_view
 from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
-from headrace.cli.gate_view import gate_view, overview
+from headrace.cli.gate_view import gate_view
 from headrace.cli.journal_command import journal_view, pruned_table
-from headrace.cli.status import stages_view
+from headrace.cli.status import stages_view, status_view
 from headrace.cli.verify import verification_view
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signals.codec import encode
@@ -49,6 +49,7 @@ from headrace.ledger import (
     ErrorReport,
     Finding,
     FindingKind,
+    GateQuery,
     GateRecord,
     IsolationProgress,
     Kind,
@@ -64,7 +65,9 @@ from headrace.ledger import (
 )
 from headrace.ledger import verify as verify_gate
 from headrace.ledger.tables import failure
-from headrace.operations.snapshot import GateHistory, take_snapshot
+from headrace.operations.gate_history import GateHistory
+from headrace.operations.lags import GateLag
+from headrace.operations.snapshot import take_snapshot
 from headrace.operations.stages import stages_of
 
 EXPECTED: Final = Path(__file__).parent / "expected"
@@ -143,7 +146,35 @@ def several_gates(_folder: Path) -> RenderableType:
     new = GateHistory(replace(past.a_gate(rate_per_s=None), name="new"))
     old = past.with_lags(9_000, 9_000, ended_ms_ago=3_600_000)
     shown = [take_snapshot(each, past.NOW_MS) for each in (past.with_lags(900), behind, new, old)]
-    return overview(shown)
+    return status_view(shown, [])
+
+
+def a_dead_query_and_a_batch_that_hangs(_folder: Path) -> RenderableType:
+    """On a short terminal what needs somebody is there, and of the gates those it is about."""
+    running = past.a_batch(8, past.NOW_MS - 48_000, 9_000, status=Status.IN_PROGRESS)
+    slow = replace(past.with_lags(9_000, 9_000), batches=(running,))
+    gone = GateQuery(
+        *("me", None, None, "process 71 on db1", "ckpt/orders", "run"),
+        since_ms=past.NOW_MS - 600_000,
+        until_ms=past.NOW_MS - 160_000,
+        begins=1,
+    )
+    dead = replace(past.with_lags(9_000), gone=gone)
+    isolated = replace(slow, isolating=IsolationProgress("a batch", 7_131, runs=12, bad=1))
+    fine = [
+        replace(past.with_lags(900), gate=replace(past.a_gate(), name=f"fine-{number:02}"))
+        for number in range(30)
+    ]
+    found = [
+        take_snapshot(replace(each, gate=replace(each.gate, name=name)), past.NOW_MS, lag)
+        for each, name, lag in (
+            (slow, "slow", GateLag(seconds=185.0, retention_left_s=720.0)),
+            (dead, "dead", None),
+            (isolated, "isolated", None),
+            *((each, each.gate.name, None) for each in fine),
+        )
+    ]
+    return Group(status_view(found, [], height=18), *(gate_view(each) for each in found[:3]))
 
 
 def stages(folder: Path) -> RenderableType:
@@ -298,6 +329,7 @@ VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
             receivers,
         ),
         *(the_lowest_rate, a_short_interval, several_gates, stages, batches, failures),
+        a_dead_query_and_a_batch_that_hangs,
         *(dead_letters, a_plan),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )
@@ -389,7 +421,7 @@ def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
     history: GateHistory, width: int, now_ms: int
 ) -> None:
     snapshot = take_snapshot(history, now_ms)
-    for picture in (gate_view(snapshot), overview([snapshot, snapshot])):
+    for picture in (gate_view(snapshot), status_view([snapshot, snapshot], [])):
         lines = past.text_of(picture, width).splitlines()
         assert lines
         assert all(cell_len(line) <= width for line in lines)

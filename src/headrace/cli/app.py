@@ -14,6 +14,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "demo": "headrace.cli.demo.command",
         "status": "headrace.cli.status",
+        "why": "headrace.cli.why",
         "dashboard": "headrace.cli.dashboard_command",
         "pause": "headrace.cli.controls",
         "resume": "headrace.cli.controls",

@@ -1,10 +1,12 @@
 """``headrace pause``, ``resume``, ``limit`` and ``drain``: gates and flows while they run."""
 
 import getpass
+import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -12,24 +14,75 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.user_code import load_flow
 from headrace.control import Control
+from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.operations.draining import DrainState, FlowDrain
-from headrace.operations.snapshot import GateHistory
-from headrace.operations.source_lags import SourceLags
+from headrace.operations.limiting import WantedLimit
+from headrace.operations.sources import WAIT_FOR_SOURCES_S, Sources
 
 LOOK_S: Final = 0.2
 """How often a drain is looked at."""
 
-Gates = Annotated[
-    list[str] | None, typer.Argument(metavar="[GATE]...", help="The gates; or name a --flow.")
-]
-FlowName = Annotated[
-    str | None,
-    typer.Option("--flow", metavar="MODULE:FLOW", help="A whole flow, such as shop.flows:orders."),
-]
-By = Annotated[str | None, typer.Option(help="Who does it.", show_default="the name of the user")]
-Why = Annotated[str, typer.Option(help="Why; shown wherever the gate is.")]
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """What each of these commands is told: about which gates, by whom and why, in which ledger."""
+
+    gate: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GATE]...",
+            help="The gates; or name a --flow.",
+            autocompletion=opt.complete_gates,
+        ),
+    ] = None
+    flow: Annotated[
+        str | None,
+        typer.Option(
+            "--flow", metavar="MODULE:FLOW", help="A whole flow, such as shop.flows:orders."
+        ),
+    ] = None
+    why: Annotated[str, typer.Option(help="Why; shown wherever the gate is.")] = ""
+    by: Annotated[
+        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
+    ] = None
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER
+    as_json: opt.AsJson = False
+
+    @property
+    def who(self) -> str:
+        """Who does it."""
+        return _by(self.by)
+
+    def chosen(self) -> "Chosen":
+        """The gates that it is about."""
+        return _chosen(self.gate, self.flow)
+
+
+def _acting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the arguments and options of `Acting`, and itself what was given for them."""
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default,
+            annotation=get_type_hints(Acting, include_extras=True)[each.name],
+        )
+        for each in fields(Acting)
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        acting = Acting(**{each.name: values.pop(each.name) for each in shared})
+        command(acting, **values)
+
+    # What a command has of its own comes first: the rate is the first word after `limit`.
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,91 +99,53 @@ class Chosen:
         return [gate for gate in self.gates if not self.upstream[gate]]
 
 
-def pause(
-    gate: Gates = None,
-    *,
-    flow: FlowName = None,
-    why: Why = "",
-    by: By = None,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    as_json: opt.AsJson = False,
-) -> None:
+@_acting
+def pause(acting: Acting) -> None:
     """Have gates plan no batch from their next plan on, until they are resumed.
 
     What runs already is finished, and failed batches are run again as before. Receivers go on.
     Of a flow the first stages are paused; the others process what is on its way.
     """
-    _act(
-        ledger, gate, flow, as_json, lambda opened, each: opened.controls.pause(each, _by(by), why)
-    )
+    _act(acting, lambda opened, each: opened.controls.pause(each, acting.who, acting.why))
 
 
-def resume(
-    gate: Gates = None,
-    *,
-    flow: FlowName = None,
-    why: Why = "",
-    by: By = None,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    as_json: opt.AsJson = False,
-) -> None:
+@_acting
+def resume(acting: Acting) -> None:
     """End a pause or a drain; of a flow, in all of its stages. A limit stays."""
     _act(
-        ledger,
-        gate,
-        flow,
-        as_json,
-        lambda opened, each: opened.controls.resume(each, _by(by), why),
+        acting,
+        lambda opened, each: opened.controls.resume(each, acting.who, acting.why),
         all_stages=True,
     )
 
 
+@_acting
 def limit(
+    acting: Acting,
+    *,
     rate: Annotated[
         str, typer.Argument(metavar="RATE", help="Records/s over all partitions; or: off.")
     ],
-    gate: Gates = None,
-    *,
-    flow: FlowName = None,
     lasts: Annotated[
         str | None,
         typer.Option("--for", metavar="TIME", help="After which it ends by itself: 2h, 30min."),
     ] = None,
-    why: Why = "",
-    by: By = None,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    as_json: opt.AsJson = False,
 ) -> None:
     """Cap the rate of gates from their next batch on, besides all that limits them already.
 
-    ``headrace limit 200 orders --for 2h``; ``headrace limit off orders`` ends it.
     Of a flow the first stages are limited.
     """
-    most = _rate(rate)
-    lasts_ms = None if lasts is None else opt.age_ms("--for", lasts)
-    if most is None and lasts_ms is not None:
-        raise OptionError("--for is the time of a limit, and 'off' ends one; leave it out.")
-
-    def set_limit(opened: Ledger, name: str) -> Control:
-        if most is None:
-            return opened.controls.unlimit(name, _by(by), why)
-        until_ms = None if lasts_ms is None else opened.database_time_ms() + lasts_ms
-        return opened.controls.limit(name, most, _by(by), why, until_ms)
-
-    _act(ledger, gate, flow, as_json, set_limit)
+    wanted = WantedLimit.parse(rate, lasts, "--for")
+    _act(acting, lambda opened, each: wanted.put_in_force(opened, each, acting.who, acting.why))
 
 
+@_acting
 def drain(
-    gate: Gates = None,
+    acting: Acting,
     *,
-    flow: FlowName = None,
-    why: Why = "",
-    by: By = None,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long to wait at most: 0s, 5min.")
     ] = "10min",
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    as_json: opt.AsJson = False,
 ) -> None:
     """Admit nothing more, let what is admitted finish, and say when the query can be stopped.
 
@@ -138,15 +153,15 @@ def drain(
     After a restart a gate goes on only once it is resumed.
     Exit status 3: the time is over, and it is not done; the same command goes on from there.
     """
-    timeout_s = opt.age_ms("--timeout", timeout) / 1000
-    chosen = _chosen(gate, flow)
-    with _opened(ledger, chosen) as opened:
+    timeout_s = age_ms("--timeout", timeout) / 1000
+    chosen, as_json = acting.chosen(), acting.as_json
+    with _opened(acting.ledger, chosen) as opened:
         waiting = _Waiting(opened)
         draining = FlowDrain(
             opened,
             chosen.upstream,
             waiting.of,
-            lambda each: opened.controls.drain(each, _by(by), why),
+            lambda each: opened.controls.drain(each, acting.who, acting.why),
         )
         states = _wait(draining, time.monotonic() + timeout_s, quiet=as_json)
         if as_json:
@@ -178,29 +193,20 @@ class _Waiting:
 
     def of(self, name: str) -> int | None:
         """Of one gate, asked now; None where the source does not answer."""
-        gate = self._ledger.gates.get(name)
-        if gate is None:
-            return None
-        history = GateHistory.read(self._ledger, gate)
-        if not history.batches:
-            return None
-        return SourceLags(self._ledger).of([history])[name]
+        sources = Sources(with_times=False)
+        sources.ask(self._ledger, [name], WAIT_FOR_SOURCES_S)
+        answer = sources.answers().get(name)
+        return None if answer is None else answer.lag
 
 
 def _act(
-    ledger: str,
-    gates: Sequence[str] | None,
-    flow: str | None,
-    as_json: bool,
-    act: Callable[[Ledger, str], Control],
-    *,
-    all_stages: bool = False,
+    acting: Acting, act: Callable[[Ledger, str], Control], *, all_stages: bool = False
 ) -> None:
-    chosen = _chosen(gates, flow)
-    with _opened(ledger, chosen) as opened:
+    chosen = acting.chosen()
+    with _opened(acting.ledger, chosen) as opened:
         for each in chosen.gates if all_stages else chosen.first:
             control = act(opened, each)
-            if as_json:
+            if acting.as_json:
                 out.print_json(control_values(control))
             else:
                 typer.echo(out.printable(_sentence(opened, control)))
@@ -236,18 +242,6 @@ def _by(by: str | None) -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:
         raise OptionError("The user has no name here; say with --by who does it.") from error
-
-
-def _rate(text: str) -> float | None:
-    """The records/s of a limit; None for ``off``."""
-    if text.strip().lower() == "off":
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise OptionError(
-            f"The limit is {text!r}; give a number of records/s above 0, or: off."
-        ) from error
 
 
 def control_values(control: Control) -> dict[str, Any]:

@@ -2,25 +2,26 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.control import LawName
+from headrace.operations.attention import Need, Urgency
 from headrace.operations.sentences import drained_in, headline, since
 from headrace.operations.snapshot import (
     BatchSnapshot,
     GateSnapshot,
-    GateState,
     IsolationSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
-    ReceiverState,
 )
+from headrace.operations.states import GateState, ReceiverState
 from headrace.operations.trends import Trend
 
 BATCHES: Final = 6
@@ -29,6 +30,15 @@ BATCHES: Final = 6
 PARTITIONS: Final = 8
 """Rows for partitions: beyond it the last of them is for all the others together."""
 
+WIDE: Final = 100
+"""From this width on an overview has all of its columns."""
+
+_URGENT: Final = {
+    Urgency.NOW: "bold red",
+    Urgency.SOON: "red",
+    Urgency.WATCH: "yellow",
+    Urgency.FINE: "default",
+}
 _ARROWS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 _DRAIN_TRENDS: Final = {
     Trend.FALLING: "getting shorter",
@@ -45,7 +55,9 @@ _STYLES: Final = {
     GateState.INTERRUPTED: "yellow",
     GateState.PAUSED: "yellow",
     GateState.STALLED: "red",
+    GateState.DEAD: "red",
     GateState.OVERDUE: "red",
+    GateState.ISOLATING: "yellow",
     GateState.FAILED: "red",
 }
 
@@ -53,8 +65,8 @@ _STYLES: Final = {
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 28 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        out.line(headline(snapshot), style=f"bold {_style(snapshot.state)}"),
-        *(Text(sentence, style="yellow") for sentence in snapshot.advice),
+        Text(out.printable(headline(snapshot)), style=f"bold {_style(snapshot.state)}"),
+        *_needs(snapshot),
         Text(),
         _facts(snapshot),
     ]
@@ -62,11 +74,10 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
         parts += [Text(), _durations(snapshot)]
     if snapshot.partitions:
         parts += [Text(), _partitions(snapshot.partitions)]
-    if trouble := _trouble(snapshot):
-        parts.append(out.line(trouble, style="bold red"))
     title = f"{snapshot.gate} · {snapshot.source} · every {out.duration(snapshot.interval_ms)}"
     query = snapshot.query
-    behind = filter(None, [query.program, query.checkpoint]) if query else ()
+    ended = "ended" if query and query.ended_ms is not None else ""
+    behind = filter(None, [ended, query.program, query.checkpoint]) if query else ()
     return Panel(
         Group(*parts),
         title=out.line(title, style="bold"),
@@ -78,26 +89,59 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
     )
 
 
-def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
-    """Several gates, one line for each."""
-    gates = out.table(
-        snapshots,
-        ("gate", lambda each: out.line(each.gate, style="bold")),
-        ("state", lambda each: Text(each.state, style=_style(each.state))),
-        (">lag", _lag),
-        (">rate/s", lambda each: out.count(each.rate_per_s)),
-        (">drained in", lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s))),
-        (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
-        (">interval", lambda each: out.duration(each.interval_ms)),
-        ("*limited by", lambda each: out.line(each.control or each.reason or out.UNKNOWN)),
-    )
-    advice = [
-        Text(out.printable(f"{snapshot.gate}: {sentence}"), style="yellow")
-        for snapshot in snapshots
-        for sentence in snapshot.advice
-    ]
-    hint = out.line("headrace status --gate NAME shows one of them in full.", style="dim")
-    return Group(gates, Text(), *advice, hint)
+def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
+    """What needs somebody, at most so many: a sentence each, and below it what acts on it."""
+    shown: list[RenderableType] = []
+    for need in needs[:most]:
+        sentence = out.printable(f"{need.about}: {need.sentence}")
+        shown += [Text(sentence, style=_URGENT[need.urgency]), _command(need)]
+    if len(needs) > most:
+        shown.append(out.line(f"and {len(needs) - most} more, less urgent", style="yellow"))
+    return Group(*shown)
+
+
+def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
+    """The command behind the headline, then what else the gate needs."""
+    said = headline(snapshot)
+    for need in sorted(snapshot.needs, key=lambda each: each.sentence != said):
+        if need.sentence != said:
+            yield Text(out.printable(need.sentence), style=_URGENT[need.urgency])
+        yield _command(need)
+
+
+def _command(need: Need) -> Text:
+    return out.line(f"  {need.command}", style="dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Several gates, one line for each; where it is narrow, the columns that matter most."""
+
+    snapshots: Sequence[GateSnapshot]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= WIDE
+        yield out.table(
+            self.snapshots,
+            ("gate" if wide else "gate|18", lambda each: out.line(each.gate, style="bold")),
+            ("state", lambda each: Text(each.state, style=_style(each.state))),
+            (">lag", _lag if wide else _short_lag),
+            (">rate/s", lambda each: out.count(each.rate_per_s)),
+            (">drained in", lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s)))
+            if wide
+            else None,
+            (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
+            (">interval", lambda each: out.duration(each.interval_ms)) if wide else None,
+            ("*limited by", lambda each: out.line(each.control or each.reason or out.UNKNOWN)),
+        )
+
+
+def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
+    """Several gates, one line for each, and how many ``others`` there are."""
+    hint = "headrace status --gate NAME shows one of them in full."
+    if others:
+        hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
+    return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))
 
 
 def _style(state: GateState) -> str:
@@ -111,6 +155,13 @@ def _lag(snapshot: GateSnapshot) -> str:
     if snapshot.lag_is_old and snapshot.lag is not None:
         return f"{out.count(snapshot.lag)} {out.duration(snapshot.lag_age_ms)} ago"
     return _with_arrow(snapshot.lag_trend, out.count(snapshot.lag))
+
+
+def _short_lag(snapshot: GateSnapshot) -> str:
+    if snapshot.lag_now is not None:
+        return out.count(snapshot.lag_now)
+    arrow = f" {_ARROWS[snapshot.lag_trend]}" if snapshot.lag_trend else ""
+    return f"{out.count(snapshot.lag)}{arrow}"
 
 
 def _facts(snapshot: GateSnapshot) -> Table:
@@ -176,8 +227,21 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
             f"{out.duration(snapshot.lag_age_ms)} ago",
             f"now {out.count(snapshot.lag_now)} not begun",
         ]
+    oldest = ""
+    if snapshot.lag_seconds:
+        oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"
+    kept = ""
+    if snapshot.retention_left_s is not None:
+        kept = f"deleted in {out.duration(snapshot.retention_left_s * 1000)}"
     arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
-    return [*old, moving, arriving, f"admitted {out.count(snapshot.throughput_per_s)}/s"]
+    return [
+        *old,
+        moving,
+        oldest,
+        kept,
+        arriving,
+        f"admitted {out.count(snapshot.throughput_per_s)}/s",
+    ]
 
 
 def _isolating(found: IsolationSnapshot) -> list[str]:
@@ -249,40 +313,6 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
     made = out.grid(rows, "lrr*l")
     made.columns[0].max_width = 34
     return made
-
-
-def _trouble(snapshot: GateSnapshot) -> str:
-    """What somebody has to look after; nothing on a good day."""
-    unresolved = snapshot.failed + snapshot.dead
-    sentences = {
-        _silent(snapshot): True,
-        **dict.fromkeys(_held(snapshot), True),
-        f"{out.plural(snapshot.lost_records, 'record')} lost before they were read": (
-            snapshot.lost_records
-        ),
-        f"{out.plural(snapshot.failed, 'failed batch')} to be run again": snapshot.failed,
-        out.plural(snapshot.dead, "dead batch"): snapshot.dead,
-        out.plural(snapshot.dead_letters, "dead letter"): snapshot.dead_letters,
-        snapshot.error or "": unresolved,
-        "see headrace failures": unresolved + snapshot.dead_letters,
-    }
-    return " · ".join(sentence for sentence, number in sentences.items() if sentence and number)
-
-
-def _held(snapshot: GateSnapshot) -> list[str]:
-    """Why senders wait whatever the rate."""
-    held = (each.held for each in snapshot.receivers if each.state is ReceiverState.HELD)
-    return sorted({reason.rstrip(".") for reason in held if reason})
-
-
-def _silent(snapshot: GateSnapshot) -> str:
-    """Which receivers have not been seen for a while."""
-    silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
-    if not silent:
-        return ""
-    last = max(silent, key=lambda each: each.seen_ms)
-    which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
-    return f"{out.plural(len(silent), 'receiver')} not seen: {which}"
 
 
 def _with_arrow(trend: Trend | None, text: str) -> str:

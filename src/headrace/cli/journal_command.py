@@ -12,6 +12,7 @@ from rich.text import Text
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.core.clock import wall_clock_ms
+from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.journal import (
     DEFECTS,
@@ -282,7 +283,7 @@ def prune_blocks(
     Exit status 0: what could be removed is removed, be it nothing.
     Exit status 1: there was an error.
     """
-    min_age_ms = opt.age_ms("--older-than", older_than)
+    min_age_ms = age_ms("--older-than", older_than)
     opened = Journal.open(url)
     with Ledger.open(ledger, create=False) as reader:
         for gate in without or ():

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from headrace.cli.printing import plural, print_json
-from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl, age_ms
+from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl
 from headrace.core.clock import wall_clock_ms
+from headrace.core.options import age_ms
 from headrace.ledger import Ledger
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.core.options import duration_ms
-from headrace.errors import OptionError
+from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import GateRecord, Ledger, redact_url
 
 OPEN: Final = 3
@@ -28,8 +28,22 @@ LedgerUrl = Annotated[
         help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
     ),
 ]
-GateName = Annotated[str | None, typer.Option("--gate", help="Only this gate.")]
+
+
+def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of gates that begin so, for a shell: those of the ledger that is meant."""
+    url = context.params.get("ledger") or os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
+    try:
+        with Ledger.open(url, create=False) as ledger:
+            return [each.name for each in ledger.gates.all() if each.name.startswith(incomplete)]
+    except HeadraceError:
+        return []
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object on each line.")]
+GateName = Annotated[
+    str | None, typer.Option("--gate", help="Only this gate.", autocompletion=complete_gates)
+]
 Limit = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1_000_000)]
 Since = Annotated[
     str | None,
@@ -101,19 +115,6 @@ def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | 
         None if since is None else moment_ms("--since", since, now_ms),
         None if until is None else moment_ms("--until", until, now_ms),
     )
-
-
-def age_ms(option: str, text: str) -> int:
-    """How old something is (ms), from a time with its unit: a number alone is refused.
-
-    >>> age_ms("--older-than", "7 days")
-    604800000
-    """
-    if text.strip().isdecimal():
-        raise OptionError(
-            f"{option} is {text!r}; it must be a time with its unit, such as '30 days'."
-        )
-    return duration_ms(option, text)
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:

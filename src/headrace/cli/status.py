@@ -11,15 +11,21 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.cli import printing as out
-from headrace.cli.gate_view import gate_view, overview
+from headrace.cli.gate_view import gate_view, needs_view, overview
 from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
-from headrace.core.clock import wall_clock_ms
 from headrace.ledger import Ledger
-from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
-from headrace.operations.source_lags import SourceLags
-from headrace.operations.stages import BOTTLENECK, StageSnapshot, stages_of
+from headrace.operations.attention import urgency_of
+from headrace.operations.observer import Observer
+from headrace.operations.snapshot import GateSnapshot
+from headrace.operations.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 REFRESH_S: Final = 1.0
+
+NEEDS: Final = 20
+"""Sentences about what needs somebody; of more, how many there are."""
+
+FEWEST_GATES: Final = 3
+"""That have a line on the shortest terminal."""
 
 _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
@@ -31,27 +37,24 @@ def status(
     as_json: AsJson = False,
     svg: Picture = None,
 ) -> None:
-    """Show how the gates in a ledger fare: lag, rate, batch times, and what limits them.
+    """Show what needs somebody, then how gates fare: lag, rate, batch times, what limits them.
 
     Where no batch has come for a while it asks the brokers or the journal what waits there now, if
     they answer without secrets, and says how old the last figure is.
     Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
     """
     with Ledger.open(ledger, create=False) as opened:
-        sources = SourceLags(opened)
+        observer = Observer(opened)
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
-            now_ms = wall_clock_ms()
-            histories = [GateHistory.read(opened, each) for each in gates_of(opened, gate, ledger)]
-            lag_now = sources.of([each for each in histories if each.is_silent(now_ms)])
-            gates = [take_snapshot(each, now_ms, lag_now.get(each.gate.name)) for each in histories]
+            gates = observer.look(gates_of(opened, gate, ledger))
             return gates, stages_of(opened) if gate is None else []
 
         if svg is not None:
             out.write_picture(status_view(*look()), svg, "headrace status")
         console = Console()
         if watch and console.is_terminal and not as_json:
-            _watch(console, lambda: status_view(*look()))
+            _watch(console, lambda: status_view(*look(), height=console.height))
         while True:
             if as_json:
                 for group in look():
@@ -71,17 +74,33 @@ def _watch(console: Console, draw: Callable[[], RenderableType]) -> None:
             time.sleep(REFRESH_S)
 
 
-def status_view(gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot]) -> RenderableType:
-    """One gate in full, or a line for each; below them a line for each stage."""
+def status_view(
+    gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
+) -> RenderableType:
+    """What needs somebody, then one gate in full, or a line for each; below a line a stage.
+
+    On a terminal of this height (lines) what needs somebody stays; of the gates the most urgent do.
+    """
     if not gates:
         return "The ledger has no gate yet; a gated query declares its own when it starts."
-    shown = gate_view(gates[0]) if len(gates) == 1 else overview(gates)
-    return Group(shown, Text(), stages_view(stages)) if stages else shown
+    last = [Text(), stages_view(stages)] if stages else []
+    is_one = len(gates) == 1  # whose own view begins with what it needs
+    needs = [need for each in gates if not is_one for need in each.needs]
+    needs = sorted([*needs, *flow_needs(stages)], key=lambda need: need.urgency)
+    room = NEEDS if height is None else max(height // 4, 1)
+    first = [needs_view(needs, room), Text()] if needs else []
+    if is_one:
+        return Group(*first, gate_view(gates[0]), *last)
+    left = len(gates)
+    if height is not None:
+        left = max(height - 2 * min(len(needs), room) - 6, FEWEST_GATES)
+    some = sorted(gates, key=urgency_of)[:left]
+    return Group(*first, overview(some, len(gates) - len(some)), *last)
 
 
 def stages_view(stages: Sequence[StageSnapshot]) -> RenderableType:
-    """A line for each stage; then the bottlenecks, and stages to which nothing comes."""
-    shown = out.table(
+    """A line for each stage."""
+    return out.table(
         stages,
         ("flow", lambda each: out.line(each.flow)),
         ("stage", lambda each: out.line(each.stage, style="bold")),
@@ -91,18 +110,3 @@ def stages_view(stages: Sequence[StageSnapshot]) -> RenderableType:
         (">at most", lambda each: out.count(each.rate_limit_per_s)),
         ("*throttled by", lambda each: out.line(each.throttled_by or out.UNKNOWN)),
     )
-    blamed = [
-        out.line(f"Look at stage {each.stage} of flow {each.flow}: it throttles the others.", "red")
-        for each in stages
-        if each.state == BOTTLENECK
-    ]
-    alone = [
-        out.line(
-            f"Nothing comes to stage {each.stage} of flow {each.flow} from stage"
-            f" {each.missing_upstream}, which does not run.",
-            "yellow",
-        )
-        for each in stages
-        if each.missing_upstream is not None
-    ]
-    return Group(shown, *blamed, *alone)

@@ -198,7 +198,10 @@ def _values(
         "gate": gate,
         "verdict": verification.verdict,
         "spans": [out.flat(span) for span in verification.spans],
-        "findings": [out.flat(finding) for finding in verification.findings],
+        "findings": [
+            {**out.flat(finding), "interrupted": finding.interrupted}
+            for finding in verification.findings
+        ],
         "contradictions": verification.contradictions,
         "notes": notes,
         "proves": words,

@@ -90,6 +90,19 @@ def duration_ms(option: str, text: str) -> int:
     return sum(int(number) * _UNITS_MS[_UNIT_WORDS[unit]] for number, unit in parts)
 
 
+def age_ms(option: str, text: str) -> int:
+    """A time (ms) with its unit, as operators write it; a number alone is refused.
+
+    >>> age_ms("--older-than", "7 days")
+    604800000
+    """
+    if text.strip().isdecimal():
+        raise OptionError(
+            f"{option} is {text!r}; it must be a time with its unit, such as '30 days'."
+        )
+    return duration_ms(option, text)
+
+
 def boolean(option: str, text: str) -> bool:
     """``true`` or ``false``, in any case.
 

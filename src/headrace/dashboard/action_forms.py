@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headrace.core.options import duration_ms
 from headrace.dashboard.pages import NotFoundError, Site
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger, Status
 from headrace.operations.letter_sending import LetterSender
-from headrace.operations.words import plural
+from headrace.operations.limiting import WantedLimit
+from headrace.operations.words import duration, plural
 
 MOST_ALIKE: Final = 1_000
 """Batches or records that one form acts on; the oldest first."""
@@ -31,6 +31,9 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
     if not why:
         raise OptionError("The reason is empty; say why, for whoever looks at this later.")
     with site.link.writing() as ledger:
+        gate = form.get("gate", "")
+        if gate and ledger.gates.get(gate) is None:
+            raise NotFoundError(f"The ledger has no gate {gate!r}.")
         return action(site, ledger, form, who, why)
 
 
@@ -56,20 +59,14 @@ def _resume(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
 
 
 def _limit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate, text = _field(form, "gate"), _field(form, "records_per_s")
-    try:
-        limit = float(text)
-    except ValueError as error:
-        raise OptionError(
-            f"The limit is {text!r}; it must be a number of records per second above 0."
-        ) from error
-    lasting = form.get("for", "").strip()
-    until_ms = None
-    if lasting:
-        until_ms = ledger.database_time_ms() + duration_ms("The time of the limit", lasting)
-    ledger.controls.limit(gate, limit, who, why, until_ms)
-    ends = f" for {lasting}" if lasting else ""
-    return f"Gate {gate} is limited to {limit:g} records/s{ends} from its next plan on."
+    gate = _field(form, "gate")
+    wanted = WantedLimit.parse(_field(form, "records_per_s"), form.get("for"), "The time")
+    control = wanted.put_in_force(ledger, gate, who, why)
+    if control.limit is None:
+        return f"The limit of gate {gate} is lifted from its next plan on."
+    ends = "" if wanted.lasts_ms is None else f" for {duration(wanted.lasts_ms)}"
+    rate = f"{control.limit.records_per_s:g} records/s{ends}"
+    return f"Gate {gate} is limited to {rate} from its next plan on."
 
 
 def _unlimit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
@@ -116,10 +113,15 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
     try:
         sender.send(letters)
     except HeadraceError as error:
-        ledger.repairs.end_send(action, f"{sender.sent} sent; then: {error}")
+        ledger.repairs.end_send(action, f"{sender.outcome()}; then: {error}")
         raise
-    ledger.repairs.end_send(action, f"{sender.sent} sent")
-    return f"{plural(sender.sent, 'dead letter')} of gate {gate} {_are(sender.sent)} sent again."
+    ledger.repairs.end_send(action, sender.outcome())
+    if not sender.sent:
+        raise OptionError(
+            "Somebody else is sending these dead letters, or has resolved them; load the page"
+            " again."
+        )
+    return f"Gate {gate}: {sender.outcome()}."
 
 
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:

@@ -8,9 +8,18 @@ from typing import Any, Final
 
 from headrace.control import Control
 from headrace.core.clock import wall_clock_ms
-from headrace.ledger import BatchRecord, GateRecord, Ledger, Pulse, RateSample, Unresolved
-from headrace.metrics.lags import Lags
-from headrace.operations.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.ledger import (
+    BatchRecord,
+    GateQuery,
+    GateRecord,
+    Ledger,
+    Pulse,
+    RateSample,
+    Unresolved,
+)
+from headrace.operations.gate_history import GateHistory, sorted_query
+from headrace.operations.lags import Lags
+from headrace.operations.snapshot import GateSnapshot, take_snapshot
 from headrace.operations.stages import StageSnapshot, stages_of
 
 LOOK_BACK: Final = 12
@@ -40,6 +49,7 @@ class Fleet:
         self.lag_s: Mapping[str, float | None] = {}
         """How old the next record to be read was when each gate's last batch was planned (s)."""
         self._lags = Lags()
+        self._queries: Mapping[str, tuple[GateQuery, bool]] = {}
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
@@ -81,6 +91,8 @@ class Fleet:
         again = now_ms - self._read_ms >= AGAIN_MS
         if again or pulse.actions != self._actions:
             self.controls, self._actions = ledger.controls.all(), pulse.actions
+        if again:
+            self._queries = ledger.gates.last_queries()
         if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger))
         if again:
@@ -102,12 +114,15 @@ class Fleet:
     def _snapshot(self, name: str, pulse: Pulse, now_ms: int) -> GateSnapshot:
         gate, batches, samples = self._known[name]
         kept: tuple[RateSample, ...] = samples
+        query, gone = sorted_query(self._queries.get(name))
         history = GateHistory(
             gate=gate,
             batches=batches,
             samples=kept,
             unresolved=pulse.unresolved.get(name, _NOTHING),
             control=self.controls.get(name),
+            query=query,
+            gone=gone,
         )
         snapshot = take_snapshot(history, now_ms)
         lost = pulse.lost.get(name, 0)

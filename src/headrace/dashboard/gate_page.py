@@ -9,11 +9,12 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
 from headrace.ledger import Ledger, SeriesPoint
-from headrace.operations.attention import Need, gate_needs
+from headrace.operations.attention import Need
 from headrace.operations.draining import drain_state
+from headrace.operations.gate_history import GateHistory
+from headrace.operations.observer import Observer
 from headrace.operations.sentences import headline
-from headrace.operations.snapshot import GateHistory, GateSnapshot, PartitionSnapshot, take_snapshot
-from headrace.operations.source_lags import SourceLags
+from headrace.operations.snapshot import GateSnapshot, PartitionSnapshot
 from headrace.operations.words import plural
 
 SPANS: Final[Mapping[str, int | None]] = {
@@ -44,7 +45,7 @@ _NO_GATE: Final = "The ledger has no gate {!r}; the overview lists those it has.
 def gate_page(site: Site, name: str, query: Query) -> Page:
     """Everything about one gate."""
     refuse_a_long_name(name)
-    lags = _Lags()
+    observers = _Observers()
     span = query.get("span", "15 min")
     span = span if span in SPANS else "15 min"
 
@@ -53,12 +54,11 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         if gate is None:
             return View({"state": site.render("no_gate.html", name=name)})
         history = GateHistory.read(ledger, gate)
-        waiting = lags.of(ledger, history) if history.is_silent(now_ms) else None
-        snapshot = take_snapshot(history, now_ms, waiting)
+        snapshot = observers.of(ledger).snapshots([history], wait_s=0)[0]
         control = ledger.controls.of(name)
         values: dict[str, Any] = {"gate": snapshot, "control": control, "now_ms": now_ms}
         values["drain"] = drain_state(ledger, name) if control.draining else None
-        values["lag_s"] = fleet.lag_s.get(name)
+        values["lag_s"] = snapshot.lag_seconds
         newest = snapshot.newest
         return View(
             {
@@ -101,22 +101,22 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     )
 
 
-class _Lags:
-    """What waits in the source of a silent gate, asked without waiting for the answer."""
+class _Observers:
+    """What looks at the gate, kept while the ledger is the same."""
 
     def __init__(self) -> None:
-        self._asked: tuple[Ledger, SourceLags] | None = None
+        self._known: tuple[Ledger, Observer] | None = None
 
-    def of(self, ledger: Ledger, history: GateHistory) -> int | None:
-        if self._asked is None or self._asked[0] is not ledger:
-            self._asked = ledger, SourceLags(ledger)
-        return self._asked[1].of([history], wait_s=0).get(history.gate.name)
+    def of(self, ledger: Ledger) -> Observer:
+        if self._known is None or self._known[0] is not ledger:
+            self._known = ledger, Observer(ledger)
+        return self._known[1]
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:
     """What the gate needs, beyond what its headline says."""
     said = headline(snapshot)
-    return [each for each in gate_needs(snapshot) if each.sentence != said]
+    return [each for each in snapshot.needs if each.sentence != said]
 
 
 def _other(snapshot: GateSnapshot) -> str | None:

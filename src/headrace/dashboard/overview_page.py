@@ -10,8 +10,9 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import Page, Query, Site
 from headrace.dashboard.rendering import path, region_id
 from headrace.ledger import Ledger
-from headrace.operations.attention import Need, Where, flow_needs, gate_needs, urgency_of
+from headrace.operations.attention import Need, Where, urgency_of
 from headrace.operations.snapshot import GateSnapshot
+from headrace.operations.stages import flow_needs
 
 MOST_NEEDS: Final = 12
 """Sentences at the top; beyond it they are counted."""
@@ -42,7 +43,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
         gates = list(fleet.snapshots.values())
         shown = [each for each in gates if wanted.lower() in each.gate.lower()]
         shown.sort(key=_ORDERS[order])
-        needs = [need for each in gates for need in gate_needs(each)]
+        needs = [need for each in gates for need in each.needs]
         needs += flow_needs(fleet.stages)
         needs.sort(key=lambda need: (need.urgency, need.about))
         regions = {
@@ -104,7 +105,11 @@ def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
     """Whether two snapshots differ by no more than when they were taken."""
     if one is other:
         return True
-    return replace(one, time_ms=0, lag_age_ms=0) == replace(other, time_ms=0, lag_age_ms=0)
+    return _ageless(one) == _ageless(other)
+
+
+def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
+    return replace(snapshot, time_ms=0, lag_age_ms=0, lag_seconds=None, needs=())
 
 
 def _link(need: Need) -> str:

@@ -29,6 +29,7 @@ _TONES: Final = {
     "paused": "watch",
     "stalled": "bad",
     "overdue": "bad",
+    "isolating": "watch",
     "failed": "bad",
     "dead": "bad",
     "success": "good",

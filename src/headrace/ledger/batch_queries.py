@@ -51,6 +51,14 @@ _OPEN_BATCH: Final = (
     .limit(1)
 )
 
+_LIVE: Final = (
+    select(control)
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(1)
+)
+
 _named_or_all_gates = select(gate.c.name).where(
     or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
 )
@@ -142,6 +150,11 @@ class BatchQueries(IsolationQueries):
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
         return next(iter(self._select(_OPEN_BATCH, gate=gate_name)), None)
+
+    def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
+        """The newest batch of a gate's live stream, or the newest with the engine's ``number``."""
+        query = _LIVE if number is None else _LIVE.where(control.c.query_batch_id == number)
+        return next(iter(self._select(query, gate=gate_name)), None)
 
     def newest(
         self,

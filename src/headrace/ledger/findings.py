@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger.records import ErrorReport
+from headrace.ledger.records import ErrorReport, was_interrupted
 from headrace.ledger.transitions import Status
 
 
@@ -82,6 +82,11 @@ class Finding:
     error: ErrorReport | None = None
     topic_id: str | None = None
     reason: str | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its batch is open because its query was stopped; its next start runs it."""
+        return was_interrupted(self.status, self.error)
 
 
 @dataclass(frozen=True, slots=True)

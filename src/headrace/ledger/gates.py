@@ -3,10 +3,11 @@
 Times are the database's own, so that planners on several machines need no clock in common.
 """
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Text, bindparam, case, or_, select, update
+from sqlalchemy import Connection, Row, Text, bindparam, case, or_, select, update
 
 from headrace.control.pressure import RateLimit
 from headrace.errors import GateInUseError, LedgerError
@@ -16,6 +17,7 @@ from headrace.ledger.database import changed_rows
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
 from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, control, gate
+from headrace.processes import is_gone
 
 Begun = tuple[int, BatchRecord]
 """How often a gate's `begin` has been called, and the batch that it was called for last, whatever
@@ -66,6 +68,11 @@ class GateQuery:
     since_ms: int
     until_ms: int
     begins: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended: its planner or its program is gone from here."""
+        return is_gone(self.owner) or (self.driver is not None and is_gone(self.driver))
 
 
 GATES: Final = select(
@@ -130,6 +137,12 @@ _BEGUN_AND_QUERY: Final = (
     .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
     .where(_of_gate)
 )
+
+_LAST_QUERIES: Final = select(
+    gate.c.name,
+    (gate.c.query_until_ms > NowMs()).label("query_lives"),
+    *[column for column in gate.c if column.name in _NOBODY],
+).where(gate.c.query_owner.is_not(None))
 
 _ADMISSION: Final = (
     select(
@@ -260,6 +273,13 @@ class GateStore(Store):
         """The query that stands behind a gate; None if none does, or its lease has run out."""
         return self.begun_and_query(gate_name)[1]
 
+    def last_queries(self, gate_name: str | None = None) -> Mapping[str, tuple[GateQuery, bool]]:
+        """The query that has not left each gate, or this one, and whether its lease is in force."""
+        statement = _LAST_QUERIES if gate_name is None else _LAST_QUERIES.where(_of_gate)
+        values = {} if gate_name is None else {"of": gate_name}
+        rows = self._database.rows(statement, **values)
+        return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
+
     def last_begun(self, gate_name: str) -> Begun | None:
         """What a gate's `begin` was called for last; None before the first time."""
         return self.begun_and_query(gate_name)[0]
@@ -274,10 +294,11 @@ class GateStore(Store):
             return None, None
         batch = found[0]._asdict()
         begins, lives = batch.pop("begins"), batch.pop("query_lives")
-        query = {name.removeprefix("query_"): batch.pop(name) for name in _NOBODY}
+        for name in _NOBODY:
+            del batch[name]
         return (
             None if batch["schedule_id"] is None else (begins, batch_from(batch)),
-            GateQuery(**query) if lives else None,
+            _query_from(found[0]) if lives else None,
         )
 
     def admission(self, gate_name: str) -> Admission:
@@ -307,6 +328,11 @@ class GateStore(Store):
         """The text that `throttle` was given last; None if there was none."""
         text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
         return text
+
+
+def _query_from(row: Row[Any]) -> GateQuery:
+    values = row._mapping
+    return GateQuery(**{name.removeprefix("query_"): values[name] for name in _NOBODY})
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:

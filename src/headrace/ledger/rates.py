@@ -155,9 +155,14 @@ class RateStore(Store):
             count = {"batch": sample.schedule_id, "counted": sample.records}
             connection.execute(SET_RECORDS, count)
 
-    def history(self, gate_name: str, limit: int = 100) -> tuple[RateSample, ...]:
-        """A gate's last rate samples, newest first."""
-        rows = self._database.rows(LAST_SAMPLES, gate=gate_name, limit=limit)
+    def history(
+        self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
+    ) -> tuple[RateSample, ...]:
+        """A gate's last rate samples, newest first; those up to ``before_ms``, if it is given."""
+        query = LAST_SAMPLES
+        if before_ms is not None:
+            query = query.where(rate.c.time_ms <= before_ms)
+        rows = self._database.rows(query, gate=gate_name, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
 
 

@@ -276,12 +276,12 @@ class BatchRecord:
     @property
     def interrupted(self) -> bool:
         """Whether its query was stopped on purpose while it ran, and its next start runs it."""
-        error = self.error
-        return (
-            self.status is Status.FAILED
-            and error is not None
-            and error.error_class == QUERY_STOPPED
-        )
+        return was_interrupted(self.status, self.error)
+
+
+def was_interrupted(status: Status | None, error: ErrorReport | None) -> bool:
+    """Whether a batch that stands so failed because its query was stopped while it ran."""
+    return status is Status.FAILED and error is not None and error.error_class == QUERY_STOPPED
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ with needs_extra("metrics", "Metrics"):
     from headrace.metrics.exposition import MetricsMemory, exposition
     from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 from headrace.metrics.shipped import alert_rules, grafana_dashboard
-from headrace.metrics.sources import Sources
+from headrace.operations.sources import Sources
 
 __all__ = [
     "OPENMETRICS_TYPE",

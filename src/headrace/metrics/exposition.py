@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
 from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.errors import LedgerError
@@ -12,16 +11,12 @@ from headrace.ledger import Ledger
 from headrace.ledger.metric_rows import GateNow
 from headrace.metrics.flows import flow_families
 from headrace.metrics.gates import lag_families, open_families, rate_families
-from headrace.metrics.lags import Lags, lag_of
 from headrace.metrics.partitions import partition_families
-from headrace.metrics.sources import Sources
 from headrace.metrics.text import Family, gauge, labels_text, render
 from headrace.metrics.totals import Totals
-
-SILENCE: Final = 3
-"""Intervals without a batch after which the source of a gate is asked."""
-
-SHORTEST_SILENCE_MS: Final = 10_000
+from headrace.operations.gate_history import silence_ms
+from headrace.operations.lags import Lags, lag_of
+from headrace.operations.sources import Sources
 
 
 @dataclass(slots=True)
@@ -134,8 +129,8 @@ class _Scrape:
         """Whether the source knows more than the ledger: no batch comes, or records wait."""
         if gate.created_ms is None:
             return False
-        silence_ms = max(SILENCE * gate.interval_ms, SHORTEST_SILENCE_MS)
-        return self.now_ms - gate.created_ms > silence_ms or bool(lag_of(gate))
+        is_silent = self.now_ms - gate.created_ms > silence_ms(gate.interval_ms)
+        return is_silent or bool(lag_of(gate))
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:

@@ -7,8 +7,8 @@ from headrace.control import SourceCost
 from headrace.errors import OptionError
 from headrace.ledger import Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
-from headrace.metrics.lags import GateLag
 from headrace.metrics.text import Family, gauge
+from headrace.operations.lags import GateLag
 
 
 def lag_families(

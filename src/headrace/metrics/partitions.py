@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from headrace.ledger import Ledger
 from headrace.ledger.metric_rows import GateNow
-from headrace.metrics.sources import SourceAnswer
 from headrace.metrics.text import Family, MetricKind, gauge, labels_text
+from headrace.operations.sources import SourceAnswer
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
 """As danielqsj's kafka_exporter calls it; the consumer group is the gate."""

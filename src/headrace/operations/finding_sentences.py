@@ -77,9 +77,7 @@ def _sentence(findings: Sequence[Finding]) -> str:
         case FindingKind.UNEXPLAINED:
             sentence = f"{_batch(findings)} is dead, and nothing says why."
         case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
-            why = f": {out.short_error(first.error)}" if first.error else "."
-            state = first.status or "processed, but its handler rejected this"
-            sentence = f"{_batch(findings)} is {state}{why}"
+            sentence = f"{_batch(findings)} is {_state(first)}"
         case FindingKind.LOST if first.schedule_id is not None:
             why = f": {first.reason}" if first.reason else ""
             sentence = f"{first.offsets} was gone when {whole} read it{why}."
@@ -92,12 +90,22 @@ def _sentence(findings: Sequence[Finding]) -> str:
     return sentence
 
 
+def _state(finding: Finding) -> str:
+    """How its batch stands, and why."""
+    if finding.interrupted:
+        return "interrupted: its query was stopped, and its next start runs it."
+    why = f": {out.short_error(finding.error)}" if finding.error else "."
+    return f"{finding.status or 'processed, but its handler rejected this'}{why}"
+
+
 def _batch(findings: Sequence[Finding]) -> str:
     first, *others = findings
     if not others:
         return f"batch {_short(first.schedule_id)} with {first.offsets}"
     records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
-    where = f"{records} in {out.plural(len(findings), 'partition')}, first {first.offsets},"
+    partitions = len({finding.offsets.topic_partition for finding in findings})
+    ranges = "" if partitions == len(findings) else f"{out.plural(len(findings), 'range')} of "
+    where = f"{records} in {ranges}{out.plural(partitions, 'partition')}, first {first.offsets},"
     return f"batch {_short(first.schedule_id)} with {where}"
 
 

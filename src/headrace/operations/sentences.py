@@ -1,10 +1,13 @@
 """What the snapshot of a gate says in sentences: how it fares, and what it needs."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.operations import words as out
-from headrace.operations.snapshot import GateSnapshot, GateState
+from headrace.operations.states import GateState
 from headrace.operations.trends import Trend
+
+if TYPE_CHECKING:
+    from headrace.operations.snapshot import BatchSnapshot, GateSnapshot, IsolationSnapshot
 
 HEADLINES: Final = {
     GateState.NEW: "No batch yet.",
@@ -14,7 +17,9 @@ HEADLINES: Final = {
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
-    GateState.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
+    GateState.DEAD: "Dead: its query is not running since {ended}; start it again.",
+    GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
+    GateState.ISOLATING: "Isolating {isolating}.",
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
     " again.",
     GateState.FAILED: "Failed: {error}",
@@ -22,7 +27,7 @@ HEADLINES: Final = {
 }
 
 
-def headline(snapshot: GateSnapshot) -> str:
+def headline(snapshot: "GateSnapshot") -> str:
     """What somebody who is woken at night wants to know first."""
     newest = snapshot.newest
     ended_ms = newest.planned_ms + newest.duration_ms if newest else None
@@ -41,19 +46,47 @@ def headline(snapshot: GateSnapshot) -> str:
         running=out.duration(newest.duration_ms if newest else None),
         error=snapshot.error or "the last batch",
         control=_sentence(snapshot.control or "paused"),
+        ended=_ended(snapshot),
+        batch=batch_name(newest),
+        interval=out.duration(snapshot.interval_ms),
+        isolating=isolated(snapshot.isolating, batch_name(newest)),
     )
+
+
+def batch_name(batch: "BatchSnapshot | None") -> str:
+    """A batch in a sentence: by its number in Spark, else by its key."""
+    if batch is None:
+        return "no batch"
+    return f"batch {batch.key[:8]}" if batch.id is None else f"batch {batch.id}"
+
+
+def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
+    """How far the isolation of a batch has come."""
+    if found is None:
+        return batch
+    bad = f", {out.plural(found.bad, 'record')} failed alone so far" if found.bad else ""
+    runs = f"{out.count(found.runs)} of about {out.count(found.expected_runs)} runs"
+    return f"{batch}: {runs}, {out.plural(found.records, 'record')}{bad}"
+
+
+def _ended(snapshot: "GateSnapshot") -> str:
+    query = snapshot.query
+    if query is None or query.ended_ms is None:
+        return out.UNKNOWN
+    where = f", {query.program}" if query.program else ""
+    return f"{out.short_time(query.ended_ms)} ({since(snapshot, query.ended_ms)} ago{where})"
 
 
 def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
+def since(snapshot: "GateSnapshot", then_ms: int | None) -> str:
     """How long ago something was when the snapshot was taken."""
     return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
 
 
-def _to_go(snapshot: GateSnapshot) -> str:
+def _to_go(snapshot: "GateSnapshot") -> str:
     if snapshot.drain_s is None:
         return "fewer each time"
     trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""

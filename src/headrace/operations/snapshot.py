@@ -2,27 +2,25 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from headrace.control import Control
 from headrace.control.isolation import expected_runs
+from headrace.core.lease import GATE_LEASE_MS
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
-    GateRecord,
     IsolationProgress,
-    Kind,
-    Ledger,
     Loss,
     PlannedRange,
-    RateSample,
     ReceiverRecord,
     Status,
-    Unresolved,
     lost_records,
 )
+from headrace.operations.attention import Need, gate_needs
+from headrace.operations.gate_history import GateHistory, silence_ms
+from headrace.operations.lags import GateLag
+from headrace.operations.states import GateState, ReceiverState
 from headrace.operations.trends import (
     LagChange,
     Trend,
@@ -34,102 +32,10 @@ from headrace.operations.trends import (
 )
 from headrace.operations.words import error_line, planned_or_counted, status_word
 
-HISTORY: Final = 60
-"""Batches that are looked back on."""
+OVERDUE: Final = 3
+"""Intervals after which a running batch takes longer than it should."""
 
-SILENCE: Final = 3
-"""Intervals after which a gate without a new batch is no longer between two of them."""
-
-SHORTEST_SILENCE_MS: Final = 10_000
-OVERDUE: Final = 10
-"""Intervals after which a running batch is more than slow."""
-SHORTEST_OVERDUE_MS: Final = 60_000
-
-
-class GateState(StrEnum):
-    """How a gate fares, in the words of ``--json``."""
-
-    NEW = "new"
-    """It has had no batch yet."""
-    KEEPING_UP = "keeping up"
-    """The last batch admitted all that was waiting."""
-    DRAINING = "draining"
-    """Records wait, and fewer each time."""
-    HOLDING = "holding"
-    """Records wait, about as many each time, or it is too early to say."""
-    FALLING_BEHIND = "falling behind"
-    """Records wait, and more each time."""
-    IDLE = "idle"
-    """No batch for a while, and nothing was waiting: no data, or no query."""
-    STALLED = "stalled"
-    """No batch for a while, although records were waiting: the query has stopped."""
-    OVERDUE = "overdue"
-    """A batch has been running for many intervals: it hangs, or its process has died."""
-    INTERRUPTED = "interrupted"
-    """The query was stopped while the last batch ran, which runs again at its next start."""
-    FAILED = "failed"
-    """The last batch failed."""
-    PAUSED = "paused"
-    """An operator has paused it, or asked it to drain: it plans no batch."""
-
-
-class ReceiverState(StrEnum):
-    """How a receiver fares, in the words of ``--json``."""
-
-    RECEIVING = "receiving"
-    """Records come, and none waits for the rate."""
-    HELD = "held"
-    """All records wait: its journal is at its cap, which its ``held`` says."""
-    LIMITED = "limited"
-    """Records wait for the rate: more come than it allows."""
-    IDLE = "idle"
-    """No records came lately."""
-    SILENT = "silent"
-    """It has not been seen for a while: it has died, or cannot reach the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateHistory:
-    """The ledger's records of one gate's live stream; batches and samples are newest first."""
-
-    gate: GateRecord
-    batches: tuple[BatchRecord, ...] = ()
-    samples: tuple[RateSample, ...] = ()
-    ranges: tuple[PlannedRange, ...] = ()
-    """Of the newest batch."""
-    losses: tuple[Loss, ...] = ()
-    unresolved: Unresolved = field(default_factory=Unresolved)
-    receivers: tuple[ReceiverRecord, ...] = ()
-    query: GateQuery | None = None
-    isolating: IsolationProgress | None = None
-    control: Control | None = None
-
-    @classmethod
-    def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
-        """Read what a snapshot needs from the ledger."""
-        batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
-        return cls(
-            gate=gate,
-            batches=batches,
-            samples=ledger.rates.history(gate.name, HISTORY),
-            ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
-            losses=ledger.history.losses(gate.name),
-            unresolved=ledger.batches.count_unresolved(gate.name),
-            receivers=ledger.receivers.of_gate(gate.name),
-            query=ledger.gates.query(gate.name),
-            isolating=ledger.batches.isolating(gate.name),
-            control=ledger.controls.of(gate.name),
-        )
-
-    def is_silent(self, now_ms: int) -> bool:
-        """Whether it has had batches, and none was planned for a while."""
-        if not self.batches:
-            return False
-        return now_ms - self.batches[0].created_time_ms > _silence_ms(self.gate.interval_ms)
-
-
-def _silence_ms(interval_ms: int) -> int:
-    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
+SHORTEST_OVERDUE_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +98,7 @@ class BatchSnapshot:
             how long it has been running.
         planned_ms: When it was planned (ms since the epoch).
         lost: Of its offsets, those that were gone when it read them.
+        key: By which `headrace batches` shows it in full.
     """
 
     id: int | None
@@ -200,6 +107,7 @@ class BatchSnapshot:
     duration_ms: int
     planned_ms: int
     lost: int = 0
+    key: str = ""
 
     @property
     def running(self) -> bool:
@@ -223,7 +131,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query that runs behind a gate."""
+    """The query behind a gate."""
 
     program: str
     """Its process and host."""
@@ -231,6 +139,8 @@ class QuerySnapshot:
     """Where its checkpoint is; None where its program has not said so."""
     since_ms: int
     """When it took the gate (ms since the epoch)."""
+    ended_ms: int | None = None
+    """Its last sign of life, if it ended without a finish; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +200,13 @@ class GateSnapshot:
         lost_records: Offsets that were gone from the source before they were read, ever.
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
-        query: The query that runs behind it; None where none runs.
+        query: The query that runs behind it, or ended there without a finish; None where none does.
         isolating: How far the batch is that is isolated now; None where none is.
         control: What operators have put in force, in words: who, why, since when; None if nothing.
+        lag_seconds: How old the oldest record is that no batch has begun; 0 if none waits.
+        retention_left_s: Seconds until the source deletes that record by its age, as the source
+            itself says; asked where records have waited for a minute. 0: it has deleted some.
+        needs: What needs somebody, the worst first: a sentence each, and the command that acts.
     """
 
     gate: str
@@ -335,6 +249,9 @@ class GateSnapshot:
     query: QuerySnapshot | None
     isolating: IsolationSnapshot | None
     control: str | None
+    lag_seconds: float | None = None
+    retention_left_s: float | None = None
+    needs: tuple[Need, ...] = ()
 
     @property
     def newest(self) -> BatchSnapshot | None:
@@ -344,11 +261,19 @@ class GateSnapshot:
     @property
     def lag_is_old(self) -> bool:
         """Whether batches should have come since the last one was planned."""
-        return self.lag_age_ms is not None and self.lag_age_ms > _silence_ms(self.interval_ms)
+        return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
-def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None) -> GateSnapshot:
-    """Work out a snapshot from the ledger's records, and what is known to wait in the source."""
+def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+    snapshot = _snapshot(history, now_ms, lag or GateLag())
+    if history.control is not None and history.control.hold is not None:
+        # Nothing is drained until somebody resumes it.
+        snapshot = replace(snapshot, drain_s=None, drain_trend=None)
+    return replace(snapshot, needs=tuple(gate_needs(snapshot)))
+
+
+def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     gate, batches, samples = history.gate, history.batches, history.samples
     newest = batches[0] if batches else None
     run = newest_run(batches)
@@ -357,7 +282,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
     terms = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
     cost = batch_cost_of(gate)
     moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
-    query = history.query
+    lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
         gate=gate.name,
         source=gate.source,
@@ -384,13 +309,22 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         lost_records=lost_records(history.losses),
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
-        query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
+        query=_query(history.query or history.gone, ended=history.query is None),
         isolating=_isolating(history.isolating),
         control=history.control.describe() if history.control else None,
+        lag_seconds=lag.seconds,
+        retention_left_s=lag.retention_left_s,
         **_values(newest, "reason", "lag"),
         **_values(sample, *terms),
         **_values(change, *moved),
     )
+
+
+def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
+    if query is None:
+        return None
+    ended_ms = query.until_ms - GATE_LEASE_MS if ended else None
+    return QuerySnapshot(query.described, query.checkpoint, query.since_ms, ended_ms)
 
 
 def _isolating(found: IsolationProgress | None) -> IsolationSnapshot | None:
@@ -410,29 +344,41 @@ def _state(
 ) -> GateState:
     if not history.batches:
         return GateState.NEW
-    newest, interval_ms = history.batches[0], history.gate.interval_ms
-    if newest.status in (Status.FAILED, Status.DEAD):
-        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
+    newest = history.batches[0]
     left_over = _left_over(newest)
-    if newest.end_time_ms is None:
-        if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
-            return GateState.OVERDUE
-    else:
-        waiting = left_over if lag_now is None else lag_now
-        silent = now_ms - newest.end_time_ms > _silence_ms(interval_ms)
-        if (quiet := _quiet(history, silent=silent, waiting=waiting)) is not None:
-            return quiet
+    waiting = left_over if lag_now is None else lag_now
+    found = _trouble(history, now_ms) or _quiet(history, now_ms, waiting=waiting)
+    if found is not None:
+        return found
     if left_over == 0:
         return GateState.KEEPING_UP
     moving = {Trend.FALLING: GateState.DRAINING, Trend.RISING: GateState.FALLING_BEHIND}
     return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
 
 
-def _quiet(history: GateHistory, *, silent: bool, waiting: int | None) -> GateState | None:
-    """How a gate fares that runs no batch; None where one is to be expected."""
+def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
+    """What is wrong with a gate's query or its newest batch; None if nothing is."""
+    newest, interval_ms = history.batches[0], history.gate.interval_ms
+    if newest.status in (Status.FAILED, Status.DEAD):
+        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
+    if history.gone is not None:
+        return GateState.DEAD
+    if newest.end_time_ms is not None:
+        return None
+    if history.isolating is not None:
+        return GateState.ISOLATING
+    is_late = _elapsed_ms(newest, now_ms) > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS)
+    return GateState.OVERDUE if is_late else None
+
+
+def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
+    """How a gate fares that runs no batch; None where one is to be expected, or runs."""
+    ended_ms = history.batches[0].end_time_ms
+    if ended_ms is None:
+        return None
     if history.control is not None and history.control.hold is not None:
         return GateState.PAUSED
-    if silent:
+    if now_ms - ended_ms > silence_ms(history.gate.interval_ms):
         return GateState.STALLED if waiting else GateState.IDLE
     return None
 
@@ -454,6 +400,7 @@ def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
             duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
             lost=lost_records(lost[batch.schedule_id]),
+            key=batch.schedule_id,
         )
         for batch in history.batches
     )

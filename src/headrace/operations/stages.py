@@ -1,12 +1,13 @@
 """How the stages of flows fare at one moment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.flow.signals.codec import bottlenecks
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
+from headrace.operations.attention import Need, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""
@@ -66,3 +67,17 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
         )
         for name, state in sorted(states.items())
     ]
+
+
+def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
+    """What flows need: their bottlenecks, and stages that do not run."""
+    for each in stages:
+        about = f"{each.flow}.{each.stage}"
+        if each.state == BOTTLENECK:
+            sentence = "This stage throttles the others: it is the flow's bottleneck."
+            yield Need(Urgency.WATCH, about, sentence, Where.FLOWS, f"headrace why {about}")
+        if each.missing_upstream is not None:
+            sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
+            missing = f"{each.flow}.{each.missing_upstream}"
+            command = f"headrace status --gate {missing}"
+            yield Need(Urgency.SOON, about, sentence, Where.FLOWS, command)

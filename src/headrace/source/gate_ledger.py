@@ -33,7 +33,7 @@ from headrace.ledger import (
     Timeouts,
 )
 from headrace.ledger.outages import OF_A_QUERY
-from headrace.processes import is_gone, new_owner, number_of
+from headrace.processes import new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset
 
@@ -281,16 +281,12 @@ def await_turn(
             seen = other
         elif other.until_ms > seen.until_ms:
             raise GateInUseError(_in_use(gate, other))
-        if _has_ended(other):
+        if other.has_ended:
             if gone == other.owner:
                 return
             gone = other.owner
             continue
         wait(_LOOK_S)
-
-
-def _has_ended(query: GateQuery) -> bool:
-    return is_gone(query.owner) or (query.driver is not None and is_gone(query.driver))
 
 
 def _in_use(gate: str, other: GateQuery) -> str:

@@ -15,8 +15,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
-from headrace.operations.snapshot import GateHistory
-from headrace.operations.source_lags import begun_ranges
+from headrace.operations.gate_history import GateHistory
 
 if TYPE_CHECKING:
     from headrace.source.connector import Connector
@@ -26,6 +25,9 @@ _Place = tuple[TopicPartition, str]
 
 ASK_AGAIN_S: Final = 10.0
 """How often a source is asked at most."""
+
+WAIT_FOR_SOURCES_S: Final = 3.0
+"""How long somebody who looks waits for the answers; a later one is there at a later look."""
 
 MOST_AT_ONCE: Final = 8
 """Sources that are asked at the same time."""
@@ -97,9 +99,13 @@ class Sources:
     """Asks the sources of gates, and keeps the newest answer of each.
 
     A source that does not answer, or wants secrets, is asked again later.
+
+    Args:
+        with_times: Whether the records are read that are next, for their times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_times: bool = True) -> None:
+        self._with_times = with_times
         self._answers: dict[str, SourceAnswer] = {}
         self._asked_s: dict[str, float] = {}
         self._running: dict[str, threading.Thread] = {}
@@ -138,8 +144,12 @@ class Sources:
 
         def ask() -> None:
             try:
-                self._answers[gate.name] = _answer(gate.source, servers, begun)
+                answer = _answer(gate.source, servers, begun, with_times=self._with_times)
             except HeadraceError:
+                answer = None
+            if answer is not None:
+                self._answers[gate.name] = answer
+            else:
                 # It cannot be reached: an old answer would be taken for a new one.
                 self._answers.pop(gate.name, None)
 
@@ -148,16 +158,19 @@ class Sources:
         self._running[gate.name].start()
 
 
-def _answer(source: str, servers: str | None, begun: list[PlannedRange]) -> SourceAnswer:
+def _answer(
+    source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
+) -> SourceAnswer | None:
+    """What a source says; None where it has nothing of what the gate has read any more."""
     # It imports pyspark, which takes a second; a gate that is at work does without.
     from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)
-    if not begun:
-        return SourceAnswer(asked_ms)
-    ends = connector.ends(options, begun)
+    ends = connector.ends(options, begun) if begun else {}
+    if not ends:
+        return None
     with closing(connector.log_of(options, [each.offsets for each in begun])) as log:
         begins = log.earliest(list(ends))
     found = {
@@ -169,7 +182,8 @@ def _answer(source: str, servers: str | None, begun: list[PlannedRange]) -> Sour
         for each in begun
         if each.offsets.topic_partition in ends
     }
-    worst = sorted(found, key=lambda each: -found[each].lag)[:MOST_RECORDS]
+    most = MOST_RECORDS if with_times else 0
+    worst = sorted(found, key=lambda each: -found[each].lag)[:most]
     wanted = dict[_Place, int]()
     for each in worst:
         known = found[each]
@@ -177,7 +191,7 @@ def _answer(source: str, servers: str | None, begun: list[PlannedRange]) -> Sour
             wanted[each, "next"] = max(known.position, known.beginning)
             if known.beginning:
                 wanted[each, "first"] = known.beginning
-    times = _times(connector, options, wanted)
+    times = _times(connector, options, wanted) if wanted else {}
     return SourceAnswer(
         asked_ms,
         {
@@ -212,3 +226,17 @@ def _times(
                 place = TopicPartition(row["topic"], row["partition"])
                 found[place, which] = round(row["timestamp"].timestamp() * 1000)
     return found
+
+
+def begun_ranges(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
+    """Up to where the gate has begun to read, in the topics of its newest batch."""
+    found = {each.offsets.topic_partition: each for each in history.ranges}
+    for topic, topic_id in {(each.offsets.topic, each.topic_id) for each in history.ranges}:
+        for number, until in ledger.receivers.stream_rate(
+            history.gate.name, topic_id or ""
+        ).begun.items():
+            offsets = OffsetRange(topic, number, 0, until)
+            known = found.get(offsets.topic_partition)
+            if until and (known is None or known.offsets.until < until):
+                found[offsets.topic_partition] = PlannedRange(offsets, topic_id=topic_id)
+    return list(found.values())

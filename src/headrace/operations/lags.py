@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.ledger import BatchRecord, Ledger
 from headrace.ledger.metric_rows import GateNow
-from headrace.metrics.sources import SourceAnswer
+from headrace.operations.sources import SourceAnswer
 
 SEED: Final = 12
 """Batches from which a gate is known that is seen for the first time."""
@@ -36,6 +36,7 @@ class GateLag:
         age_s: How old these figures are: since the newest batch, or since the source was asked.
         drain_s: Seconds until nothing is left at the pace of the last minutes; infinite if never.
         retention_left_s: See `SourceAnswer.retention_left_s`.
+        source_records: ``records`` as the source itself said; None where it was not asked.
     """
 
     records: int | None = None
@@ -43,6 +44,7 @@ class GateLag:
     age_s: float | None = None
     drain_s: float | None = None
     retention_left_s: float | None = None
+    source_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Lags:
             age_s=max(now_ms - seen_ms, 0) / 1000,
             drain_s=self._drain_s(gate, left),
             retention_left_s=None if answer is None else answer.retention_left_s(),
+            source_records=None if answer is None else answer.lag,
         )
 
     def _seconds(
@@ -157,6 +160,8 @@ class Lags:
     def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
         if not left:
             return None if left is None else 0.0
+        if gate.held:
+            return math.inf
         points = self._runs[gate.name].points
         recent = [each for each in points if each.time_ms >= (gate.created_ms or 0) - WINDOW_MS]
         if len(recent) < 2 or recent[-1].time_ms <= recent[0].time_ms:

@@ -1,0 +1,90 @@
+"""The ledger's records of one gate, from which a snapshot is worked out."""
+
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from headrace.control import Control
+from headrace.ledger import (
+    BatchRecord,
+    GateQuery,
+    GateRecord,
+    IsolationProgress,
+    Kind,
+    Ledger,
+    Loss,
+    PlannedRange,
+    RateSample,
+    ReceiverRecord,
+    Unresolved,
+)
+
+HISTORY: Final = 60
+"""Batches that are looked back on."""
+
+SILENCE: Final = 3
+"""Intervals after which a gate without a new batch is no longer between two of them."""
+
+SHORTEST_SILENCE_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class GateHistory:
+    """The ledger's records of one gate's live stream; batches and samples are newest first."""
+
+    gate: GateRecord
+    batches: tuple[BatchRecord, ...] = ()
+    samples: tuple[RateSample, ...] = ()
+    ranges: tuple[PlannedRange, ...] = ()
+    """Of the newest batch."""
+    losses: tuple[Loss, ...] = ()
+    unresolved: Unresolved = field(default_factory=Unresolved)
+    receivers: tuple[ReceiverRecord, ...] = ()
+    query: GateQuery | None = None
+    """The query that runs behind it."""
+    gone: GateQuery | None = None
+    """One that stood behind it and ended without a finish."""
+    isolating: IsolationProgress | None = None
+    control: Control | None = None
+
+    @classmethod
+    def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
+        """Read what a snapshot needs from the ledger."""
+        batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
+        query, gone = query_behind(ledger, gate.name)
+        return cls(
+            gate=gate,
+            batches=batches,
+            samples=ledger.rates.history(gate.name, HISTORY),
+            ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
+            losses=ledger.history.losses(gate.name),
+            unresolved=ledger.batches.count_unresolved(gate.name),
+            receivers=ledger.receivers.of_gate(gate.name),
+            query=query,
+            gone=gone,
+            isolating=ledger.batches.isolating(gate.name),
+            control=ledger.controls.of(gate.name),
+        )
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether it has had batches, and none was planned for a while."""
+        if not self.batches:
+            return False
+        return now_ms - self.batches[0].created_time_ms > silence_ms(self.gate.interval_ms)
+
+
+def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery | None]:
+    """The query that runs behind a gate, and one that ended without a finish; at most one is."""
+    return sorted_query(ledger.gates.last_queries(gate).get(gate))
+
+
+def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:
+    """The same of a query that is known, and of which it is known whether its lease is in force."""
+    if found is None:
+        return None, None
+    query, lives = found
+    return (query, None) if lives and not query.has_ended else (None, query)
+
+
+def silence_ms(interval_ms: int) -> int:
+    """After how long without a batch (ms) a gate is no longer between two of them."""
+    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)

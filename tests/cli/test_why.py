@@ -1,0 +1,98 @@
+"""``headrace why``: a batch's size from the top, of a ledger that a planner could have written."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import rows, told
+from tests.services.ledgers import new_ledger
+
+from headrace.control import EstimatorSettings, SourceCost
+from headrace.core.ranges import OffsetRange
+from headrace.ledger import PlannedBatch, PlannedRange, RateSample
+
+NOW_MS = 1_700_000_000_000
+ALL = "everything available"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Two batches: the first by the initial rate, the second by PID and an operator's limit."""
+    url, now_ms = f"sqlite:///{tmp_path}/headrace.db", NOW_MS
+
+    def batch(start: int, until: int, reason: str, rate_per_s: float) -> PlannedBatch:
+        ranges = (
+            PlannedRange(OffsetRange("orders", 0, start, until), 9_000, reason),
+            PlannedRange(
+                OffsetRange("orders", 1, start, start + 5), start + 5, "everything available"
+            ),
+        )
+        lag = 9_000 - start + 5
+        return PlannedBatch("orders", "run", ranges, reason, "x:1", lag=lag, rate_per_s=rate_per_s)
+
+    with new_ledger(url, clock=lambda: now_ms) as ledger:
+        law = EstimatorSettings().to_text()
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
+        first = ledger.batches.begin(batch(0, 1_000, "initial rate", 1_000.0)).schedule_id
+        ledger.batches.attach(first, 0)
+        ledger.batches.succeed(first)
+        now_ms += 500
+        ledger.rates.report(
+            first,
+            0,
+            now_ms,
+            RateSample(
+                *("orders", now_ms, 5_000.4, 1_000, 200, 0, 5_000.0, 40.0, -2.0, 0.0, 0, first),
+                other_per_s=6_100.0,
+            ),
+            batch_cost=SourceCost(0.3, 50e-6, 1e-6, 0.0, 1e-12, noise=0.1).to_text(),
+        )
+        ledger.controls.limit("orders", 200, "ops", "the sink's quota")
+        now_ms = ledger.database_time_ms() + 1_000
+        second = ledger.batches.begin(batch(1_000, 1_200, "limited", 200.0)).schedule_id
+        ledger.batches.attach(second, 1)
+    return url
+
+
+def test_the_last_batch_is_explained_from_the_top(url: str) -> None:
+    (found,) = rows(url, "why orders")
+    said = [(each["about"], each["sentence"]) for each in found["sentences"]]
+    about = [each for each, _ in said]
+    assert about == [
+        *("size", "lag", "rate", "law", "batch cost"),
+        *("caps", "caps", "throttle", "operators"),
+    ]
+    of = dict(said)
+    assert of["size"].startswith("Batch 1 has 205 records, planned ")
+    assert of["lag"] == "8,005 records waited, of which 7,800 are left."
+    assert of["rate"] == ("200/s, the operator's limit: 200 records in an interval of 1.00 s.")
+    assert of["law"] == (
+        "pid learnt 5,000/s from batch 0, which processed 1,000 records in 0.20 s (5,000/s);"
+        " 4,962/s before, P +40, I -2, D 0; learned would say 6,100/s."
+    )
+    assert "a = 0.30 s before its first record, and b = 50 µs a record" in of["batch cost"]
+    assert of["operators"].startswith("Then in force: limited to 200 records/s by ops: the sink's")
+    shown = told(url, "why orders", width=80)
+    assert "8,005 records waited" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_earlier_batch_is_explained_by_what_was_known_then(url: str) -> None:
+    (found,) = rows(url, "why orders --batch 0")
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert (found["number"], found["learnt_per_s"], found["operator"]) == (0, None, None)
+    assert "backpressure.initialRate, as none was learnt yet" in of["rate"]
+    assert of["law"] == "The law, pid, had learnt no rate yet."
+    assert of["operators"] == "None limited the gate."
+    assert found["limiting"][0] == {
+        "reason": "initial rate",
+        "partitions": 1,
+        "left_over": 8_000,
+    }
+
+
+def test_what_is_not_there_is_said_in_a_sentence(url: str, complain: Complain) -> None:
+    assert "has no batch 7; `headrace batches --gate orders`" in complain(
+        url, "why", "orders", "--batch", "7"
+    )
+    assert "no gate 'unheard'" in complain(url, "why", "unheard")
