@@ -49,15 +49,20 @@ def run(
     df = gate.read(spark, "kafka").options(**options).load()
     writer = gate.write(df, handler).option("checkpointLocation", f"{folder}/checkpoint")
     query = writer.trigger(processingTime="0 seconds").start()
-    while (last := query.lastProgress) is None or last["batchId"] < batches - 1:
+    while (last := query.lastProgress) is None or last.batchId < batches - 1:
         if not query.isActive:
             raise SystemExit(str(query.exception()))
         time.sleep(_POLL_S)
-    progress = [each for each in query.recentProgress if skipped <= each["batchId"] < batches]
+    progress = [each for each in query.recentProgress if skipped <= each.batchId < batches]
     query.stop()
     spark.stop()
-    took_ms = median(each["durationMs"]["triggerExecution"] for each in progress)
-    print(json.dumps({"ms": took_ms, "rows": progress[0]["numInputRows"]}), flush=True)
+    took_ms = median(each.durationMs["triggerExecution"] for each in progress)
+    print(
+        json.dumps(
+            {"ms": took_ms, "rows": sum(source.numInputRows for source in progress[0].sources)}
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
