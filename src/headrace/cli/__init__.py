@@ -2,6 +2,7 @@
 
 import sys
 
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.interrupts import interrupts_kept
 from headrace.core.extras import needs_extra
 from headrace.errors import HeadraceError
@@ -22,6 +23,6 @@ def main() -> None:
                 app()
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
-        sys.exit(1)
+        sys.exit(ExitStatus.ERROR)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitStatus.INTERRUPTED)
