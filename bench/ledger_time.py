@@ -2,21 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Final
 
-import sqlalchemy
-
 from bench.figures import AtMost, Figure
 from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from bench.pairs import Spread, in_turn
+from bench.postgresql import fresh_schema
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.table import number
-from headrace.ledger import Ledger, PlannedBatch, RateSample, normalize_url
+from headrace.ledger import Ledger, PlannedBatch, RateSample
 
 PARTITIONS: Final = (4, 100)
 GATE: Final = GATES[0]
@@ -63,24 +62,10 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     with ExitStack() as stack:
         yield from _measured("SQLite", [stage.fresh_ledger() for _ in scale.ledger_batches], scale)
         if stage.postgresql is not None:
-            urls = [stack.enter_context(_schema(stage.postgresql)) for _ in scale.ledger_batches]
+            urls = [
+                stack.enter_context(fresh_schema(stage.postgresql)) for _ in scale.ledger_batches
+            ]
             yield from _measured("PostgreSQL", urls, scale)
-
-
-@contextmanager
-def _schema(url: str) -> Iterator[str]:
-    """A schema of PostgreSQL that is there as long as the block."""
-    name = f"headrace_bench_{time.time_ns()}"
-    database = sqlalchemy.make_url(normalize_url(url))
-    engine = sqlalchemy.create_engine(database, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
-        options = {"options": f"-csearch_path={name}"}
-        try:
-            yield database.update_query_dict(options).render_as_string(hide_password=False)
-        finally:
-            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
-    engine.dispose()
 
 
 def _measured(database: str, urls: list[str], scale: Scale) -> Iterator[Figure]:

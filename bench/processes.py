@@ -61,8 +61,15 @@ def stages(**arguments: Any) -> "Iterator[subprocess.Popen[str]]":
         yield process
 
 
+@contextmanager
+def gates(**arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+    """Run some gates without a Spark; `order` lets them begin. See `bench.load.gates`."""
+    with _load("gates.drive", **arguments) as process:
+        yield process
+
+
 def order(processes: "Sequence[subprocess.Popen[str]]", mode: str) -> list[Any]:
-    """Tell stages what to do from now on; what they answer about what they did until now."""
+    """Tell them what to do from now on; what they answer about what they did until now."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(f"{mode}\n")
@@ -96,6 +103,26 @@ def first_batch(**arguments: Any) -> Any:
         HeadraceError: It failed; the reason is on the standard error.
     """
     with _started("bench.load.first_batch", json.dumps(arguments)) as process:
+        return found(process)
+
+
+def on_a_cluster(**arguments: Any) -> Any:
+    """Run a gated query on executors in processes of their own; what it found.
+
+    Raises:
+        HeadraceError: It failed; the reason is on the standard error.
+    """
+    with _started("bench.load.cluster", json.dumps(arguments)) as process:
+        return found(process)
+
+
+def gated_query(**arguments: Any) -> Any:
+    """Run a gated query over Spark Connect, or not; what it found. See `bench.load.connect`.
+
+    Raises:
+        HeadraceError: It failed; the reason is on the standard error.
+    """
+    with _started("bench.load.connect", json.dumps(arguments)) as process:
         return found(process)
 
 

@@ -38,6 +38,11 @@ class Scale:
         flow_stages: Stages of the chain whose signals are a load for ZooKeeper.
         flow_applications: Applications that these stages are in, if they share sessions.
         load_seconds: How long that load is measured, of each kind (s).
+        executors: Of the clusters that are compared.
+        executor_batches: Batches of the query on each of them, those at its start included.
+        executor_rows: Rows in each of these batches.
+        gates: How many gates share a ledger, and the interval of each (s).
+        gates_seconds: How long they do (s).
     """
 
     pairs: int = 5
@@ -69,6 +74,11 @@ class Scale:
     flow_stages: int = 1_000
     flow_applications: int = 50
     load_seconds: float = 10
+    executors: tuple[int, ...] = (1, 2, 4)
+    executor_batches: int = 16
+    executor_rows: int = 400_000
+    gates: tuple[tuple[int, float], ...] = ((10, 1), (100, 1), (1_000, 10), (1_000, 1))
+    gates_seconds: float = 60
 
 
 QUICK: Final = Scale(
@@ -100,5 +110,10 @@ QUICK: Final = Scale(
     flow_stages=100,
     flow_applications=5,
     load_seconds=3,
+    executors=(1, 2),
+    executor_batches=9,
+    executor_rows=20_000,
+    gates=((10, 1), (100, 1), (1_000, 10), (1_000, 1)),
+    gates_seconds=10,
 )
 """To see that everything works; its figures mean little."""

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.services import spark_classes, tiers
+from tests.services.examples import FEW, FULL
 from tests.services.folders import use_memory
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.spark_home import surroundings
@@ -24,8 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.
-settings.register_profile("headrace", deadline=None, max_examples=50)
-settings.register_profile("unit", deadline=None, max_examples=10, derandomize=True)
+settings.register_profile("headrace", deadline=None, max_examples=FULL)
+settings.register_profile("unit", deadline=None, max_examples=FEW, derandomize=True)
 settings.load_profile("headrace")
 
 LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")

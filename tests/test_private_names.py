@@ -92,6 +92,7 @@ def is_private(name: str) -> bool:
     return re.match("_[a-z]", name) is not None
 
 
+@pytest.mark.integration  # It reads the source of all tests, which takes seconds.
 def test_each_private_name_that_is_used_is_listed() -> None:
     listed = {name for names in PRIVATE.values() for name in names}
     assert [each for each in used() if each[0] not in listed] == []

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from bench.load import bare, half_open, lines, posts, produced, stages
+from bench.load import bare, gates, half_open, lines, posts, produced, stages
 
 WHAT: Final[dict[str, Callable[..., Any]]] = {
     "lines.all_at_once": lines.all_at_once,
@@ -18,6 +18,7 @@ WHAT: Final[dict[str, Callable[..., Any]]] = {
     "half_open.hold": half_open.hold,
     "bare.receive": bare.receive,
     "stages.take_part": stages.take_part,
+    "gates.drive": gates.drive,
 }
 
 if __name__ == "__main__":

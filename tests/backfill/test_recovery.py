@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tests.backfill.runners import (
     LEASE_MS,
@@ -23,6 +23,7 @@ from tests.backfill.runners import (
     one_that_failed,
 )
 from tests.ledger.samples import a_batch
+from tests.services.examples import examples
 
 from headrace.backfill import Monitor
 from headrace.core.backoff import Backoff
@@ -130,7 +131,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ledgers")
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     crashes=st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=6),
     begin=st.sampled_from([0, 4, 10, 14]),

@@ -42,6 +42,11 @@ TINY = replace(
     flow_stages=20,
     flow_applications=2,
     load_seconds=1,
+    executors=(1,),
+    executor_batches=4,
+    executor_rows=800,
+    gates=((4, 0.5),),
+    gates_seconds=1,
 )
 
 
@@ -60,6 +65,7 @@ def stage(
 
 LONG = {
     Name.BACKFILL,
+    Name.CONNECT,
     Name.CONTROL,
     Name.DASHBOARD,
     Name.FIRST_BATCH,
@@ -67,6 +73,7 @@ LONG = {
     Name.JSON,
     Name.MEMORY,
     Name.RECEIVERS,
+    Name.SCALE,
     Name.SIGNALS,
     Name.SMALL_BATCH,
     Name.THROUGHPUT,

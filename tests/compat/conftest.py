@@ -29,9 +29,10 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def topics(request: pytest.FixtureRequest) -> Topics:
     around = surroundings()
-    if around is not None:
-        return Topics(around.broker, first=random.randrange(10**6, 10**9))
-    return Topics(request.getfixturevalue("broker").bootstrap_servers)
+    broker = (
+        request.getfixturevalue("broker").bootstrap_servers if around is None else around.broker
+    )
+    return Topics(broker, first=random.randrange(10**6, 10**9))  # others make topics there, too
 
 
 @pytest.fixture

@@ -300,10 +300,6 @@ def test_what_cannot_be_decoded_is_kept_as_a_dead_letter(scene: Scene, sink: Sin
     values[7] = b"no json"
     scene.orders.produce(*values)
     query = scene.start(Decoding(sink))
-    if is_remote(scene.spark):
-        with pytest.raises(Exception, match=r"headrace\.decode is called over Spark Connect"):
-            query.awaitTermination(DEADLINE_S)
-        return
     try:
         scene.wait_for(lambda: len(scene.letters()) == 1, query)
     finally:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.java_gateway import launch_gateway
+from tests.services.examples import examples
 
 from headrace.control import PIDRateEstimator
 from headrace.local import Java
@@ -149,7 +150,7 @@ def histories(draw: st.DrawFn) -> list[Batch]:
     return batches
 
 
-@settings(max_examples=2000)
+@examples(2000)
 @given(arguments=arguments, batches=histories())
 def test_every_rate_equals_sparks_to_the_last_bit(
     spark_pid: SparkPID, arguments: Settings, batches: list[Batch]

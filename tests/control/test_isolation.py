@@ -3,8 +3,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 
 from headrace.control.isolation import (
     AwaitControl,
@@ -203,7 +204,7 @@ def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() 
 
 @pytest.mark.parametrize("period", range(2, 15))
 @given(st.integers(1, 300), st.integers(0, 20), st.booleans())
-@settings(max_examples=30)
+@examples(30)
 def test_a_handler_that_fails_at_every_nth_call_has_nobody_convicted(
     period: int, records: int, calls: int, others: bool
 ) -> None:
@@ -224,7 +225,7 @@ def test_a_handler_that_fails_at_every_nth_call_has_nobody_convicted(
     st.booleans(),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_a_sink_that_comes_and_goes_has_nobody_convicted(
     records: int, down: float, dwell: int, others: bool, dice: random.Random
 ) -> None:

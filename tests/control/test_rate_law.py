@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 
 from headrace.control import BatchLimits, PartitionLimit, max_messages_per_partition
 from headrace.core.ranges import TopicPartition
@@ -87,7 +88,7 @@ def as_spark_writes_it(lags: Sequence[int], rate: int, cap: int, interval_ms: in
     return [max(math.trunc(float(interval_ms) / 1000 * share), 1) for share in capped]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(st.integers(0, 2**50), min_size=1, max_size=40).filter(any),
     st.integers(1, 10**9),

@@ -63,7 +63,14 @@ def test_a_form_needs_the_token_of_its_session(address: str, url: str) -> None:
         for given in ({}, {"form_token": "made up"}, {"form_token": "ü"}):
             assert client.post("/act/pause", data=data | given).status_code == 403
         own = form_token(client.get("/gate/orders").text)
-        assert client.post("/act/pause", data=data | {"form_token": own}).status_code == 200
+        done = client.post("/act/pause", data=data | {"form_token": own})
+        assert done.status_code == 303
+        # To load the page of what was done again does not do it again.
+        told = [client.get(done.headers["location"]).text for _ in range(2)]
+        assert all("is paused from its next plan on" in each for each in told)
+        assert httpx.get(address + done.headers["location"]).status_code == 303
+        unheard = {"gate": "unheard", "why": "x", "form_token": own}
+        assert client.post("/act/pause", data=unheard).status_code == 404
         empty = client.post("/act/pause", data={"gate": "orders", "form_token": own})
         assert "The reason is empty" in empty.text
     with Ledger.open(url) as ledger:
@@ -196,7 +203,7 @@ def test_two_operators_are_told_apart(address: str, url: str) -> None:
                 sign_in(client, who=who)
                 token = form_token(client.get(f"/batch/{key}").text)
                 data = {"gate": "orders", "key": key, "why": "again", "form_token": token}
-                assert client.post("/act/retry", data=data).status_code == 200
+                assert client.post("/act/retry", data=data).status_code == 303
         assert [each.by for each in ledger.repairs.newest()] == ["Grace", "Ada"]
 
 

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +23,7 @@ import headrace
 from headrace.control import EstimatorSettings
 from headrace.decoding.decode import DecodeTask
 from headrace.decoding.formats import Format
+from headrace.decoding.reports import LinkedReporter
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
@@ -333,10 +334,9 @@ def test_the_harness_rejects_what_cannot_be_decoded(spark: SparkSession) -> None
 def test_what_is_too_much_for_one_task_fails_its_job_before_the_sink_has_anything(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = DecodeTask(ORDERS, ORDERS.columns(scene.spark), cast("Any", []))
+    task = DecodeTask(ORDERS, ORDERS.columns(scene.spark), LinkedReporter("a run", None))
     module = sys.modules[DecodeTask.__module__]
     monkeypatch.setattr(module, "MAX_IN_TASK", 2)
-    monkeypatch.setattr(module, "run_of_task", lambda: "a run")
     values = [b'{"id": 1}', b"{", b"{", b"{"]
     columns = {
         "value": pa.array(values, pa.binary()),

@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from tests.execution.readers import OrdersLog, Place, Poisoned, places
 from tests.execution.test_isolator import Scene, a_scene, owner_that_is_gone
+from tests.services.examples import count_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -302,7 +303,7 @@ def tell(kind: type[Fault], seed: int, folder: Path) -> None:
 def test_no_good_record_is_a_dead_letter_and_each_bad_one_is_in_the_end(
     kind: type[Fault], tmp_path: Path
 ) -> None:
-    for seed in range(5):
+    for seed in range(count_of(5)):
         tell(kind, seed, tmp_path)
 
 

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame
@@ -23,6 +23,7 @@ from tests.execution.readers import (
     places,
 )
 from tests.ledger.samples import stored
+from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import MAX_BACKFILLS, OwnerSettings
@@ -172,7 +173,7 @@ bad_records = st.sets(st.sampled_from(EVERYTHING), min_size=1, max_size=6)
 
 
 @given(bad_records)
-@settings(max_examples=6)
+@examples(6)
 def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: set[Place]) -> None:
     with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
         sink = KeyedSink(bad)
@@ -188,7 +189,7 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
 
 
 @given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
     bad: set[Place], kills: list[int], data: st.DataObject
 ) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from tests.execution.queries import DEADLINE_S, finish, read
 from tests.journal.journals import fill
+from tests.services.changes import delete_records
 from tests.services.kafka import Topic, TopicFactory, records_in
 from tests.services.waiting import wait_until
 
@@ -220,3 +222,43 @@ def test_a_source_that_is_away_while_rejected_records_are_read_defers_the_batch(
     assert (batch.status, scene.letters()) == (Status.FAILED, [])
     assert batch.error is not None
     assert batch.error.message == "The brokers are away."
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_rejected_records_that_have_left_kafka_are_lost_where_the_stream_goes_on_without_such(
+    scene: Scene, admin: AdminClient, in_transaction: bool
+) -> None:
+    produce(scene.orders, 10)
+    handled: list[int] = []
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        handled.extend(row.offset for row in df.select("offset").collect())
+        batch.reject(df.where("offset IN (1, 2, 3, 7)"), "no")
+        delete_records(admin, scene.orders, before=3)
+        if in_transaction:
+            with batch.transaction():
+                pass
+
+    df = read(scene.gate, scene.spark, scene.orders, failOnDataLoss="false")
+    scene.run(handler, "isolate", df=df)
+    assert handled == list(range(10))
+    assert [letter.offset for letter in scene.letters()] == [3, 7]
+    (loss,) = scene.ledger.history.losses("orders")
+    assert (loss.offsets.start, loss.offsets.until) == (1, 3)
+    assert loss.reason is not None
+    assert loss.reason.startswith("it was rejected, and is gone before it was kept: ")
+    assert scene.proven() == (6, 2)
+
+
+def test_a_rejected_record_that_has_left_kafka_ends_a_stream_that_is_to_end_then(
+    scene: Scene, admin: AdminClient
+) -> None:
+    produce(scene.orders, 10)
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        batch.reject(df.where("offset = 1"), "no")
+        delete_records(admin, scene.orders, before=3)
+
+    with pytest.raises(Exception, match="set the option failOnDataLoss to false"):
+        scene.run(handler)
+    assert (scene.letters(), scene.ledger.history.losses("orders")) == ([], ())

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tests.services.examples import examples
 
 from headrace import Batch, retry
 from headrace.core.ranges import OffsetRange
@@ -342,7 +343,7 @@ CRASHES = st.lists(
 
 
 @given(values=VALUES, crashes=CRASHES, in_transaction=st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_whatever_crashes_each_bad_record_is_one_letter_and_each_good_one_is_processed(
     values: Sequence[str], crashes: Sequence[tuple[str, str, int]], in_transaction: bool
 ) -> None:
@@ -380,9 +381,11 @@ def test_a_reader_is_asked_once_for_all_that_a_run_rejects() -> None:
     asked: list[int] = []
 
     class Reader(MemoryReader):
-        def rejected(self, ranges: Sequence[PlannedRange], reasons: Any) -> Any:
+        def rejected(
+            self, ranges: Sequence[PlannedRange], reasons: Any, on_loss: Any = None
+        ) -> Any:
             asked.append(len(reasons))
-            return super().rejected(ranges, reasons)
+            return super().rejected(ranges, reasons, on_loss)
 
     ranges = (OffsetRange("records", 0, 0, 5),)
     found = rejections.Rejections(

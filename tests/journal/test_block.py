@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import numbered, records
+from tests.services.examples import examples
 
 from headrace.errors import CorruptionError
 from headrace.journal.block import (
@@ -138,7 +139,7 @@ def test_columns_come_in_the_order_asked_for_and_those_not_stored_are_null() -> 
     assert batch.to_pydict() == {"id": ["1", "2"], "key": [None, None], "value": [b"a", b"b"]}
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     records(least=1),
     st.sampled_from(COMPRESSIONS),

@@ -7,10 +7,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tests.journal.journals import TIME_MS, fill
 from tests.journal.samples import journal_at
+from tests.services.examples import examples
 from tests.services.planners import next_batch
 
 from headrace.core.ranges import OffsetRange, TopicPartition
@@ -81,7 +82,7 @@ def test_a_query_that_has_read_beyond_a_lane_s_end_does_not_go_on(
 blocks = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 300)), min_size=1, max_size=12)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=blocks, most_bytes=st.integers(1, 20_000))
 def test_a_batch_of_one_lane_has_all_records_that_fit_into_the_bytes_and_no_more(
     paths: Iterator[Path], written: list[tuple[int, int]], most_bytes: int

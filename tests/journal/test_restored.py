@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ from tests.execution.queries import finish
 from tests.journal.journals import TIME_MS
 from tests.journal.queries import Query
 from tests.journal.samples import stored
+from tests.services.examples import examples
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError
@@ -258,7 +259,7 @@ OPERATIONS: st.SearchStrategy[tuple[str, list[Any]]] = st.one_of(
 )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=st.lists(OPERATIONS, min_size=4, max_size=20), limit=st.integers(1, 9))
 def test_what_lies_below_a_query_s_position_is_what_it_has_read(
     paths: Iterator[Path], operations: list[tuple[str, list[Any]]], limit: int

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from tests.journal.samples import append, journal_at, values_of
 from tests.journal.shim import Recorder, crashes
 from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
+from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
@@ -67,7 +68,7 @@ def pruned(journal: Journal, ledger: Ledger, **options: Any) -> LanePruning:
     return lane
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps(*["append"] * 3, *["prune_journal"] * 2, least=30))
 def test_what_a_gate_may_still_read_is_never_removed_and_the_rest_is(
     ledger: Ledger, tmp_path: Path, story: list[Step]

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
+from tests.services.examples import examples
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
@@ -245,7 +246,7 @@ def disjoint(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return draw(st.permutations(found))
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     wanted=disjoint(),
     batch_bytes=st.sampled_from([1, 60, 1_000_000]),

@@ -5,11 +5,12 @@ import threading
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import declare_clicks
+from tests.services.examples import examples
 
 from headrace.control import Control, ControlAction, ControlKind
 from headrace.errors import LedgerError, OptionError
@@ -92,7 +93,7 @@ def unnumbered(control: Control) -> Control:
     return replace(control, hold=hold, limit=limit, newest=None)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=st.lists(calls, max_size=8), later_ms=st.integers(0, 9))
 def test_any_calls_leave_in_force_what_was_said_last_and_all_of_them_in_the_history(
     ledger: Ledger, clock: ManualClock, made: list[Call], later_ms: int

@@ -2,9 +2,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
 from tests.ledger.samples import a_batch, a_sample, batch_number, declare_clicks
+from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -299,7 +300,7 @@ NUMBERS = itertools.count()
 JOURNAL = "the journal's id"
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps())
 def test_a_gate_is_through_up_to_the_first_offset_that_it_needs(
     ledger: Ledger, story: list[Step]

@@ -1,10 +1,13 @@
 """What operators do about failures, and what failed alike, on both databases."""
 
 import pytest
+from sqlalchemy import update
+from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number, declare_clicks, stored
 
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
+from headrace.ledger.tables import dead_letter as dead_letter_table
 from headrace.testing import ManualClock
 
 
@@ -101,3 +104,32 @@ def test_what_failed_alike_is_a_group(ledger: Ledger) -> None:
     (letters,) = ledger.repairs.alike_letters(None)
     assert (letters.gate, letters.error_class, letters.number) == ("orders", "ValueError", 2)
     assert ledger.repairs.alike_batches("clicks") == ()
+
+
+def test_a_letter_that_is_being_sent_is_nobody_else_s(ledger: Ledger) -> None:
+    letters = ledger.dead_letters
+    numbers = [dead_letter(ledger, number) for number in range(3)]
+    with letters.claimed(numbers[:2]) as mine:
+        assert mine.letters == set(numbers[:2])
+        with letters.claimed(numbers) as theirs:
+            assert theirs.letters == {numbers[2]}
+        assert not letters.resolve(numbers[0], DeadLetterStatus.DROPPED, "not needed")
+        assert ledger.repairs.drop_letters("orders", numbers[:2], "ada", "not needed") == 0
+        assert letters.resolve(numbers[0], DeadLetterStatus.SENT, "there", mine)
+    assert letters.resolve(numbers[1], DeadLetterStatus.DROPPED, "not needed")
+    assert not letters.resolve(numbers[0], DeadLetterStatus.DROPPED, "not needed")
+    with letters.claimed(numbers) as rest:
+        assert rest.letters == {numbers[2]}
+
+
+def test_the_letters_of_a_sender_that_died_wait_again_after_a_while(
+    ledger: Ledger, execute: Execute
+) -> None:
+    number = dead_letter(ledger, 0)
+    with ledger.dead_letters.claimed([number]) as claim:
+        execute(update(dead_letter_table).values(claimed_until_ms=1))
+        with ledger.dead_letters.claimed([number]) as mine:
+            assert mine.letters == {number}
+            late = ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, "late", claim)
+            assert not late
+            assert ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, "there", mine)

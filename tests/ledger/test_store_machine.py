@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -19,6 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.ledger.samples import a_sample, batch_number
+from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -465,5 +465,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.ledger.history.losses(gate) == tuple(in_order)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=10, stateful_step_count=50)
+LedgerMachine.TestCase.settings = examples(10, stateful_step_count=50)
 TestAnySequenceOfCalls = LedgerMachine.TestCase

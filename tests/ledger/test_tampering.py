@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from tests.ledger.readers import Readers, Step, steps
+from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
@@ -263,7 +264,7 @@ def test_what_is_no_number_is_named_with_its_row(healthy: Path, tmp_path: Path) 
     assert all(each.count(". ") == 0 and each.endswith(".") for each in sentences), sentences
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps())
 def test_whatever_becomes_of_batches_no_row_speaks_against_another(
     ledger: Ledger, story: list[Step]

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from tests.flow.samples import state_of_stage
 from tests.ledger.samples import a_sample
 from tests.metrics.fleets import ERROR, done, letter, plan
+from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -97,7 +98,7 @@ def test_lag_in_seconds_is_the_time_since_what_is_read_next_was_the_newest(
     assert value(samples, "drain_seconds") == 0
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60), st.booleans()), max_size=8),
 )

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.journal.samples import journal_at
 from tests.journal.shim import FailingDisk
@@ -23,6 +23,7 @@ from tests.receivers.virtual import (
     records,
     run,
 )
+from tests.services.examples import examples
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, ReceiverError
@@ -172,7 +173,7 @@ def unlogged() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unlogged")
-@settings(max_examples=100)
+@examples(100)
 @example(  # one that repeats what failed, and then came with one that waits for its memory
     [(0.0, 1, False, False), (0.0, 6, True, False), (0.0, 22, True, False), (0.5, 30, True, False)],
     [None, NO_SPACE],

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 
 from headrace.receivers.json_text import (
     COMMAS_PER_RECORD,
@@ -127,7 +128,7 @@ def test_objects_are_taken_with_and_without_the_last_end(found: list[dict[str, o
     check_lines(lines_of(found)[:-1])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     objects,
     st.lists(

@@ -5,22 +5,35 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from tests.recovery.job import Job
 from tests.recovery.sinks import surroundings_of
+from tests.services.processes import descendants
 
 
 class Driver:
-    """One process of such a program; within ``with``, at whose end nothing of it is left."""
+    """One process of such a program; within ``with``, at whose end nothing of it is left.
 
-    def __init__(self, job: Job, program: str = "tests.recovery.driver") -> None:
+    Args:
+        job: what the program is told.
+        program: the module.
+        launcher: the command before the job. Default: this Python, with the module.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        program: str = "tests.recovery.driver",
+        launcher: Sequence[str] | None = None,
+    ) -> None:
         job.path.mkdir(exist_ok=True)
         self._log = Path(tempfile.mkdtemp(dir=job.path)) / "driver.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", program, job.to_json()],
+                [*(launcher or (sys.executable, "-m", program)), job.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -85,7 +98,7 @@ class Driver:
 
     def kill(self) -> None:
         """Kill it at once: itself, Spark's JVM, executors and Python workers."""
-        started = _descendants(self._process.pid)
+        started = descendants(self._process.pid)
         os.killpg(self._process.pid, signal.SIGKILL)
         for process in started:  # Spark's Python workers are in process groups of their own
             try:
@@ -96,17 +109,3 @@ class Driver:
 
     def _last_words(self) -> str:
         return self._log.read_text()[-3_000:]
-
-
-def _descendants(root: int) -> list[int]:
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout
-    children: dict[int, list[int]] = {}
-    for line in listed.splitlines():
-        process, parent = map(int, line.split())
-        children.setdefault(parent, []).append(process)
-    found = [root]
-    for process in found:
-        found += children.get(process, [])
-    return found[1:]

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 from tests.simulation.scenarios import ran
 
 from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, Reason
@@ -120,7 +121,7 @@ def test_a_batch_that_overruns_is_followed_at_once_and_missed_ticks_are_skipped(
     assert [batch.planned.records for batch in batches] == [2500, 250, 50, 100]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     st.floats(1000, 100_000),
     st.floats(0.2, 5),
@@ -151,7 +152,7 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
         admitted += batch.planned.records
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.floats(500, 100_000), st.floats(0.05, 20), st.integers(0, 400))
 def test_the_default_gains_settle_after_any_change_of_speed(
     capacity: float, change: float, fixed_ms: int

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 from tests.simulation.scenarios import (
     CAPACITY_PER_S,
     FIXED_MS,
@@ -139,7 +140,7 @@ def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> 
 
 
 @pytest.mark.integration
-@settings(max_examples=25, deadline=None)
+@examples(25, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
 @example(_looked_at_as_rarely_as_batches_come(), 2)
 def test_nobody_is_below_half_of_what_the_slow_stage_can_do_for_longer_than_its_longest_batch(
@@ -150,7 +151,7 @@ def test_nobody_is_below_half_of_what_the_slow_stage_can_do_for_longer_than_its_
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@settings(max_examples=1_000, deadline=None)
+@examples(1_000, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
 def test_nor_in_a_thousand_other_scenarios(
     given_scenario: tuple[Scenario, str, str, float, int], seed: int

@@ -196,7 +196,7 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(
 def locked(url: str, clock: ManualClock) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
     """A claimed gate, and a connection that has its database's only lock until it rolls back."""
     with (
-        claimed(GateLedger(url, GATE, timeouts=patient(clock))) as gate_ledger,
+        claimed(GateLedger(url, GATE, clock, timeouts=patient(clock))) as gate_ledger,
         closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -221,8 +221,8 @@ def test_a_planner_waits_for_its_ledger(url: str, clock: ManualClock) -> None:
     with locked(url, clock) as (gate_ledger, other):
         clock.on_sleep = lambda: other.rollback() if clock.monotonic() > 60 else None
         begin(gate_ledger, 1)
+        assert 60 < clock.monotonic() < 63
         assert gate_ledger.admission().rate_per_s is None
-    assert 60 < clock.monotonic() < 63
 
 
 def query(owner: str, until_ms: int, driver: str | None = None) -> GateQuery:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.examples import examples
 
 from headrace import Batch, retry
 from headrace.backfill import Done, MarkedDead
@@ -166,7 +167,7 @@ def test_a_crash_at_any_point_leaves_each_record_written_once(point: str) -> Non
     records=st.lists(st.sampled_from(["good", "bad", "once"]), min_size=1, max_size=8),
     crashes=st.lists(st.tuples(st.integers(0, 7), st.sampled_from(POINTS)), max_size=4),
 )
-@settings(max_examples=8)
+@examples(8)
 def test_whatever_fails_and_crashes_each_record_has_one_fate(
     records: Sequence[str], crashes: Sequence[tuple[int, str]]
 ) -> None:

@@ -128,6 +128,10 @@ def drop_letters(
         for each in ids:
             if not opened.dead_letters.resolve(each, DeadLetterStatus.DROPPED, reason.strip()):
                 _waiting_letter(opened, each, ledger, "dropped")
+                raise OptionError(
+                    f"Dead letter {each} is being sent at this time, so it is not dropped; try"
+                    " again in two minutes, if it waits then."
+                )
             typer.echo(f"Dead letter {each} is dropped.")
 
 
@@ -159,7 +163,8 @@ def send_letters(
 
     Headers say where each was: headrace.dead-letter.topic, .partition and .offset.
     A letter is sent when the brokers have acknowledged it.
-    If this process dies in between, it still waits, and the next time it is sent once more.
+    Until then nobody else can send or drop it.
+    If this process dies in between, it waits again after two minutes, and is sent once more then.
     """
     if bool(ids) == everything or (gate is not None and not everything):
         raise OptionError("Name the letters by their IDs, or with --all, if need be of one --gate.")
@@ -179,7 +184,7 @@ def send_letters(
             chosen = dict.fromkeys(ids or ())
             sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
-    typer.echo(f"{out.plural(sender.sent, 'dead letter')} sent{skipped}.")
+    typer.echo(f"{sender.outcome()}{skipped}.")
 
 
 def _pages(

@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import mul
 from typing import Final, Self
 
 from headrace.errors import OptionError
@@ -356,4 +357,4 @@ def _times(matrix: tuple[tuple[float, ...], ...], vector: tuple[float, ...]) -> 
 
 
 def _dot(one: tuple[float, ...], other: tuple[float, ...] | list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+    return sum(map(mul, one, other), 0.0)

@@ -6,6 +6,10 @@ It is in force at the gate's next plan. Times are ms since the epoch, by the led
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
+
+LAST_MS: Final = 253_402_300_799_999
+"""The last time that Python can name: the end of the year 9999 (ms since the epoch)."""
 
 
 class ControlKind(StrEnum):
@@ -114,5 +118,7 @@ def _clock_time(time_ms: int, now_ms: int) -> str:
     >>> _clock_time(36_840_000, 36_900_000), _clock_time(36_840_000, 136_900_000)
     ('10:14 UTC', '1970-01-01 10:14 UTC')
     """
-    then, now = (datetime.fromtimestamp(each / 1000, UTC) for each in (time_ms, now_ms))
+    then, now = (
+        datetime.fromtimestamp(min(max(each, 0), LAST_MS) / 1000, UTC) for each in (time_ms, now_ms)
+    )
     return then.strftime("%H:%M UTC" if then.date() == now.date() else "%Y-%m-%d %H:%M UTC")

@@ -31,6 +31,9 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
     if not why:
         raise OptionError("The reason is empty; say why, for whoever looks at this later.")
     with site.link.writing() as ledger:
+        gate = form.get("gate", "")
+        if gate and ledger.gates.get(gate) is None:
+            raise NotFoundError(f"The ledger has no gate {gate!r}.")
         return action(site, ledger, form, who, why)
 
 
@@ -110,10 +113,15 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
     try:
         sender.send(letters)
     except HeadraceError as error:
-        ledger.repairs.end_send(action, f"{sender.sent} sent; then: {error}")
+        ledger.repairs.end_send(action, f"{sender.outcome()}; then: {error}")
         raise
-    ledger.repairs.end_send(action, f"{sender.sent} sent")
-    return f"{plural(sender.sent, 'dead letter')} of gate {gate} {_are(sender.sent)} sent again."
+    ledger.repairs.end_send(action, sender.outcome())
+    if not sender.sent:
+        raise OptionError(
+            "Somebody else is sending these dead letters, or has resolved them; load the page"
+            " again."
+        )
+    return f"Gate {gate}: {sender.outcome()}."
 
 
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:

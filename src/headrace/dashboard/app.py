@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -71,6 +74,19 @@ PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
 """Pages by how their path begins, or what it is; what follows ``/`` is a name."""
 
 
+_MOST_OUTCOMES: Final = 100
+"""Actions of which the dashboard still knows what to tell whoever did them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one action has done, and of which session it was."""
+
+    form_token: str
+    sentence: str
+    next: str
+
+
 class Dashboard:
     """The application, and what it keeps while it runs."""
 
@@ -85,6 +101,7 @@ class Dashboard:
         self.link: Final = LedgerLink(settings.ledger)
         self.hub: Final = LiveHub(self.link)
         self.sessions: Final = Sessions(self.token)
+        self._outcomes: Final = OrderedDict[str, _Outcome]()
         self.port = settings.port
         self._memory: Final = MetricsMemory(Sources())
         self._scraping: Final = threading.Lock()
@@ -98,6 +115,7 @@ class Dashboard:
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/act/{what}", self._act, methods=["POST"]),
+            Route("/done/{name}", self._done, methods=["GET"]),
             Route("/{path:path}", self._page, methods=["GET"]),
         ]
         starlette = Starlette(
@@ -257,9 +275,20 @@ class Dashboard:
         what = request.path_params["what"]
         done = await asyncio.to_thread(perform, self._site, what, form, session.who)
         _LOG.info("%s by %s: %s", what, session.who, done)
-        return self._respond(
-            request, "done.html", sentence=done, next=_own_path(form.get("next", "/"))
-        )
+        # The page is another request: to load it again does not act again.
+        name = secrets.token_urlsafe(9)
+        self._outcomes[name] = _Outcome(session.form_token, done, _own_path(form.get("next", "/")))
+        while len(self._outcomes) > _MOST_OUTCOMES:
+            self._outcomes.popitem(last=False)
+        return RedirectResponse(f"/done/{name}", status_code=303)
+
+    async def _done(self, request: Request) -> Response:
+        """What an action has done, for whoever did it."""
+        outcome = self._outcomes.get(request.path_params["name"])
+        session = self._session(request)
+        if outcome is None or session is None or session.form_token != outcome.form_token:
+            return RedirectResponse("/actions", status_code=303)
+        return self._respond(request, "done.html", sentence=outcome.sentence, next=outcome.next)
 
     # Answers
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,12 +11,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from headrace.decoding.columns import nullable
 from headrace.decoding.formats import Decoder, Format
-from headrace.decoding.reports import accumulator_of, run_of_task
+from headrace.decoding.reports import Reporter, reporter_of
 from headrace.errors import DecodeError, OptionError
 from headrace.spark_versions import is_remote
-
-if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
 
 _VALUE: Final = "value"
 _NEEDED: Final = {
@@ -58,18 +55,17 @@ def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's 
         DecodeError: from a job: something does not fit, and there is no handler to reject it.
     """
     _check_columns(df)
-    if is_remote(df.sparkSession):
+    if df.isStreaming and is_remote(df.sparkSession):
         raise OptionError(
-            "headrace.decode is called over Spark Connect, where tasks have no way to report what"
-            " they cannot decode; use Spark's from_json, from_avro or from_protobuf, and"
-            " batch.reject for the rows where they give null."
+            "headrace.decode is given a stream over Spark Connect, whose tasks do not know which"
+            " batch they belong to; decode in the handler, what it is given."
         )
     columns = format.columns(df.sparkSession)
     fields = [
         StructField(_VALUE, nullable(columns)) if field.name == _VALUE else field
         for field in df.schema.fields
     ]
-    task = DecodeTask(format, columns, accumulator_of(df.sparkSession.sparkContext))
+    task = DecodeTask(format, columns, reporter_of(df.sparkSession))
     return df.mapInArrow(task, StructType(fields))
 
 
@@ -91,7 +87,7 @@ class DecodeTask:
         self,
         of: Format,
         columns: StructType,
-        reports: "Accumulator[Any]",
+        reports: Reporter,
     ) -> None:
         self._format = of
         self._columns = columns
@@ -100,7 +96,7 @@ class DecodeTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same record batches, decoded, without the rows that do not fit."""
         decoder = _decoder(self._format, self._columns.json())
-        run, reported = run_of_task(), 0
+        run, reported = self._reports.run(), 0
         for batch in batches:
             at = batch.schema.get_field_index(_VALUE)
             decoded = decoder.decode(batch.column(at).to_pylist())

@@ -3,21 +3,27 @@
 A task adds to an accumulator of Spark's, which has merged it when the action returns that the
 handler has called; of tasks that fail nothing is merged. The run is named by a property that is
 inherited by the jobs of the handler's thread.
+
+Over Spark Connect there is neither. There a task tells the handler's process directly, before it
+ends, and is told the run with its format: that process has one run at a time.
 """
 
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from headrace.spark_versions import Py4JError, active_context
+from headrace.spark_versions import Py4JError, active_context, is_remote
+from headrace.task_link import LinkAddress, TaskLink
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 Report = tuple[str, str, int, int, str]
 """The run, topic, partition and offset of a record, and why it cannot be decoded."""
@@ -47,6 +53,12 @@ class Reports:
                 kept = self._by_run.get(run)
                 if kept is not None and len(kept) <= MAX_REPORTED:
                     kept.setdefault((topic, partition, offset), reason)
+
+    @property
+    def only(self) -> str | None:
+        """The run that is open; None where none is, or several are."""
+        with self._changing:
+            return next(iter(self._by_run)) if len(self._by_run) == 1 else None
 
     def take(self, run: str) -> dict[tuple[str, int, int], str]:
         """What was reported since it was taken last, by topic, partition and offset."""
@@ -123,3 +135,68 @@ def run_of_task() -> str | None:
     """The run that the task of this worker belongs to; None outside of a handler."""
     task = TaskContext.get()
     return None if task is None else task.getLocalProperty(_RUN)
+
+
+class Reporter(Protocol):
+    """How a task reports; it is sent to the tasks."""
+
+    def run(self) -> str | None:
+        """The run that this task belongs to; None outside of a handler."""
+        ...
+
+    def add(self, reports: list[Report]) -> None:
+        """Report these; they are known to the handler's process when the action returns."""
+        ...
+
+
+@dataclass(frozen=True)
+class AccumulatedReporter:
+    """By an accumulator of Spark's."""
+
+    accumulator: "Accumulator[Any]"
+
+    def run(self) -> str | None:
+        """As the job's thread has inherited it."""
+        return run_of_task()
+
+    def add(self, reports: list[Report]) -> None:
+        """Merged when the task has succeeded."""
+        self.accumulator.add(reports)
+
+
+@dataclass(frozen=True)
+class LinkedReporter:
+    """To the handler's process, over Spark Connect; without one, there is nobody to report to."""
+
+    of_run: str | None
+    address: LinkAddress | None
+
+    def run(self) -> str | None:
+        """The one that was open when the values were to be decoded."""
+        return self.of_run
+
+    def add(self, reports: list[Report]) -> None:
+        """Kept there when this returns, though the task may fail later: it decodes alike again."""
+        if self.address is not None:
+            self.address.ask(reports)
+
+
+_linked: list[TaskLink] = []
+
+
+def reporter_of(spark: "SparkSession") -> Reporter:
+    """How the tasks of a session report to this process."""
+    if not is_remote(spark):
+        return AccumulatedReporter(accumulator_of(spark.sparkContext))
+    run = REPORTS.only
+    if run is None:
+        return LinkedReporter(None, None)
+    with _making:
+        if not _linked:
+            _linked.append(TaskLink(spark, _keep))
+    return LinkedReporter(run, _linked[0].address)
+
+
+def _keep(reports: list[list[Any]]) -> bool:
+    REPORTS.add((str(r), str(t), int(p), int(o), str(why)) for r, t, p, o, why in reports)
+    return True

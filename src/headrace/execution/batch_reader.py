@@ -26,6 +26,7 @@ from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector, DeadLetterSink, planned_ids, replay_end
 from headrace.source.direct_reading import close_ranges, read_directly
+from headrace.source.losses import OnLoss
 from headrace.source.source_options import TOPIC_IDS
 
 Use = Callable[[DataFrame], None]
@@ -293,14 +294,18 @@ class SparkBatchReader:
         return _dead_letter(rows[0], error) if rows else None
 
     def rejected(
-        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
         """The records at these places, read in this process: a job of Spark's takes longer."""
+        told = on_loss if self.passes_over_losses else None
         wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
         ids = planned_ids(ranges)
         return [
             letter
-            for batch in read_directly(self.connector, self.options, wanted, ids)
+            for batch in read_directly(self.connector, self.options, wanted, ids, told)
             for letter in letters_in(batch, reasons)
         ]
 

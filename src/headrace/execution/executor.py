@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from headrace.backfill import OwnerSettings
 from headrace.control.isolation import Isolated, Ranges
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, LedgerError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import BatchLeases
@@ -24,8 +25,9 @@ from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
-from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, Status
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.records import query_stopped
+from headrace.source.connector import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -216,7 +218,22 @@ class BatchExecutor:
 
     def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
         key, batches = batch.schedule_id, self._ledger.batches
-        rejections = Rejections(key, ranges, self._records, lambda: batches.ranges(key))
+
+        def planned() -> Sequence[PlannedRange]:
+            return batches.ranges(key)
+
+        def lose(missing: OffsetRange, why: str) -> None:
+            why = f"it was rejected, and is gone before it was kept: {why}"
+            _LOG.warning("Offsets %s of batch %s are lost (%s).", missing, key, why)
+            self._ledger.history.record_losses(
+                batch.gate,
+                [missing],
+                planned_ids(planned()),
+                schedule_id=key,
+                reasons={missing: why},
+            )
+
+        rejections = Rejections(key, ranges, self._records, planned, lose)
         open_ = partial(batches.transaction, key, self._owner, rejected=rejections.read)
         return HandlerTransaction(key, open_, rejections)
 

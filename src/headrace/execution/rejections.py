@@ -15,6 +15,7 @@ from headrace.decoding.reports import MAX_REPORTED, REPORTS, new_run, reported_t
 from headrace.errors import LedgerError, OptionError, RejectionError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
+from headrace.source.losses import OnLoss
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -33,16 +34,21 @@ class RecordReader(Protocol):
     """Reads single records of a gate's batches once more, and knows where dead letters go."""
 
     def rejected(
-        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
     ) -> Iterable[DeadLetter]:
         """The records at these places, whole, with why each was rejected; in no order.
 
         Args:
             ranges: what the batch reads, which has the places.
             reasons: by topic, partition and offset.
+            on_loss: is told of offsets that have left the source, where the stream goes on without
+                such (``failOnDataLoss``). Default: None, they are an error.
 
         Raises:
-            DataLossError, CorruptionError: a record has left the source.
+            DataLossError, CorruptionError: a record has left the source, or is damaged.
             BrokerError, JournalError: the source cannot be read now.
         """
 
@@ -58,6 +64,8 @@ class Rejections:
         ranges: what is in the batch; nothing else can be rejected.
         reader: reads the records; None where there is no source to read from.
         planned: the same ranges, as the ledger has them.
+        on_loss: writes down rejected records that have left the source, of which nothing can be
+            kept. Default: None, such a record is an error.
     """
 
     def __init__(
@@ -66,11 +74,13 @@ class Rejections:
         ranges: Sequence[OffsetRange],
         reader: RecordReader | None,
         planned: Callable[[], Sequence[PlannedRange]],
+        on_loss: OnLoss | None = None,
     ) -> None:
         self._batch: Final = batch
         self._ranges: Final = merge(ranges)
         self._reader: Final = reader
         self._planned: Final = planned
+        self._on_loss: Final = on_loss
         self._changing: Final = threading.Lock()
         self._reasons: dict[Place, ErrorReport] = {}
         self._letters: dict[Place, DeadLetter] = {}
@@ -148,7 +158,9 @@ class Rejections:
             }
             if missing and self._reader is not None:
                 size = sum(map(_size, self._letters.values()))
-                for letter in self._reader.rejected(self._planned(), missing):
+                gone: list[tuple[OffsetRange, str]] = []
+                tell = None if self._on_loss is None else lambda *loss: gone.append(loss)
+                for letter in self._reader.rejected(self._planned(), missing, tell):
                     self._letters[letter.topic, letter.partition, letter.offset] = letter
                     size += _size(letter)
                     if size > MAX_REJECTED_BYTES:
@@ -157,12 +169,28 @@ class Rejections:
                             f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, so that"
                             " the batch itself has failed."
                         )
+                self._lose(missing, gone)
             for topic, partition, offset in missing.keys() - self._letters.keys():
                 raise OptionError(
                     f"{topic}-{partition} at {offset}, which the handler of batch {self._batch}"
                     " rejects, is no record of the source; reject rows that the batch has."
                 )
             return self.kept
+
+    def _lose(
+        self, missing: dict[Place, ErrorReport], gone: Sequence[tuple[OffsetRange, str]]
+    ) -> None:
+        """Write down those rejected records that are gone, and no others: the handler had these."""
+        for offsets, why in gone:
+            unread = missing.keys() - self._letters.keys()
+            lost = [place for place in unread if _is_in(place, offsets)]
+            places = (OffsetRange(*place, place[2] + 1) for place in lost)
+            for ranges in merge(places).values():
+                for each in ranges:
+                    assert self._on_loss is not None  # noqa: S101  (without it nothing is told)
+                    self._on_loss(each, why)
+            for place in lost:
+                del missing[place], self._reasons[place]
 
     def _check_place(self, place: Place) -> None:
         topic, partition, offset = place
@@ -204,6 +232,10 @@ def _letter(row: Mapping[str, Any], timestamp_ms: int, why: ErrorReport) -> Dead
         timestamp_type=row["timestampType"],
         error=why,
     )
+
+
+def _is_in(place: Place, offsets: OffsetRange) -> bool:
+    return place[:2] == offsets.topic_partition and offsets.start <= place[2] < offsets.until
 
 
 def _size(letter: DeadLetter) -> int:

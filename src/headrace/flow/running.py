@@ -334,13 +334,6 @@ def _remote_writer(
     gate = _gate(flow, stage)
     channel = flow.graph.links[stage.reads].channel
     with errors_of(stage):
-        for name in stage.writes:
-            if flow.graph.links[name].channel.source == "kafka":
-                raise OptionError(
-                    f"The channel {name!r} is a topic, and over Spark Connect a stage cannot see"
-                    " whether a task has produced its records twice; write to a journal, or start"
-                    " the stage in a session with a JVM."
-                )
         df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
         writer = gate.write(
             df,

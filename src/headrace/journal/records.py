@@ -1,6 +1,7 @@
 """Records on their way into a journal, and out of it: columns, no object for each."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,11 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """Every column of a record; ``id`` is what its sender knows it by, and may be null."""
+
+_NAMES: Final = tuple(SCHEMA.names)
+_TIME: Final = SCHEMA.field("timestamp").type
+
+_FEW: Final = 16
 
 _MAX_BYTES: Final = 2**31 - 1
 """What the values of one Arrow column may have together: their offsets have 32 bits."""
@@ -75,12 +81,9 @@ class Records:
     @classmethod
     def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
         """Records of some of the columns, in the types of ``SCHEMA``; the others are null."""
-        time = pa.scalar(timestamp_ms, SCHEMA.field("timestamp").type)
-        columns["timestamp"] = pa.repeat(time, count)
-        arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(count, field.type)
-            for field in SCHEMA
-        ]
+        times = pa.py_buffer(np.full(count, timestamp_ms, np.int64))
+        columns["timestamp"] = pa.Array.from_buffers(_TIME, count, [None, times])
+        arrays = [columns[name] if name in columns else _nulls(name, count) for name in _NAMES]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     @classmethod
@@ -167,6 +170,16 @@ class Records:
         return f"Records(count={self.count}, bytes={self.bytes})"
 
 
+def _nulls(name: str, count: int) -> pa.Array:
+    """A column of nulls; those of a few records are made once, for nobody changes them."""
+    return _few_nulls(name, count) if count <= _FEW else pa.nulls(count, SCHEMA.field(name).type)
+
+
+@cache
+def _few_nulls(name: str, count: int) -> pa.Array:
+    return pa.nulls(count, SCHEMA.field(name).type)
+
+
 def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
     if len(values) != count:
         raise OptionError(
@@ -188,7 +201,13 @@ def _pairs(headers: Headers | None) -> list[dict[str, Any]] | None:
 
 
 def _bytes_of(column: pa.Array) -> int:
-    return int(pc.sum(pc.binary_length(column)).as_py() or 0)
+    nulls, count = column.null_count, len(column)
+    if nulls == count:
+        return 0
+    if nulls:  # which may have bytes of their own beneath
+        return int(pc.sum(pc.binary_length(column)).as_py() or 0)
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return int(offsets[column.offset + count] - offsets[column.offset])
 
 
 def _too_large() -> OptionError:

@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.control.operator_control import Control, ControlAction, ControlKind
+from headrace.control.operator_control import LAST_MS, Control, ControlAction, ControlKind
 from headrace.core.validation import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger.pruning import LOCK_GATE
@@ -154,7 +154,7 @@ class ControlStore(Store):
         """
         require_number("A limit", records_per_s, "records/s", above=True)
         if until_ms is not None:
-            require_whole("The end of a limit", until_ms, 0, 2**62, unit="ms")
+            require_whole("The end of a limit", until_ms, 0, LAST_MS, unit="ms")
         return self._do(
             gate_name, ControlKind.LIMIT, by, why, records_per_s=records_per_s, until_ms=until_ms
         )

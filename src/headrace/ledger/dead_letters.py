@@ -2,8 +2,9 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
@@ -24,23 +25,47 @@ from headrace.ledger.records import (
     storable,
 )
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, dead_letter, failure
+from headrace.ledger.tables import NowMs, control, dead_letter, failure
 from headrace.ledger.transitions import Status
 
 Headers = tuple[tuple[str, bytes | None], ...]
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
 
+CLAIM_MS: Final = 120_000
+"""How long a dead letter is its sender's (ms): longer than brokers have to take it, by much."""
+
 # Like a transition of a batch: a call that is made again finds its own name.
+_IS_CALLERS: Final = or_(
+    and_(
+        dead_letter.c.status == DeadLetterStatus.WAITING,
+        or_(
+            dead_letter.c.claimed_until_ms.is_(None),
+            dead_letter.c.claimed_until_ms <= NowMs(),
+        ),
+    ),
+    dead_letter.c.last_call == bindparam("call"),
+)
+
+_CLAIM: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(_IS_CALLERS)
+    .values(claimed_until_ms=NowMs() + CLAIM_MS, last_call=bindparam("call"))
+)
+
+_RELEASE: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(dead_letter.c.last_call == bindparam("call"))
+    .values(claimed_until_ms=None)
+)
+
 RESOLVE: Final = (
     update(dead_letter)
     .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(
-        or_(
-            dead_letter.c.status == DeadLetterStatus.WAITING,
-            dead_letter.c.last_call == bindparam("call"),
-        )
-    )
+    .where(_IS_CALLERS)
     .values(
+        claimed_until_ms=None,
         status=bindparam("outcome"),
         resolved_ms=bindparam("now_ms"),
         resolution=bindparam("why"),
@@ -86,6 +111,19 @@ COUNT_REJECTED: Final = (
     .where(dead_letter.c.schedule_id.in_(bindparam("batches", [""], expanding=True)))
     .group_by(dead_letter.c.schedule_id)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedLetters:
+    """Dead letters that one sender has claimed.
+
+    Attributes:
+        call: The claim's name.
+        letters: Their ids.
+    """
+
+    call: str
+    letters: frozenset[int]
 
 
 class DeadLetterStore(Store):
@@ -196,11 +234,49 @@ class DeadLetterStore(Store):
         rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
         return next((letter_from(row._mapping) for row in rows), None)
 
-    def resolve(self, dead_letter_id: int, status: DeadLetterStatus, resolution: str) -> bool:
+    @contextmanager
+    def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
+        """Keep waiting dead letters from everybody else within, to send them again.
+
+        Those that are resolved, or that somebody else is sending, are not claimed. A claim ends
+        with the ``with``, or by itself after two minutes, for its process may have died.
+        """
+        call = transitions.new_call_id()
+        wanted = sorted(set(dead_letter_ids))
+
+        def claim(connection: Connection) -> frozenset[int]:
+            return frozenset(
+                each
+                for each in wanted
+                if changed_rows(connection, _CLAIM, {"letter": each, "call": call})
+            )
+
+        def release(connection: Connection) -> None:
+            for each in wanted:
+                connection.execute(_RELEASE, {"letter": each, "call": call})
+
+        try:
+            yield ClaimedLetters(call, self._database.write(claim))
+        finally:
+            self._database.write(release)
+
+    def resolve(
+        self,
+        dead_letter_id: int,
+        status: DeadLetterStatus,
+        resolution: str,
+        claim: ClaimedLetters | None = None,
+    ) -> bool:
         """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
 
+        Args:
+            dead_letter_id: Which.
+            status: What became of it.
+            resolution: How, or why.
+            claim: Of whoever sent it. Default: None, which resolves what nobody is sending.
+
         Returns:
-            Whether it was waiting; if not, nothing is changed.
+            Whether it was waiting, and nobody else's; if not, nothing is changed.
 
         Raises:
             LedgerError: The status is ``waiting``.
@@ -215,7 +291,7 @@ class DeadLetterStore(Store):
             "outcome": status,
             "now_ms": self._clock(),
             "why": storable(resolution),
-            "call": transitions.new_call_id(),
+            "call": transitions.new_call_id() if claim is None else claim.call,
         }
         return self._changes(RESOLVE, values)
 

@@ -256,6 +256,8 @@ dead_letter: Final = Table(
     Column("status", Text, nullable=False),
     Column("resolved_ms", BigInteger),
     Column("resolution", Text),
+    # Until then whoever has made the last call, and nobody else, sends it again.
+    Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
     UniqueConstraint("schedule_id", "topic", "partition", "offset"),
     Index(None, "gate", "status", "dead_letter_id"),

@@ -160,6 +160,8 @@ class Lags:
     def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
         if not left:
             return None if left is None else 0.0
+        if gate.held:
+            return math.inf
         points = self._runs[gate.name].points
         recent = [each for each in points if each.time_ms >= (gate.created_ms or 0) - WINDOW_MS]
         if len(recent) < 2 or recent[-1].time_ms <= recent[0].time_ms:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.ledger.dead_letters import ClaimedLetters
 from headrace.operations import words
 from headrace.operations.source_access import source_access
 
@@ -29,6 +30,8 @@ class LetterSender:
     """Called with a sentence for each letter that was sent."""
     sent: int = 0
     skipped: int = 0
+    taken: int = 0
+    """Those that somebody else sends at this time, or has resolved."""
     producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
 
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
@@ -48,23 +51,47 @@ class LetterSender:
                     " receiver can write; take it from headrace dead-letters export, send it to"
                     " that, and drop it here with the reason."
                 )
-        submitted = [
-            (record, self._submit(record, edited, sources[record.schedule_id].options))
-            for record, edited in chosen
-            if edited is not None
-        ]
-        self.skipped += len(chosen) - len(submitted)
-        for producer in self.producers.values():
-            producer.flush()
-        refused: list[BaseException] = []
-        for record, outcome in submitted:
-            error = outcome.exception()
-            if error is None:
-                self._resolve(record, outcome.result())
-            else:
-                refused.append(error)
+        wanted = [(record, edited) for record, edited in chosen if edited is not None]
+        self.skipped += len(chosen) - len(wanted)
+        numbers = [record.dead_letter_id for record, _ in wanted]
+        with self.ledger.dead_letters.claimed(numbers) as claim:
+            submitted = [
+                (record, self._submit(record, edited, sources[record.schedule_id].options))
+                for record, edited in wanted
+                if self._is_ours(record, claim)
+            ]
+            for producer in self.producers.values():
+                producer.flush()
+            refused: list[BaseException] = []
+            for record, outcome in submitted:
+                error = outcome.exception()
+                if error is None:
+                    self._resolve(record, outcome.result(), claim)
+                else:
+                    refused.append(error)
         if refused:
             raise refused[0]
+
+    def outcome(self) -> str:
+        """What was done, in words."""
+        sentence = f"{words.plural(self.sent, 'dead letter')} sent"
+        if self.taken:
+            they = "it" if self.taken == 1 else "them"
+            sentence += (
+                f", {self.taken} left to somebody else, who is sending or has resolved {they}"
+            )
+        return sentence
+
+    def _is_ours(self, record: DeadLetterRecord, claim: ClaimedLetters) -> bool:
+        if record.dead_letter_id in claim.letters:
+            return True
+        self.taken += 1
+        if self.report is not None:
+            self.report(
+                f"Dead letter {record.dead_letter_id} is not sent: somebody else is sending it, or"
+                " has resolved it."
+            )
+        return False
 
     def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
         letter = record.letter
@@ -98,10 +125,10 @@ class LetterSender:
         message = resent_record(record.letter, topic=self.topic, mended=edited)
         return self.producers[servers].send(message)
 
-    def _resolve(self, record: DeadLetterRecord, place: str) -> None:
+    def _resolve(self, record: DeadLetterRecord, place: str, claim: ClaimedLetters) -> None:
         how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
         number = record.dead_letter_id
-        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how):
+        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how, claim):
             self.sent += 1
             sentence = f"Dead letter {number} is {how}."
         else:

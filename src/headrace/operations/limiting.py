@@ -11,6 +11,9 @@ from headrace.ledger import Ledger
 OFF: Final = "off"
 """What ends a limit, in the place of a rate."""
 
+LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
+"""The longest time that a limit can be given (ms)."""
+
 
 @dataclass(frozen=True, slots=True)
 class WantedLimit:
@@ -38,7 +41,13 @@ class WantedLimit:
             raise OptionError(
                 f"{lasts_name} is the time of a limit, and {OFF!r} ends one; leave it out."
             )
-        return cls(per_s, age_ms(lasts_name, lasts))
+        lasts_ms = age_ms(lasts_name, lasts)
+        if lasts_ms > LONGEST_MS:
+            raise OptionError(
+                f"{lasts_name} is {lasts.strip()!r}; give at most 3650 days, or leave it out for a"
+                " limit that holds until it is lifted."
+            )
+        return cls(per_s, lasts_ms)
 
     def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> Control:
         """Write it into the ledger; what is in force for the gate then.

@@ -267,6 +267,9 @@ class GateSnapshot:
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
+    if history.control is not None and history.control.hold is not None:
+        # Nothing is drained until somebody resumes it.
+        snapshot = replace(snapshot, drain_s=None, drain_trend=None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
 
 

@@ -27,6 +27,7 @@ from headrace.receivers.journal_cap import CapSettings, JournalCap
 from headrace.receivers.lane_health import LaneHealth
 from headrace.receivers.settings import IntakeSettings, require_port
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
+from headrace.receivers.warm_up import warm_up
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""
@@ -153,6 +154,7 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
         LedgerError: The ledger cannot be opened. Later it may be unreachable: the last rate stays.
         ReceiverError: The receiver cannot receive.
     """
+    warm_up()
     stop = asyncio.Event()
     with (
         asyncio.Runner() as runner,

@@ -1,6 +1,7 @@
 """Reads a few records of a source in this process, without a job of Spark's."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, cast
 
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from headrace.core.ranges import OffsetRange
 from headrace.source.connector import Connector
-from headrace.source.losses import Losses
+from headrace.source.losses import Losses, OnLoss
 from headrace.source.readers import SourceTask, marked_as_read
 
 _NEAR: Final = 1_000
@@ -42,11 +43,25 @@ def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _ToldLosses(Losses):
+    """Losses that the caller is told of, who knows which of them matter."""
+
+    on_loss: OnLoss | None = None
+
+    def pass_over(self, missing: OffsetRange, why: str) -> None:
+        """Tell the caller, or raise `DataLossError` where there is nobody to be told."""
+        self.refuse([missing], why)
+        if self.on_loss is not None:
+            self.on_loss(missing, why)
+
+
 def read_directly(
     connector: Connector,
     options: Mapping[str, str],
     ranges: Sequence[OffsetRange],
     topic_ids: Mapping[str, str],
+    on_loss: OnLoss | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of these ranges, with all columns that the sources have, headers too.
 
@@ -56,9 +71,10 @@ def read_directly(
         ranges: what is read.
         topic_ids: of the topics when the ranges were planned: of one that was recreated since then
             nothing is read.
+        on_loss: is told of offsets that have left the source. Default: None, they are an error.
 
     Raises:
-        DataLossError, CorruptionError: records have left the source.
+        DataLossError, CorruptionError: records have left the source, or are damaged.
         BrokerError, JournalError: it cannot be read now; with the note that it was being read.
     """
     if not ranges:
@@ -68,7 +84,7 @@ def read_directly(
         chosen = connector.replay_options(options, list(hulls.values()))
         source = connector.source(_as_spark_gives(chosen | {"includeHeaders": "true"}))
         reading = source.reading(source.schema(), streaming=False)
-        losses = Losses(reading.name, fail=True)
+        losses = _ToldLosses(reading.name, fail=on_loss is None, on_loss=on_loss)
         yield from reading.read(SourceTask(ranges, (), losses, topic_ids, {}))
 
 

@@ -27,7 +27,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.lease import LEASE_MS
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.errors import OptionError
+from headrace.errors import DataLossError, OptionError
 from headrace.execution.batch import Batch, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener
@@ -38,6 +38,7 @@ from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedBatch, Plann
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
 from headrace.source.connector import DeadLetterSink, beginnings, gone
+from headrace.source.losses import OnLoss
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
 from headrace.source.readers import SourceFormat, marked_as_read
@@ -144,9 +145,20 @@ class MemoryReader:
         """Nothing: there are no brokers."""
 
     def rejected(
-        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
     ) -> list[DeadLetter]:
         """The records at these places."""
+        begins = self.log.earliest({TopicPartition(*place[:2]) for place in reasons})
+        for topic, partition, offset in reasons:
+            missing = OffsetRange(topic, partition, offset, offset + 1)
+            if offset >= begins[missing.topic_partition]:
+                continue
+            if on_loss is None or not self.passes_over_losses:
+                raise DataLossError(f"{self.log.name} has lost a rejected record: {missing}")
+            on_loss(missing, "the log begins later")
         letters = [
             self._letter(TopicPartition(topic, partition), offset, error)
             for (topic, partition, offset), error in reasons.items()

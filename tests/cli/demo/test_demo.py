@@ -1,5 +1,6 @@
 """``headrace demo``, for real and in a process of its own: what it counts, and what it leaves."""
 
+import json
 import os
 import re
 import signal
@@ -41,43 +42,60 @@ def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
     assert list(Path(surroundings["TMPDIR"]).iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "source"),
-    [
-        pytest.param((), "journal", id="journal"),
-        pytest.param(("--broker",), "kafka", id="kafka", marks=pytest.mark.soak),
-    ],
-)
-def test_it_ends_with_a_count_and_leaves_nothing(
-    tmp_path: Path, surroundings: Mapping[str, str], options: tuple[str, ...], source: str
+def test_it_plays_all_acts_and_loses_nothing(
+    tmp_path: Path, surroundings: Mapping[str, str]
 ) -> None:
     picture, ledger = tmp_path / "demo.svg", f"sqlite:///{tmp_path}/ledger.db"
     done = run(
-        *("demo", *options, "--seconds", "12", "--svg", str(picture), "--ledger", ledger),
+        *("demo", "--seconds", "25", "--picture", str(picture), "--ledger", ledger),
         folder=tmp_path,
         variables=surroundings,
-        timeout_s=200,
+        timeout_s=300,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    summary = re.search(
-        r"^([\d,]+) orders produced, ([\d,]+) arrived.*: none missing, none twice\.$",
+    first, *lines = done.stdout.splitlines()
+    assert re.fullmatch(r"The dashboard is at http://127\.0\.0\.1:\d+/", first)
+    acts = [line[:3] for line in lines if re.match(r"\d/5 ", line)]
+    assert acts == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    assert re.search(
+        r"^([\d,]{4,}) orders sent, \1 arrived: none missing, none twice\.$",
         done.stdout,
         re.MULTILINE,
-    )
-    assert summary is not None, done.stdout
-    assert "0" not in summary.groups()
-    assert "backlog · " in done.stdout
-    assert "headrace-demo" in picture.read_text()
-    status = run("status", "--ledger", ledger, folder=tmp_path)
-    assert f"headrace-demo · {source}" in status.stdout
+    ), done.stdout
+    assert "1 bad record sent, 1 put aside." in lines
+    assert "without a gate: batch of" in done.stdout
+    # The README's picture is this one, of a longer demo.
+    assert "Without&#160;a&#160;gate" in picture.read_text()
+    shown = run("status", "--json", "--ledger", ledger, folder=tmp_path)
+    (gate,) = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert (gate["gate"], gate["dead_letters"]) == ("headrace-demo", 1)
+    assert run("verify", "--ledger", ledger, folder=tmp_path).returncode == 0
     assert_nothing_is_left(surroundings)
 
 
-def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str, str]) -> None:
+@pytest.mark.soak
+def test_it_plays_with_a_kafka_broker(tmp_path: Path, surroundings: Mapping[str, str]) -> None:
+    done = run(
+        *("demo", "--broker", "--seconds", "25", "--json"),
+        folder=tmp_path,
+        variables=surroundings,
+        timeout_s=300,
+    )
+    counted = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert counted["arrived"] == counted["sent"] > 0
+    assert (counted["missing"], counted["twice"], counted["dead_letters"]) == (0, 0, 1)
+    assert_nothing_is_left(surroundings)
+
+
+@pytest.mark.parametrize("moment", ["The dashboard is at", "Starting Spark", "1/5"])
+def test_ctrl_c_leaves_nothing(
+    tmp_path: Path, surroundings: Mapping[str, str], moment: str
+) -> None:
     output = tmp_path / "output.txt"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [*COMMAND, "demo", "--broker"],
+            [*COMMAND, "demo"],
             cwd=tmp_path,
             env={**os.environ, **surroundings},
             stdout=file,
@@ -85,7 +103,7 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
             start_new_session=True,
         )
     try:
-        wait_until(lambda: "Starting Spark" in output.read_text(), timeout_s=120)
+        wait_until(lambda: moment in output.read_text(), timeout_s=120)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
         assert process.wait(60) == 130
     finally:
@@ -99,7 +117,7 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
     "arguments",
     [
         ("--seconds", "1"),
-        ("--svg", "none/demo.svg"),
+        ("--picture", "none/demo.svg"),
     ],
     ids=" ".join,
 )

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.journal.samples import values_of
 from tests.receivers.spark.driven import is_free
+from tests.receivers.spark.numbered import Sender
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
@@ -92,41 +91,9 @@ def application(folder: Path) -> Iterator[Application]:
         running.process.communicate()
 
 
-class Sender(threading.Thread):
-    """Sends numbers to a lane, each until it is acknowledged, and writes down which are."""
-
-    def __init__(self, app: Application, lane: int) -> None:
-        super().__init__(daemon=True)
-        self.lane = lane
-        self.address = app.ask("status")[lane]["address"]
-        self.acknowledged: list[bytes] = []
-        self.sent = 0
-        self.is_over = threading.Event()
-
-    def run(self) -> None:
-        with httpx.Client(timeout=60, trust_env=False) as client:
-            while not self.is_over.is_set():
-                value = f"{self.lane}/{len(self.acknowledged)}"
-                headers = {"content-type": "text/plain", "headrace-message-id": value}
-                self.sent = len(self.acknowledged) + 1
-                try:
-                    answer = client.post(self.address, content=value, headers=headers)
-                except httpx.TransportError:
-                    self.is_over.wait(0.02)  # until it is there again
-                    continue
-                assert answer.status_code in (200, 503), answer.text
-                if answer.status_code == 200:
-                    self.acknowledged.append(value.encode())
-
-    def wait_for_more(self, count: int = 20) -> None:
-        """Wait until so many more are acknowledged."""
-        before = len(self.acknowledged)
-        wait_until(lambda: len(self.acknowledged) >= before + count, 120)
-
-
 @contextmanager
 def sending(app: Application) -> Iterator[list[Sender]]:
-    senders = [Sender(app, lane) for lane in LANES]
+    senders = [Sender(lane, app.ask("status")[lane]["address"]) for lane in LANES]
     for sender in senders:
         sender.start()
     try:

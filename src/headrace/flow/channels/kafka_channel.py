@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.topic_log import KafkaLog, lookup_with
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
+from headrace.spark_versions import is_remote
+from headrace.task_link import LinkAddress, TaskLink
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -231,20 +234,41 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     return channel
 
 
-def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
-    """Have tasks produce the records."""
+class Claims:
+    """Which partitions of an attempt have a task already; over Spark Connect tasks ask for it."""
 
-    def produced_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __init__(self) -> None:
+        self._changing: Final = threading.Lock()
+        self._taken: set[int] = set()
+
+    def take(self, partition: int) -> bool:
+        """Whether a task is the first of its partition."""
+        with self._changing:
+            is_first = partition not in self._taken
+            self._taken.add(partition)
+            return is_first
+
+
+@dataclass(frozen=True, repr=False)
+class _Producing:
+    """What each task does: produces its records, unless it may have done so before."""
+
+    client: Mapping[str, object]
+    topic: str
+    marked: str
+    claims: LinkAddress | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         assert task is not None  # noqa: S101  (it runs in a task)
-        if task.attemptNumber():
+        if task.attemptNumber() or (self.claims and not self.claims.ask(task.partitionId())):
             # Spark reports how the last run of a task ended. If the records cannot be computed, it
             # must report that.
             deque(batches, maxlen=0)
-            raise RuntimeError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+            raise _ran_before(self.topic, self.marked)
         refused = None
         try:
-            produce(client, topic, marked, batches)
+            produce(self.client, self.topic, self.marked, batches)
         except BrokerError as error:
             # Returned, for after an exception the task would run again, and hide it.
             refused = str(error)
@@ -255,14 +279,32 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
         }
         yield pa.record_batch(ran)
 
-    rows = output.mapInArrow(produced_by_task, "stage int, refused string").collect()
+
+def _ran_before(topic: str, marked: str) -> _RanTwiceError:
+    return _RanTwiceError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+
+
+def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
+    """Have tasks produce the records."""
+    spark = output.sparkSession
+    if is_remote(spark):
+        with TaskLink(spark, Claims().take) as link:
+            _collected(output, _Producing(client, topic, marked, link.address))
+        return
+    stages = _collected(output, _Producing(client, topic, marked, None))
+    # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
+    # which counts their runs from 0.
+    tracker = spark.sparkContext.statusTracker()
+    for stage in stages:
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.currentAttemptId > 0:
+            raise _ran_before(topic, marked)
+
+
+def _collected(output: DataFrame, producing: _Producing) -> set[int]:
+    """The stages whose tasks have produced the records."""
+    rows = output.mapInArrow(producing, "stage int, refused string").collect()
     for row in rows:
         if row["refused"] is not None:
             raise BrokerError(row["refused"])
-    # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
-    # which counts their runs from 0.
-    tracker = output.sparkSession.sparkContext.statusTracker()
-    for stage in {row["stage"] for row in rows}:
-        info = tracker.getStageInfo(stage)
-        if info is not None and info.currentAttemptId > 0:
-            raise _RanTwiceError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+    return {row["stage"] for row in rows}

@@ -28,6 +28,7 @@ from headrace.receivers.spark.reporting import (
     decode_order,
     read_line,
 )
+from headrace.receivers.warm_up import warm_up
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
@@ -66,6 +67,7 @@ def work(assignment: Assignment) -> TaskOutcome:
     the lane is free, before it returns. It raises nothing: a task that fails too often fails its
     job, and whether to run it again is the supervisor's decision.
     """
+    warm_up()
     try:
         asyncio.run(_work(assignment))
     except (OptionError, SetupError) as error:
