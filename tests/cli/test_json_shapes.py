@@ -13,7 +13,7 @@ import pytest
 from tests.cli.outcomes import Shop, rows
 from tests.docs.pages import ROOT
 
-FILE: Final = Path(__file__).parent / "expected" / "json_shapes.txt"
+FILE: Final = Path(__file__).parent / "json_shapes.txt"
 PAGE: Final = ROOT / "docs/commands.md"
 COMMANDS: Final = {
     "status": 0,
