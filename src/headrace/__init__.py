@@ -28,6 +28,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headrace.operations.snapshot import GateSnapshot
     from headrace.receivers.spark import Receivers
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "BrokerError",
     "DataLossError",
     "Gate",
+    "GateSnapshot",
     "HeadraceError",
     "LedgerError",
     "OnFailure",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "GateSnapshot": "headrace.operations.snapshot",
     "Receivers": "headrace.receivers.spark",
     **dict.fromkeys(("SchemaRegistry", "avro", "decode", "json", "protobuf"), "headrace.decoding"),
 }

@@ -425,4 +425,4 @@ def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
         lines = past.text_of(picture, width).splitlines()
         assert lines
         assert all(cell_len(line) <= width for line in lines)
-    assert len(past.text_of(gate_view(snapshot), width).splitlines()) <= 28
+    assert len(past.text_of(gate_view(snapshot), width).splitlines()) <= 38

@@ -147,6 +147,13 @@ def operations(spark: SparkSession, shop: Shop) -> None:
     assert reader.names["df"].count() == 3
 
 
+def commands(_spark: SparkSession, shop: Shop) -> None:
+    names = {"headrace": headrace}
+    reader = Reader("docs/commands.md", names, {"sqlite:///headrace.db": shop.ledger})
+    reader.run_all()
+    assert {each.about for each in reader.names["status"].needs} == {"orders"}
+
+
 def failures(spark: SparkSession, shop: Shop) -> None:
     gate = headrace.Gate("fails", interval="1 second", ledger=shop.ledger)
     df = shop.orders(spark, gate)
@@ -348,6 +355,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "README.md": readme,
     "docs/getting-started.md": getting_started,
     "docs/from-max-offsets.md": from_max_offsets,
+    "docs/commands.md": commands,
     "docs/operations.md": operations,
     "docs/platforms.md": platforms,
     "docs/failures.md": failures,

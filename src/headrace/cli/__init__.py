@@ -3,6 +3,7 @@
 import sys
 
 try:
+    from headrace.cli.exit_status import ExitStatus
     from headrace.cli.interrupts import interrupts_kept
     from headrace.core.extras import needs_extra
     from headrace.errors import HeadraceError
@@ -25,6 +26,6 @@ def main() -> None:
                 app()
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
-        sys.exit(1)
+        sys.exit(ExitStatus.ERROR)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitStatus.INTERRUPTED)

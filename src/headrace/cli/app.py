@@ -9,10 +9,12 @@ import typer
 from typer.core import TyperGroup
 
 import headrace
+from headrace.cli.examples import epilog_of
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "demo": "headrace.cli.demo.command",
+        "up": "headrace.cli.up",
         "status": "headrace.cli.status",
         "why": "headrace.cli.why",
         "dashboard": "headrace.cli.dashboard_command",
@@ -64,15 +66,24 @@ class Commands(TyperGroup):
             group.command()(found)
         command = typer.main.get_command(group)
         command.name = cmd_name
+        _add_examples(cmd_name, command)
         return command
+
+
+def _add_examples(words: str, command: Any) -> None:
+    command.epilog = epilog_of(words)
+    for name, each in getattr(command, "commands", {}).items():
+        _add_examples(f"{words} {name}", each)
 
 
 app = typer.Typer(
     cls=Commands,
     name="headrace",
     help="Backpressure and zero loss for PySpark Structured Streaming.",
+    epilog=epilog_of(""),
     no_args_is_help=True,
-    add_completion=False,
+    # The commands have it from this one.
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 

@@ -12,6 +12,7 @@ from headrace.backfill import MAX_BACKFILLS
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.batches_command import find_batch, key_text, owner_word
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.user_code import load_flow, load_handler
 from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
@@ -159,7 +160,7 @@ def backfill(
     handle, unlimited = work.handler(batches[0].gate), pace is Pace.UNLIMITED
     job = Job(handle, sources, on_failure.value, unlimited, max_backfills)
     if not run_manually(ledger, job, batches, as_json=as_json):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.ERROR)
 
 
 @dataclass(frozen=True, slots=True)

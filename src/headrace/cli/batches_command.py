@@ -12,6 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
+from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.clock import wall_clock_ms
 from headrace.core.lease import is_in_force
 from headrace.errors import OptionError
@@ -65,6 +66,7 @@ def batches(
     until: opt.Until = None,
     kind: KindOption = None,
     limit: opt.Limit = 20,
+    watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """List the newest batches, or show everything about one.
@@ -73,38 +75,44 @@ def batches(
     The time is that of the latest attempt.
     In JSON, times are milliseconds since the epoch.
     """
-    now_ms = wall_clock_ms()
-    since_ms, until_ms = opt.window_ms(since, until, now_ms)
     filtered = any((gate, status, since, until, kind))
     with Ledger.open(ledger, create=False) as opened:
         if key is not None:
             if filtered:
                 raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
+            if watch:
+                raise OptionError(f"KEY is {key!r}, which is one batch; --watch is for the list.")
             _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
-        gates = opt.gates_of(opened, gate, ledger)
-        found = opened.batches.newest(
-            gate,
-            limit + 1,
-            statuses=status or (),
-            since_ms=since_ms,
-            until_ms=until_ms,
-            kind=kind,
-        )
-        shown = found[:limit]
-        keys = [batch.schedule_id for batch in shown]
-        losses = opened.history.losses_of(keys)
-        rejected = opened.dead_letters.count_rejected(keys)
-    if as_json:
-        for batch in shown:
-            out.print_json(_with_missing(batch, losses, rejected))
-    elif not shown:
-        typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
-    else:
-        several = len(gates) > 1
-        view = batches_view(shown, now_ms, name_gates=several, losses=losses, rejected=rejected)
-        out.show(view)
-        out.say_if_more(len(found), limit, "newest")
+
+        def draw(_height: int | None) -> RenderableType | None:
+            now_ms = wall_clock_ms()
+            since_ms, until_ms = opt.window_ms(since, until, now_ms)
+            gates = opt.gates_of(opened, gate, ledger)
+            found = opened.batches.newest(
+                gate,
+                limit + 1,
+                statuses=status or (),
+                since_ms=since_ms,
+                until_ms=until_ms,
+                kind=kind,
+            )
+            shown = found[:limit]
+            keys = [batch.schedule_id for batch in shown]
+            losses = opened.history.losses_of(keys)
+            rejected = opened.dead_letters.count_rejected(keys)
+            if as_json:
+                for batch in shown:
+                    out.print_json(_with_missing(batch, losses, rejected))
+                return None
+            if not shown:
+                none = "There is no such batch." if filtered else "The ledger has no batch yet."
+                return Text(none)
+            several = len(gates) > 1
+            view = batches_view(shown, now_ms, name_gates=several, losses=losses, rejected=rejected)
+            return Group(view, *out.if_more(len(found), limit, "newest"))
+
+        show_or_watch(draw, watch=watch)
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:

@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.user_code import load_flow
 from headrace.control import Control
 from headrace.core.options import age_ms
@@ -168,7 +169,7 @@ def drain(
             for state in states:
                 out.print_json({**asdict(state), "can_stop": state.can_stop})
     if not all(state.can_stop for state in states):
-        raise typer.Exit(opt.OPEN)
+        raise typer.Exit(ExitStatus.OPEN)
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:

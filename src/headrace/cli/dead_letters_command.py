@@ -6,11 +6,14 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.user_code import load_function
+from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
@@ -43,27 +46,42 @@ Statuses = Annotated[
 @dead_letters.command("list")
 def list_letters(
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    *,
     gate: opt.GateName = None,
     status: Statuses = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     limit: opt.Limit = 20,
+    watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List dead letters, oldest first; JSON leaves out the records."""
+    """List dead letters, oldest first, by when they were stored; JSON leaves out the records."""
     statuses = status or [DeadLetterStatus.WAITING]
     with Ledger.open(ledger, create=False) as opened:
-        gates = opt.gates_of(opened, gate, ledger)
-        found = opened.dead_letters.oldest(gate, statuses=statuses, limit=limit + 1)
-    shown = found[:limit]
-    if as_json:
-        for each in shown:
-            out.print_json(letter_values(each))
-        return
-    if not shown:
-        typer.echo(f"There is no dead letter that is {' or '.join(statuses)}.")
-        return
-    last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
-    out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
-    out.say_if_more(len(found), limit, "oldest")
+
+        def draw(_height: int | None) -> RenderableType | None:
+            now_ms = wall_clock_ms()
+            since_ms, until_ms = opt.window_ms(since, until, now_ms)
+            gates = opt.gates_of(opened, gate, ledger)
+            found = opened.dead_letters.oldest(
+                gate,
+                statuses=statuses,
+                limit=limit + 1,
+                since_ms=since_ms,
+                until_ms=until_ms,
+            )
+            shown = found[:limit]
+            if as_json:
+                for each in shown:
+                    out.print_json(letter_values(each))
+                return None
+            if not shown:
+                return Text(f"There is no dead letter that is {' or '.join(statuses)}.")
+            last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
+            view = letters_table(shown, now_ms, name_gates=len(gates) > 1, last=last)
+            return Group(view, *out.if_more(len(found), limit, "oldest"))
+
+        show_or_watch(draw, watch=watch)
 
 
 @dead_letters.command("export")

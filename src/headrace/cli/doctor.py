@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.printing import print_json
 from headrace.cli.shared_options import AsJson
 from headrace.errors import HeadraceError, SchemaError
@@ -84,7 +85,7 @@ def doctor(
         else:
             console.print(_line(check))
     if worst_is_problem:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.ERROR)
 
 
 def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:

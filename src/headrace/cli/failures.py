@@ -1,7 +1,7 @@
 """``headrace failures``: what has failed and is unresolved; ``headrace drop`` resolves it."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
@@ -18,9 +18,13 @@ from headrace.cli.batches_command import (
     status_text,
 )
 from headrace.cli.dead_letters_command import letter_values, letters_table
+from headrace.cli.exit_status import ExitStatus
+from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+
+_NOTHING: Final = "Nothing is unresolved: no batch has failed, and no dead letter waits."
 
 ErrorClass = Annotated[
     str | None,
@@ -36,6 +40,7 @@ def failures(
     until: opt.Until = None,
     error: ErrorClass = None,
     limit: opt.Limit = 20,
+    watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """List unresolved failures: failed batches, and dead letters that wait.
@@ -47,35 +52,44 @@ def failures(
     Exit status 3: there are some.
     Exit status 1: there was an error, and nobody knows.
     """
-    now_ms = wall_clock_ms()
-    since_ms, until_ms = opt.window_ms(since, until, now_ms)
+    filtered = any((since, until, error))
+    is_open = False
     with Ledger.open(ledger, create=False) as opened:
-        gates = opt.gates_of(opened, gate, ledger)
-        batches = opened.batches.unresolved(
-            gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
-        )
-        letters = opened.dead_letters.oldest(
-            gate,
-            statuses=[DeadLetterStatus.WAITING],
-            limit=limit + 1,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            error_class=error,
-        )
-        database_ms = opened.database_time_ms()
-    if as_json:
-        for batch in batches[:limit]:
-            out.print_json({"what": "batch", **batch_values(batch)})
-        for letter in letters[:limit]:
-            out.print_json({"what": "dead letter", **letter_values(letter)})
-    elif batches or letters:
-        out.show(failures_view(batches, letters, limit, database_ms, name_gates=len(gates) > 1))
-    elif any((since, until, error)):
-        typer.echo("There is no such failure.")
-    else:
-        typer.echo("Nothing is unresolved: no batch has failed, and no dead letter waits.")
-    if batches or letters:
-        raise typer.Exit(opt.OPEN)
+
+        def draw(_height: int | None) -> RenderableType | None:
+            nonlocal is_open
+            since_ms, until_ms = opt.window_ms(since, until, wall_clock_ms())
+            several = len(opt.gates_of(opened, gate, ledger)) > 1
+            batches = opened.batches.unresolved(
+                gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
+            )
+            letters = opened.dead_letters.oldest(
+                gate,
+                statuses=[DeadLetterStatus.WAITING],
+                limit=limit + 1,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                error_class=error,
+            )
+            is_open = bool(batches or letters)
+            if as_json:
+                _print_values(batches[:limit], letters[:limit])
+                return None
+            if is_open:
+                now_ms = opened.database_time_ms()
+                return failures_view(batches, letters, limit, now_ms, name_gates=several)
+            return Text("There is no such failure." if filtered else _NOTHING)
+
+        show_or_watch(draw, watch=watch)
+    if is_open:
+        raise typer.Exit(ExitStatus.OPEN)
+
+
+def _print_values(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:
+    for batch in batches:
+        out.print_json({"what": "batch", **batch_values(batch)})
+    for letter in letters:
+        out.print_json({"what": "dead letter", **letter_values(letter)})
 
 
 def failures_view(

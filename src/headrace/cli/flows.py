@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.printing import print_json, printable, write_picture
 from headrace.cli.shared_options import AsJson, Picture
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.flow import RunningFlow
-
-INTERRUPTED: Final = 130
 
 MOST_CHARACTERS: Final = 2000
 """Of what Spark tells of a query that failed."""
@@ -91,7 +90,7 @@ def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
             running.stop()  # which waits for one that is stopping it
     except KeyboardInterrupt:
         # In good order Python would wait for a handler that still runs, for as long as it likes.
-        os._exit(INTERRUPTED)
+        os._exit(ExitStatus.INTERRUPTED)
 
 
 def _described(shown: Flow) -> dict[str, object]:

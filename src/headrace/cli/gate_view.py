@@ -30,6 +30,9 @@ BATCHES: Final = 6
 PARTITIONS: Final = 8
 """Rows for partitions: beyond it the last of them is for all the others together."""
 
+NEEDS: Final = 5
+"""What a gate needs, at most; beyond it, how much more."""
+
 WIDE: Final = 100
 """From this width on an overview has all of its columns."""
 
@@ -63,9 +66,9 @@ _STYLES: Final = {
 
 
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
-    """One gate in full: at most 28 lines, from 80 characters wide."""
+    """One gate in full: at most 38 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        Text(out.printable(headline(snapshot)), style=f"bold {_style(snapshot.state)}"),
+        out.line(headline(snapshot), style=f"bold {_style(snapshot.state)}"),
         *_needs(snapshot),
         Text(),
         _facts(snapshot),
@@ -103,10 +106,15 @@ def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
 def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     """The command behind the headline, then what else the gate needs."""
     said = headline(snapshot)
-    for need in sorted(snapshot.needs, key=lambda each: each.sentence != said):
-        if need.sentence != said:
-            yield Text(out.printable(need.sentence), style=_URGENT[need.urgency])
+    for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
+        style = _URGENT[need.urgency]
+        if need.sentence in snapshot.advice:
+            yield Text(out.printable(need.sentence), style=style)
+        elif need.sentence != said:
+            yield out.line(need.sentence, style=style)
         yield _command(need)
+    if len(snapshot.needs) > NEEDS:
+        yield out.line(f"and {len(snapshot.needs) - NEEDS} more; see --json", style="yellow")
 
 
 def _command(need: Need) -> Text:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
+from headrace.cli.exit_status import ExitStatus
 from headrace.core.clock import wall_clock_ms
 from headrace.core.options import age_ms
 from headrace.errors import OptionError
@@ -151,7 +152,7 @@ def verify_blocks(
         out.print_json(_values(opened, found))
     else:
         out.show(journal_view(opened.name, found))
-    raise typer.Exit(0 if found.whole else opt.BROKEN)
+    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
 
 
 @journal.command("repair")
@@ -181,7 +182,7 @@ def repair_blocks(
         typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
         if left := [each for each in found.findings if each.kind in DEFECTS]:
             out.show(_findings(left))
-    raise typer.Exit(0 if found.whole else opt.BROKEN)
+    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
 
 
 def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:

@@ -46,13 +46,13 @@ __all__ = [
     "flat",
     "full_time",
     "grid",
+    "if_more",
     "line",
     "mebibytes",
     "planned_or_counted",
     "plural",
     "print_json",
     "printable",
-    "say_if_more",
     "short_error",
     "short_time",
     "show",
@@ -134,10 +134,11 @@ def show(picture: RenderableType) -> None:
     Console().print(picture)
 
 
-def say_if_more(found: int, limit: int, which: str) -> None:
-    """Say that a list was cut at its limit, if it was."""
-    if found > limit:
-        typer.echo(f"\nThese are the {which} {limit}; --limit shows more.")
+def if_more(found: int, limit: int, which: str) -> list[Text]:
+    """Lines that say that a list was cut at its limit; none if it was not."""
+    if found <= limit:
+        return []
+    return [Text(), Text(f"These are the {which} {limit}; --limit shows more.")]
 
 
 def flat(record: Any) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 import typer
 
 from headrace.certificates import client_context
+from headrace.cli.exit_status import ExitStatus
 from headrace.cli.receive import TOKEN_VARIABLE
-from headrace.cli.shared_options import OPEN, secret_of
+from headrace.cli.shared_options import secret_of
 from headrace.errors import OptionError
 
 _TIMEOUT_S: Final = 60.0
@@ -71,7 +72,7 @@ def send(
     if load.refusal is not None:
         raise OptionError(load.refusal)
     if load.acknowledged < records:
-        raise typer.Exit(OPEN)
+        raise typer.Exit(ExitStatus.OPEN)
 
 
 @dataclass(frozen=True, slots=True)

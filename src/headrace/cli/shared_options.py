@@ -12,12 +12,6 @@ from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import GateRecord, Ledger, redact_url
 
-OPEN: Final = 3
-"""The exit status where something is not done yet."""
-
-BROKEN: Final = 4
-"""The exit status where something is missing, there twice, or damaged."""
-
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
 
 LedgerUrl = Annotated[
@@ -47,9 +41,9 @@ GateName = Annotated[
 Limit = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1_000_000)]
 Since = Annotated[
     str | None,
-    typer.Option(help="Planned since then: '2024-11-21 14:00', '2h', '30 minutes ago'."),
+    typer.Option(help="Only from then on: '2024-11-21 14:00', '2h', '30 minutes ago'."),
 ]
-Until = Annotated[str | None, typer.Option(help="Planned before then.")]
+Until = Annotated[str | None, typer.Option(help="Only before then.")]
 Picture = Annotated[
     Path | None, typer.Option("--svg", help="Write the picture to this file too.", dir_okay=False)
 ]

@@ -1,25 +1,29 @@
 """``headrace status``: how the gates in a ledger fare, and the stages of flows that run."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli.gate_view import gate_view, needs_view, overview
-from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
+from headrace.cli.shared_options import (
+    DEFAULT_LEDGER,
+    AsJson,
+    LedgerUrl,
+    Picture,
+    complete_gates,
+    gates_of,
+)
+from headrace.cli.watching import Watch, show_or_watch
 from headrace.ledger import Ledger
 from headrace.operations.attention import urgency_of
 from headrace.operations.observer import Observer
 from headrace.operations.snapshot import GateSnapshot
 from headrace.operations.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
-
-REFRESH_S: Final = 1.0
 
 NEEDS: Final = 20
 """Sentences about what needs somebody; of more, how many there are."""
@@ -32,8 +36,11 @@ _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
 def status(
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Only this gate, in full.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Every second, until Ctrl-C.")] = False,
+    gate: Annotated[
+        str | None,
+        typer.Option(help="Only this gate, in full.", autocompletion=complete_gates),
+    ] = None,
+    watch: Watch = False,
     as_json: AsJson = False,
     svg: Picture = None,
 ) -> None:
@@ -52,26 +59,18 @@ def status(
 
         if svg is not None:
             out.write_picture(status_view(*look()), svg, "headrace status")
-        console = Console()
-        if watch and console.is_terminal and not as_json:
-            _watch(console, lambda: status_view(*look(), height=console.height))
-        while True:
-            if as_json:
-                for group in look():
-                    for each in group:
-                        out.print_json(asdict(each))
-            else:
-                console.print(status_view(*look()))
-            if not watch:
-                break
-            time.sleep(REFRESH_S)
 
+        def draw(height: int | None) -> RenderableType | None:
+            gates, stages = look()
+            if not as_json:
+                return status_view(gates, stages, height)
+            for gate_now in gates:
+                out.print_json(asdict(gate_now))
+            for stage in stages:
+                out.print_json(asdict(stage))
+            return None
 
-def _watch(console: Console, draw: Callable[[], RenderableType]) -> None:
-    with Live(draw(), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(draw(), refresh=True)
-            time.sleep(REFRESH_S)
+        show_or_watch(draw, watch=watch)
 
 
 def status_view(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
+from headrace.cli.exit_status import ExitStatus
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
     from headrace.source.comparison import Comparison
 
 _EXIT_STATUS: Final = {
-    Verdict.PROVEN: 0,
-    Verdict.EMPTY: 0,
-    Verdict.OPEN: opt.OPEN,
-    Verdict.BROKEN: opt.BROKEN,
+    Verdict.PROVEN: ExitStatus.DONE,
+    Verdict.EMPTY: ExitStatus.DONE,
+    Verdict.OPEN: ExitStatus.OPEN,
+    Verdict.BROKEN: ExitStatus.BROKEN,
 }
 
 SPANS: Final = 20
@@ -154,7 +155,7 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
             f"it has: {', '.join(known)}."
         )
     typer.echo(f"headrace: {sentence}", err=True)
-    raise typer.Exit(opt.OPEN)
+    raise typer.Exit(ExitStatus.OPEN)
 
 
 def _verified(

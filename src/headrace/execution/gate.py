@@ -35,6 +35,9 @@ from headrace.source.gate_ledger import await_turn
 from headrace.source.source_options import interval_law
 from headrace.spark_versions import is_remote
 
+if TYPE_CHECKING:
+    from headrace.operations.snapshot import GateSnapshot
+
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _POLL_MS: Final = 50
@@ -289,6 +292,32 @@ class Gate:
             writer = GatedStreamWriter(stream, before, started).foreachBatch(gated)
         trigger_ms = _POLL_MS if self._is_auto else self.interval_ms
         return writer.trigger(processingTime=f"{trigger_ms} milliseconds").queryName(self.name)
+
+    def status(self) -> "GateSnapshot":
+        """How this gate fares now: the facts of ``headrace status --gate NAME --json``, typed.
+
+        They come from the ledger alone, so a query need not run, and no broker is asked:
+        ``lag_now`` and ``retention_left_s`` are None.
+
+        >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
+        >>> for need in gate.status().needs:  # doctest: +SKIP
+        ...     print(need.sentence, need.command)
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+            OptionError: the gate is not declared yet: no query has started behind it.
+        """
+        # Above this package: what operators see is worked out from all that is below it.
+        from headrace.operations.observer import Observer  # noqa: PLC0415
+
+        with Ledger.open(self._ledger_url, create=False) as ledger:
+            record = ledger.gates.get(self.name)
+            if record is None:
+                raise OptionError(
+                    f"The gate {self.name!r} is not declared in its ledger yet; start its query"
+                    " once."
+                )
+            return Observer(ledger, ask_sources=False).look([record])[0]
 
     def _derived(
         self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool

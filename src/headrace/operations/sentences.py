@@ -17,7 +17,7 @@ HEADLINES: Final = {
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
-    GateState.DEAD: "Dead: its query is not running since {ended}; start it again.",
+    GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
     GateState.ISOLATING: "Isolating {isolating}.",
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
@@ -73,8 +73,7 @@ def _ended(snapshot: "GateSnapshot") -> str:
     query = snapshot.query
     if query is None or query.ended_ms is None:
         return out.UNKNOWN
-    where = f", {query.program}" if query.program else ""
-    return f"{out.short_time(query.ended_ms)} ({since(snapshot, query.ended_ms)} ago{where})"
+    return f"{out.short_time(query.ended_ms)} ({since(snapshot, query.ended_ms)} ago)"
 
 
 def _sentence(words: str) -> str:

@@ -1,0 +1,77 @@
+"""What ``--json`` prints: its fields and their kinds as stored, and each of them documented.
+
+``UPDATE_VIEWS=1 pytest tests/cli/test_json_shapes.py`` writes the stored shapes again.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.cli.outcomes import Shop, rows
+from tests.docs.pages import ROOT
+
+FILE: Final = Path(__file__).parent / "json_shapes.txt"
+PAGE: Final = ROOT / "docs/commands.md"
+COMMANDS: Final = {
+    "status": 0,
+    "why orders": 0,
+    "batches": 0,
+    "batches {split}": 0,
+    "failures": 3,
+    "dead-letters list": 0,
+    "verify": 3,
+    "limit 5 orders": 0,
+    "pause orders": 0,
+    "drain orders": 0,
+    "prune --older-than 1d": 0,
+}
+KINDS: Final = {str: "text", bool: "yes or no", int: "number", float: "number", type(None): "null"}
+
+
+def kinds(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from kinds(each, f"{place}.{name}" if place else name)
+    elif isinstance(value, list):
+        yield place, "list"
+        for each in value:
+            yield from kinds(each, f"{place}[]")
+    else:
+        yield place, KINDS[type(value)]
+
+
+def shape(found: list[dict[str, Any]]) -> dict[str, set[str]]:
+    shown: dict[str, set[str]] = {}
+    for each in found:
+        for place, kind in kinds(each, ""):
+            shown.setdefault(place, set()).add(kind)
+    return shown
+
+
+@pytest.fixture
+def shapes(tmp_path: Path) -> dict[str, dict[str, set[str]]]:
+    shop = Shop(tmp_path)
+    found = {}
+    for command, status in COMMANDS.items():
+        found[command] = shape(rows(shop.url, command.format(split=shop.split), status))
+    return found
+
+
+def test_the_fields_are_as_stored(shapes: dict[str, dict[str, set[str]]]) -> None:
+    text = "".join(
+        f"{command}: {place}: {' or '.join(sorted(found))}\n"
+        for command, of in shapes.items()
+        for place, found in sorted(of.items())
+    )
+    if os.environ.get("UPDATE_VIEWS"):
+        FILE.write_text(text)
+    assert FILE.read_text() == text, "a field that programs read has changed"
+
+
+def test_every_field_is_documented(shapes: dict[str, dict[str, set[str]]]) -> None:
+    named = set(re.findall(r"`(\w+)`", PAGE.read_text()))
+    fields = {name for of in shapes.values() for place in of for name in re.findall(r"\w+", place)}
+    assert sorted(fields - named) == []
