@@ -12,6 +12,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from headrace.control.operator_control import LAST_MS
 from headrace.operations import sentences, words
 from headrace.operations.trends import Trend
 
@@ -87,7 +88,7 @@ def moment(ms: int | None) -> Markup:
     """A moment, which the browser shows in its own time zone; without scripts, in UTC."""
     if ms is None:
         return escape(words.UNKNOWN)
-    then = datetime.fromtimestamp(ms / 1000, UTC)
+    then = datetime.fromtimestamp(min(max(ms, 0), LAST_MS) / 1000, UTC)
     return Markup('<time datetime="{}" data-ms="{}">{}</time>').format(
         then.isoformat(timespec="milliseconds"), ms, f"{then:%Y-%m-%d %H:%M:%S} UTC"
     )

@@ -16,6 +16,7 @@ for, and nothing waits for it.
 
 import logging
 import struct
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,7 @@ from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage.local import LocalStorage
 
 SMALL_BYTES: Final = 16 * 1024
-"""Of a block's records; a larger one costs little for each of them."""
+"""Of a block's records in memory, empty ones too; a larger one costs little for each of them."""
 
 TOGETHER: Final = 64
 """Blocks in a pack, and packs in one of the second size."""
@@ -54,7 +55,10 @@ _WORTH_IT: Final = 8
 """Fewer blocks than these are left as they are when the writer is closed."""
 
 _PACK_BYTES: Final = 8 * 2**20
-"""Packs of the second size have about so much; a reader keeps one in memory."""
+"""Packs of the second size have about so much in memory, where a reader keeps one."""
+
+_MOST_WAITING: Final = 8
+"""Packs that wait to be made (1 MiB each, or less); the blocks of more are left as they are."""
 
 _ENTRY: Final = np.dtype([("until", "<u8"), ("checksum", "<u4")])
 _CRC: Final = struct.Struct("<I")
@@ -70,12 +74,14 @@ class Pack:
         ends: Where each of its blocks ends, ascending, and its checksum.
         payload: The records.
         name: As an error shows it.
+        memory_bytes: What its records take; 0 of one that was read.
     """
 
     header: BlockHeader
     ends: npt.NDArray[np.void]
     payload: pa.Buffer
     name: str
+    memory_bytes: int = 0
 
     @property
     def last_first(self) -> int:
@@ -190,6 +196,7 @@ class Packer:
         self._run: list[tuple[BlockHeader, Records]] = []
         self._packs: list[Pack] = []
         self._thread: ThreadPoolExecutor | None = None
+        self._places: Final = threading.Semaphore(_MOST_WAITING)
         self._failed = False
 
     def add(self, block: Block, records: Records) -> None:
@@ -197,7 +204,7 @@ class Packer:
         header = block.header
         if self._run and self._run[-1][0].until != header.first:
             self._run = []
-        if header.raw_bytes > SMALL_BYTES or self._failed:
+        if records.batch.nbytes > SMALL_BYTES or self._failed:
             self._run = []
             return
         self._run.append((header, records))
@@ -207,7 +214,9 @@ class Packer:
         if self._thread is None:
             name = f"headrace-lane-{self._files.lane}-pack"
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._thread.submit(self._try, partial(self._pack, run))
+        if self._places.acquire(blocking=False):
+            packing = self._thread.submit(self._try, partial(self._pack, run))
+            packing.add_done_callback(lambda _: self._places.release())
 
     def close(self) -> None:
         """Pack what is left if it is worth it, and return when all is done."""
@@ -241,7 +250,7 @@ class Packer:
         if self._packs and self._packs[-1].header.until != made.header.first:
             self._packs = []
         self._packs.append(made)
-        size_bytes = sum(pack.header.payload_bytes for pack in self._packs)
+        size_bytes = sum(pack.memory_bytes for pack in self._packs)
         if len(self._packs) == TOGETHER or size_bytes >= _PACK_BYTES:
             packs, self._packs = self._packs, []
             self._join(packs)
@@ -281,7 +290,7 @@ class Packer:
         except FileExistsError:  # of an earlier life of the lane, before a backup was put back
             storage.remove(packs_folder(self._files.lane), [name])
             storage.put(path, [*block.parts, table])
-        return Pack(header, ends, pa.py_buffer(b""), name)
+        return Pack(header, ends, pa.py_buffer(b""), name, records.batch.nbytes)
 
 
 def remove_packs(files: LaneFiles, until: int) -> None:

@@ -14,7 +14,7 @@ from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
-from headrace.receivers.line_buffer import LineBuffer
+from headrace.receivers.line_buffer import LineBuffer, some_lines_at_once
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
@@ -232,8 +232,12 @@ class LineSender:
 
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
+        for part in some_lines_at_once(whole):
+            await self._submit_some(part)
+
+    async def _submit_some(self, lines: bytes) -> None:
         intake = self._shared.intake
-        records, error = self._lines.records(whole, wall_clock_ms())
+        records, error = self._lines.records(lines, wall_clock_ms())
         while records.count:
             await self._unanswered.acquire()
             portion = intake.next_portion(records)
