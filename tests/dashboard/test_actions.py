@@ -119,7 +119,7 @@ def test_a_dead_letter_is_sent_to_kafka_again(
         act(page, "send-letters", "corrected upstream")
         sent = ledger.dead_letters.get(1)
         assert sent is not None and sent.status is DeadLetterStatus.SENT
-        assert [each.outcome for each in ledger.repairs.newest()] == ["1 sent"]
+        assert [each.outcome for each in ledger.repairs.newest()] == ["1 dead letter sent"]
 
 
 def test_an_action_on_what_is_gone_says_so(serve: Serve, url: str, signed_in: SignIn) -> None:

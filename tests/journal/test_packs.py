@@ -83,6 +83,14 @@ def test_large_blocks_are_not_packed_and_end_a_run(journal: Journal) -> None:
     assert len(values_of(journal)) == 2 * TOGETHER
 
 
+def test_blocks_of_many_empty_records_are_not_small(journal: Journal) -> None:
+    """In the file one takes next to nothing; 64 of them would take a gigabyte in memory."""
+    with journal.writer(0) as writer:
+        for _ in range(TOGETHER + 1):
+            writer.append(Records.of_lines(b"\n" * 1_000, timestamp_ms=1))
+    assert packs_of(journal) == []
+
+
 @pytest.mark.parametrize("until", [90, 100, 130])
 def test_a_pack_of_another_life_of_the_lane_is_not_read(
     journal: Journal, tmp_path: Path, until: int

@@ -245,6 +245,35 @@ async def test_five_hundred_half_open_connections_do_not_keep_good_ones_out() ->
 
 
 @in_loop
+async def test_headers_that_are_too_long_are_refused_however_they_come() -> None:
+    async with served() as it:
+        for cut in (0, 30):
+            head = b"POST /records HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 65_000
+            head += b"\r\ncontent-length: 1\r\n\r\nx"
+            answers, sender = await it.raw(head[:cut])
+            sender.write(head[cut:])
+            assert (await answers.read()).startswith(b"HTTP/1.1 431 ")
+            sender.close()
+        assert it.journal.values == []
+
+
+@in_loop
+@pytest.mark.parametrize(
+    "header", ["authorization: Bearer x", "content-type: text/plain", "content-encoding: gzip"]
+)
+async def test_a_header_that_is_there_twice_is_refused(header: str) -> None:
+    async with served() as it:
+        head = f"POST /records HTTP/1.1\r\nhost: x\r\n{header}\r\n{header}\r\n"
+        head += "content-length: 1\r\n\r\nx"
+        answers, sender = await it.raw(head.encode())
+        answer = await answers.read()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"is there more than once; send it once." in answer
+        assert it.journal.values == []
+        sender.close()
+
+
+@in_loop
 async def test_headers_that_take_too_long_are_refused() -> None:
     async with served(header_s=0.2) as it:
         silent, one = await it.raw(b"")

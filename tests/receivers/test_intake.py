@@ -161,7 +161,7 @@ async def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
         assert intake.statistics.failed_records == 2
         assert intake.statistics.stored_records == 1
         assert intake.statistics.held_bytes == 0
-    assert "A block of 2 records was not stored: The disk is full" in caplog.text
+    assert "A block was not stored, 2 records in all: The disk is full" in caplog.text
 
 
 @in_virtual_time

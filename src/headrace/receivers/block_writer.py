@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,7 @@ Settle = Callable[[], Sequence[StoredIds]]
 
 _SMALL_BYTES: Final = 256 * 1024
 _QUIET_S: Final = 0.003
+_LOG_EACH_S: Final = 60.0
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -75,6 +78,7 @@ class BlockWriter:
         self._due = asyncio.Event()
         self._lost = asyncio.Event()
         self._lane_taken: LaneTakenError | None = None
+        self._logged_s, self._unlogged = -math.inf, 0
         self._is_closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-append")
         self._running: asyncio.Task[None] | None = None
@@ -205,10 +209,18 @@ class BlockWriter:
 
     def _fail(self, block: Sequence[_Buffered], error: BaseException) -> None:
         count = sum(buffered.records.count for buffered in block)
-        _LOG.error("A block of %d records was not stored: %s", count, error)
+        self._log_failure(count, error)
         for buffered in block:
             buffered.stored.set_exception(error)
         self._note_if_lost(error)
+
+    def _log_failure(self, count: int, error: BaseException) -> None:
+        """The first, and then once a minute what has failed since: a full disk fails hundreds."""
+        now_s = time.monotonic()
+        self._unlogged += count
+        if now_s - self._logged_s >= _LOG_EACH_S:
+            _LOG.error("A block was not stored, %d records in all: %s", self._unlogged, error)
+            self._logged_s, self._unlogged = now_s, 0
 
     def _note_if_lost(self, error: BaseException) -> None:
         if isinstance(error, LaneTakenError):

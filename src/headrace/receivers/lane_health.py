@@ -105,14 +105,14 @@ class LaneHealth:
             if at_s >= self._failed_s and now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):
                 return trouble
         if self._probing is not None and self._probing[0] < self._failed_s:
-            await asyncio.wait([asyncio.wrap_future(self._probing[1])], timeout=_SLOW_S)
+            await _ended(self._probing[1], _SLOW_S)
             self._probing = None
         if self._probing is None:
             assert self._probe is not None  # noqa: S101
             self._probing = self._clock(), self._thread.submit(self._probe, size_bytes)
         begun_s, probing = self._probing
         left_s = max(0.0, _SLOW_S - (now_s - begun_s))
-        await asyncio.wait([asyncio.wrap_future(probing)], timeout=left_s)
+        await _ended(probing, left_s)
         if not probing.done():
             return "The journal does not answer; see to its disk or its network."
         error = probing.exception()
@@ -121,3 +121,11 @@ class LaneHealth:
         trouble = None if error is None else str(error)
         self._probing, self._probed = None, (begun_s, trouble)
         return trouble
+
+
+async def _ended(probing: Future[None], wait_s: float) -> None:
+    """Wait for the end of a probe, however it ends."""
+    waiting = asyncio.wrap_future(probing)
+    # Its error is read from the probe itself; asyncio would log this one as forgotten.
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([waiting], timeout=wait_s)

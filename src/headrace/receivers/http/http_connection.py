@@ -70,22 +70,27 @@ _AMBIGUOUS: Final = HttpRejection(
 )
 
 
+_ONCE: Final = (b"authorization", b"content-type", b"content-encoding")
+
+
 def with_strict_framing(
-    application: ASGIApp, reject: Callable[[Request, HttpRejection], Response]
+    application: ASGIApp,
+    settings: HttpSettings,
+    reject: Callable[[Request, HttpRejection], Response],
 ) -> ASGIApp:
     """An application that checks what RFC 9112 asks of a server beyond what h11 and uvicorn check.
 
     A request with both Content-Length and Transfer-Encoding is rejected, and its connection closed
-    (6.1): a proxy that goes by the other one would take a part of it for the next request. A target
-    in absolute form, as a proxy is sent, is that of its path (3.2.2). ``reject`` makes the answer
-    to a request whose body is not read; it closes the connection.
+    (6.1): a proxy that goes by the other one would take a part of it for the next request. So is
+    one that says twice who sends what, of which a proxy may have checked the other; and one whose
+    headers are too long, for h11 limits only those that do not come at once. A target in absolute
+    form, as a proxy is sent, is that of its path (3.2.2). ``reject`` makes the answer to a request
+    whose body is not read; it closes the connection.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            answer = reject(Request(scope, receive), _AMBIGUOUS)
-            await answer(scope, receive, send)
+        if (rejection := _refused(scope, settings)) is not None:
+            await reject(Request(scope, receive), rejection)(scope, receive, send)
             return
         if absolute := _ABSOLUTE.fullmatch(scope["raw_path"]):
             path: bytes = absolute[1] or b"/"
@@ -93,6 +98,20 @@ def with_strict_framing(
         await application(scope, receive, send)
 
     return run
+
+
+def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
+    """Why a request's head is refused, if it is."""
+    names = [name for name, _ in scope["headers"]]
+    if {b"content-length", b"transfer-encoding"} <= set(names):
+        return _AMBIGUOUS
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > settings.max_header_bytes:
+        return _too_long(settings)
+    for name in _ONCE:
+        if names.count(name) > 1:
+            shown = name.decode().title()
+            return HttpRejection(400, f"The header {shown} is there more than once; send it once.")
+    return None
 
 
 class _LimitedProtocol(H11Protocol):
@@ -246,11 +265,7 @@ def _protocol_error(error: BaseException | None, settings: HttpSettings) -> Http
     """What the protocol's error says of a request; nothing of its text, which may be secret."""
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
     if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-        return HttpRejection(
-            status,
-            f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer"
-            " or shorter ones.",
-        )
+        return _too_long(settings)
     if status == HTTPStatus.NOT_IMPLEMENTED:
         return HttpRejection(
             status, "Transfer-Encoding must be chunked, and nothing else; send that."
@@ -273,3 +288,11 @@ def _closing(rejection: HttpRejection) -> bytes:
     lines = [f"HTTP/1.1 {rejection.status} {HTTPStatus(rejection.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _too_long(settings: HttpSettings) -> HttpRejection:
+    return HttpRejection(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"
+        " shorter ones.",
+    )

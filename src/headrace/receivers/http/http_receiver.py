@@ -189,7 +189,7 @@ def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIA
     routed = Starlette(routes=routes, exception_handlers=handlers)
     # It would redirect to the address in the Host header, which the sender may have made up.
     routed.router.redirect_slashes = False
-    return with_strict_framing(routed, reject)
+    return with_strict_framing(routed, settings, reject)
 
 
 def _plain(rejection: HttpRejection) -> Response:
