@@ -105,3 +105,15 @@ def test_a_flow_is_drained_from_its_first_stage_to_its_last(ledger: Ledger) -> N
     assert [each.can_stop for each in flow.step()] == [True, False]
     seen(ledger, "store")
     assert [each.can_stop for each in flow.step()] == [True, True]
+
+
+def test_whoever_resumes_a_gate_ends_its_drain(ledger: Ledger) -> None:
+    draining = FlowDrain(
+        ledger, {"parse": []}, lambda _: 0, lambda gate: ledger.controls.drain(gate, "ada")
+    )
+    (state,) = draining.step()
+    assert state.resumed_by is None
+    ledger.controls.resume("parse", "grace", "too early")
+    (state,) = draining.step()
+    assert (state.resumed_by, state.can_stop) == ("grace", False)
+    assert state.sentence == "parse: grace has resumed it, so it does not drain any more."

@@ -152,7 +152,8 @@ def drain(
 
     A flow is drained from its first stages to its last: each stops when nothing more can come.
     After a restart a gate goes on only once it is resumed.
-    Exit status 3: the time is over, and it is not done; the same command goes on from there.
+    Exit status 3: the time is over, or somebody has resumed it, and it is not done; the same
+    command goes on from there.
     """
     timeout_s = age_ms("--timeout", timeout) / 1000
     chosen, as_json = acting.chosen(), acting.as_json
@@ -173,7 +174,7 @@ def drain(
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
-    """Drain until all can be stopped, or the time is over; each news is printed once."""
+    """Drain until all can be stopped, one is resumed, or the time is over; news are printed."""
     said: set[str] = set()
     while True:
         states = list(draining.step())
@@ -181,7 +182,8 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
             if state.sentence not in said and not quiet:
                 said.add(state.sentence)
                 typer.echo(out.printable(state.sentence))
-        if all(state.can_stop for state in states) or time.monotonic() >= deadline_s:
+        is_over = all(state.can_stop for state in states) or any(s.resumed_by for s in states)
+        if is_over or time.monotonic() >= deadline_s:
             return states
         time.sleep(LOOK_S)
 

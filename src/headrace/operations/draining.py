@@ -1,7 +1,7 @@
 """Whether a gate that drains is done, and a flow, stage by stage, from the first to the last."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.control import Control
 from headrace.ledger import Ledger, Status
@@ -18,6 +18,7 @@ class DrainState:
         running: How many of its batches and children are being run, live and as backfills.
         failed: How many failed, and wait in the ledger to be run again.
         waiting: Records that wait in its source, where somebody has asked; None else.
+        resumed_by: Who has ended this drain, after which the gate admits records again.
     """
 
     gate: str
@@ -26,6 +27,7 @@ class DrainState:
     running: int
     failed: int
     waiting: int | None = None
+    resumed_by: str | None = None
 
     @property
     def can_stop(self) -> bool:
@@ -43,6 +45,8 @@ class DrainState:
         """The same in words."""
         if not self.has_query:
             return f"{self.gate}: no query runs behind it; there is nothing to stop."
+        if self.resumed_by is not None:
+            return f"{self.gate}: {self.resumed_by} has resumed it, so it does not drain any more."
         if self.control.hold is None:
             first = "admits what comes first" if self.waiting is None else f"{self.waiting} wait"
             return f"{self.gate}: not draining yet; {first}."
@@ -111,6 +115,9 @@ class FlowDrain:
                     self._drain(gate)
                     self._asked.add(gate)
                 state = drain_state(self._ledger, gate, waiting)
+            elif gate in self._asked and state.has_query and state.control.hold is None:
+                (newest,) = self._ledger.controls.history(gate, 1)
+                state = replace(state, resumed_by=newest.by)
             if gate in self._asked and state.can_stop:
                 done.add(gate)
             yield state
