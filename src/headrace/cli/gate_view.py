@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.control import LawName
-from headrace.operations.attention import Need, Urgency
+from headrace.operations.attention import Need, Urgency, Where
 from headrace.operations.sentences import drained_in, headline, since
 from headrace.operations.snapshot import (
     BatchSnapshot,
@@ -108,7 +108,8 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     said = headline(snapshot)
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
-        if need.sentence in snapshot.advice:
+        # What Headrace itself says is whole; an error's message may be of any length.
+        if need.sentence in snapshot.advice or need.where is Where.RECEIVERS:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
             yield out.line(need.sentence, style=style)
