@@ -184,7 +184,7 @@ class Scenario:
     def play(self) -> Outcome:
         """Play all acts; answers what was counted."""
         self.console.print("Starting Spark, with a query without a gate and one with a gate")
-        self.sender.send(round(BACKLOG * self.pace))
+        self.sender.send_backlog(round(BACKLOG * self.pace))
         self.driver.start()
         self._until(lambda: bool(self._gated()), _START_S, "Spark has no first batch")
         with ExitStack() as shown:

@@ -115,6 +115,10 @@ class OrderSender(AbstractContextManager["OrderSender"]):
                     self._source.append(partition, [b'{"id": %d}' % number for number in mine])
             self.sent += orders
 
+    def send_backlog(self, orders: int) -> None:
+        """Send so many, in the thread: the first one imports pandas, which can swallow a Ctrl-C."""
+        self._thread.submit(self.send, orders).result()
+
     def send_bad(self) -> None:
         """Send one that no handler can read."""
         with self._sending:
