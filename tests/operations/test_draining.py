@@ -114,6 +114,7 @@ def test_whoever_resumes_a_gate_ends_its_drain(ledger: Ledger) -> None:
     (state,) = draining.step()
     assert state.resumed_by is None
     ledger.controls.resume("parse", "grace", "too early")
+    ledger.controls.limit("parse", 10, "alan", "gently")
     (state,) = draining.step()
     assert (state.resumed_by, state.can_stop) == ("grace", False)
     assert state.sentence == "parse: grace has resumed it, so it does not drain any more."

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.control import Control
+from headrace.control import Control, ControlKind
 from headrace.ledger import Ledger, Status
 
 
@@ -116,8 +116,12 @@ class FlowDrain:
                     self._asked.add(gate)
                 state = drain_state(self._ledger, gate, waiting)
             elif gate in self._asked and state.has_query and state.control.hold is None:
-                (newest,) = self._ledger.controls.history(gate, 1)
-                state = replace(state, resumed_by=newest.by)
+                state = replace(state, resumed_by=self._last_resumed(gate))
             if gate in self._asked and state.can_stop:
                 done.add(gate)
             yield state
+
+    def _last_resumed(self, gate: str) -> str | None:
+        """Who has resumed a gate last, whatever else was done to it since."""
+        done = self._ledger.controls.history(gate)
+        return next((each.by for each in done if each.kind is ControlKind.RESUME), None)
