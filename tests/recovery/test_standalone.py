@@ -6,13 +6,11 @@ have acknowledged. The sink is a table that is written in a transaction.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from tests.receivers.spark.numbered import Sender
+from tests.receivers.spark.numbered import Sender, sending
 from tests.recovery import cluster_driver
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
@@ -27,20 +25,6 @@ PARTITIONS = 4
 CORES = 4  # of a worker: two receivers and a batch go on when it is the only one
 RECORDS_PER_KILL = 60
 KILLS = 8
-
-
-@contextmanager
-def sending(folder: Path) -> Iterator[list[Sender]]:
-    senders = [Sender(lane, address(folder, lane)) for lane in range(cluster_driver.LANES)]
-    for sender in senders:
-        sender.start()
-    try:
-        yield senders
-    finally:
-        for sender in senders:
-            sender.is_over.set()
-        for sender in senders:
-            sender.join(60)
 
 
 def address(folder: Path, lane: int) -> str:
@@ -130,7 +114,9 @@ def survive(job: Job, orders: Topic, folder: Path, kills: list[bool]) -> None:
         program = cluster.submit(Path(cluster_driver.__file__))
         with Driver(job, launcher=program) as driver:
             driver.wait_for("receiving")
-            with sending(job.path) as senders:
+            with sending(
+                [address(job.path, lane) for lane in range(cluster_driver.LANES)]
+            ) as senders:
                 for number, whole in enumerate(kills):
                     workers += [cluster.add_worker() for _ in range(2 - len(workers))]
                     go_on_sending(job.path, senders)

@@ -1,6 +1,8 @@
 """A sender of numbers: what it has sent and what was acknowledged is written down outside."""
 
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import httpx
 from tests.services.waiting import wait_until
@@ -39,3 +41,18 @@ class Sender(threading.Thread):
         """Wait until so many more are acknowledged."""
         before = len(self.acknowledged)
         wait_until(lambda: len(self.acknowledged) >= before + count, 120)
+
+
+@contextmanager
+def sending(addresses: Sequence[str]) -> Iterator[list[Sender]]:
+    """A sender for each lane, by the addresses of their receivers; they end with the block."""
+    senders = [Sender(lane, address) for lane, address in enumerate(addresses)]
+    for sender in senders:
+        sender.start()
+    try:
+        yield senders
+    finally:
+        for sender in senders:
+            sender.is_over.set()
+        for sender in senders:
+            sender.join(60)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.journal.samples import values_of
 from tests.receivers.spark.driven import is_free
-from tests.receivers.spark.numbered import Sender
+from tests.receivers.spark.numbered import Sender, sending
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
@@ -91,20 +91,6 @@ def application(folder: Path) -> Iterator[Application]:
         running.process.communicate()
 
 
-@contextmanager
-def sending(app: Application) -> Iterator[list[Sender]]:
-    senders = [Sender(lane, app.ask("status")[lane]["address"]) for lane in LANES]
-    for sender in senders:
-        sender.start()
-    try:
-        yield senders
-    finally:
-        for sender in senders:
-            sender.is_over.set()
-        for sender in senders:
-            sender.join(60)
-
-
 def stored(journal: Journal, lane: int) -> list[bytes]:
     """A lane's values; its offsets are dense from 0 on."""
     assert journal.lane_bounds(lane)[0] == 0
@@ -130,7 +116,7 @@ def test_neither_a_dead_executor_nor_a_dead_driver_costs_what_was_acknowledged(
     with application(tmp_path) as app:
         assert [each["state"] for each in app.ask("start")] == ["receiving"] * 2
         journal = Journal.open(str(app.journal))
-        with sending(app) as senders:
+        with sending([lane["address"] for lane in app.ask("status")]) as senders:
             for sender in senders:
                 sender.wait_for_more()
             killed = app.executor(0)
