@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ CONTENT = "hunter2"
 
 
 def decoded(*values: bytes | None, columns: t.StructType = ORDER) -> Decoded:
-    return JsonDecoder(columns).decode(values)
+    return JsonDecoder(columns).decode(pa.array(values, pa.binary()))
 
 
 def row(**fields: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from hypothesis import given
@@ -79,7 +80,7 @@ def order(**fields: Any) -> bytes:
 
 
 def decoded(form: ProtobufFormat, *values: bytes | None) -> Decoded:
-    return form.decoder(form.columns()).decode(values)
+    return form.decoder(form.columns()).decode(pa.array(values, pa.binary()))
 
 
 EMPTY = {

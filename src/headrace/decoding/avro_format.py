@@ -9,13 +9,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
+from headrace.decoding.avro_columns import FlatAvro
+from headrace.decoding.avro_varints import OverlongError, check_numbers
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
-from headrace.decoding.registry import SchemaRegistry, payload, schema_id
+from headrace.decoding.registry import HEADER_BYTES, SchemaRegistry, payload, schema_id
 from headrace.errors import OptionError
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ _LOGICAL: Final[dict[str, t.DataType]] = {
     "uuid": t.StringType(),
 }
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
+_NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
 _SEVERAL: Final = "write one type, or a union of null and one"
 
@@ -145,9 +152,47 @@ class AvroDecoder:
         typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
         self._columns = Columns(columns, list(map(itemgetter, columns.names)))
+        self._flat = FlatAvro.of(typed, columns)
+        self._header_bytes = 0 if of.registry is None else HEADER_BYTES
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
+        numbers = np.flatnonzero(self._is_plain(values)) if self._flat else _NONE
+        if self._flat is None or not len(numbers):
+            return self._each(values.to_pylist())
+        flat = self._flat.decode(values, numbers, self._header_bytes)
+        if flat is None:
+            return self._each(values.to_pylist())
+        if len(numbers) == len(values) and flat.fits.all():
+            return Decoded(flat.structs, {})
+        is_flat = np.zeros(len(values), bool)
+        is_flat[numbers[flat.fits]] = True
+        others = np.flatnonzero(~is_flat)
+        alone = self._each(values.take(pa.array(others)).to_pylist())
+        places = np.empty(len(values), np.int64)
+        places[numbers] = np.arange(len(numbers))
+        places[others] = len(numbers) + np.arange(len(others))
+        structs = pa.concat_arrays([flat.structs, alone.values]).take(pa.array(places))
+        return Decoded(structs, {int(others[at]): why for at, why in alone.reasons.items()})
+
+    def _is_plain(self, values: pa.Array) -> npt.NDArray[np.bool_]:
+        """Which values were written with the reader's own schema, as far as is known by now."""
+        is_there: npt.NDArray[np.bool_] = np.asarray(values.is_valid())
+        if self._registry is None:
+            return is_there
+        known = [
+            b"\0" + number.to_bytes(HEADER_BYTES - 1, "big")
+            for number, writer in self._written.items()
+            if writer == self._reader
+        ]
+        headers = pc.binary_slice(values, 0, HEADER_BYTES)
+        is_known: npt.NDArray[np.bool_] = np.asarray(
+            pc.is_in(headers, pa.array(known, headers.type)), bool
+        )
+        return is_there & is_known
+
+    def _each(self, values: Sequence[bytes | None]) -> Decoded:
+        """The same, one by one."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
         for number, value in enumerate(values):
@@ -166,8 +211,11 @@ class AvroDecoder:
         stream = BytesIO(data)
         try:
             record = self._read(stream, writer, self._reader)
+            check_numbers(data, writer, _named(writer))
             if self._convert is not None:
                 record = self._convert(record)
+        except OverlongError:
+            raise _UnfitError("a number of its Avro record has more than 64 bits") from None
         except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
             kind = type(error).__name__
             reason = (

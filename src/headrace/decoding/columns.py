@@ -14,8 +14,8 @@ from headrace.spark_versions import arrow_type
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises at a value that its type cannot hold."""
 
-_FIRST_US: Final = -62_135_596_800_000_000
-_LAST_US: Final = 253_402_300_799_999_999
+FIRST_US: Final = -62_135_596_800_000_000
+LAST_US: Final = 253_402_300_799_999_999
 """The years 1 to 9999 (µs since 1970)."""
 
 
@@ -90,7 +90,7 @@ def _holds(array: pa.Array) -> bool:
     if pa.types.is_timestamp(kind):
         bounds = pc.min_max(array.cast(pa.timestamp("us")).cast(pa.int64()))
         least, most = bounds["min"].as_py(), bounds["max"].as_py()
-        return least is None or (least >= _FIRST_US and most <= _LAST_US)
+        return least is None or (least >= FIRST_US and most <= LAST_US)
     if pa.types.is_struct(kind):
         return all(map(_holds, array.flatten()))
     if pa.types.is_map(kind):

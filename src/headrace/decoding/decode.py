@@ -99,7 +99,7 @@ class DecodeTask:
         run, reported = self._reports.run(), 0
         for batch in batches:
             at = batch.schema.get_field_index(_VALUE)
-            decoded = decoder.decode(batch.column(at).to_pylist())
+            decoded = decoder.decode(batch.column(at))
             names, arrays = batch.schema.names, batch.columns
             arrays[at] = decoded.values
             result = pa.RecordBatch.from_arrays(arrays, names=names)

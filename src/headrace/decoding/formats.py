@@ -1,6 +1,5 @@
 """What a format is to `decode`: the columns that it gives, and how values become them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +24,8 @@ class Decoded:
 class Decoder(Protocol):
     """Decodes values, in a task."""
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """All of these values; a value's reason has nothing of its content.
+    def decode(self, values: pa.Array) -> Decoded:
+        """All of these values, which are binary; a value's reason has nothing of its content.
 
         Raises:
             RegistryError: the schema registry cannot be reached.

@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
@@ -129,12 +130,12 @@ class JsonDecoder:
         self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
         self._columns = Columns(columns, list(map(attrgetter, attributes)))
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
         decode, add = self._decode, records.append
-        for number, value in enumerate(values):
+        for number, value in enumerate(values.to_pylist()):
             if value is None:
                 add(None)
                 continue

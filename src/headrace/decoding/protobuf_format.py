@@ -1,11 +1,12 @@
 """Protocol Buffers: one message in each value, alone or in a registry's wire format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
@@ -111,11 +112,11 @@ class ProtobufDecoder:
         """By a schema's id and the path of a message in it: why a value of it is rejected."""
         self._columns = Columns(columns, takes)
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
-        for number, value in enumerate(values):
+        for number, value in enumerate(values.to_pylist()):
             reason = None
             record = None
             if value is not None:

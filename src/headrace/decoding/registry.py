@@ -26,7 +26,7 @@ _UNKNOWN_FOR_S: Final = 60.0
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 """What the registry itself says of a subject, a version or a schema that it does not have."""
 
-_HEADER_BYTES: Final = 5
+HEADER_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +270,11 @@ def schema_id(value: bytes) -> int | None:
     >>> schema_id(b"\x00\x00\x00\x00\x11..."), schema_id(b"{}")
     (17, None)
     """
-    if len(value) < _HEADER_BYTES or value[0] != 0:
+    if len(value) < HEADER_BYTES or value[0] != 0:
         return None
-    return int.from_bytes(value[1:_HEADER_BYTES], "big")
+    return int.from_bytes(value[1:HEADER_BYTES], "big")
 
 
 def payload(value: bytes) -> bytes:
     """A value of the wire format without its header."""
-    return value[_HEADER_BYTES:]
+    return value[HEADER_BYTES:]
