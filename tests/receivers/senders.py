@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from tests.receivers.serving import DEADLINE_S, Journal, receiving
+from tests.services.debian import program
 
 from headrace.errors import JournalError
 from headrace.local.server import free_ports
@@ -43,6 +45,15 @@ class Counter:
             yield intake
             for kind, count in intake.rejections.totals.items():
                 self.rejections[kind] = self.rejections.get(kind, 0) + count
+
+
+def orders(counter: Counter) -> list[int]:
+    """The numbers in the log records that were stored."""
+    found = []
+    for value in counter.journal.values:
+        (log,) = json.loads(value)["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        found.append(int(log["body"]["stringValue"].removeprefix("order ")))
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -104,3 +115,41 @@ def lines(folder: Path, numbers: Sequence[int]) -> Path:
     file = folder / "orders.ndjson"
     file.write_text("".join(f'{{"order":{number}}}\n' for number in numbers))
     return file
+
+
+def lines_of(file: Path, values: Sequence[bytes]) -> None:
+    """Add lines to a file that is followed."""
+    with file.open("ab") as log:
+        log.write(b"".join(value + b"\n" for value in values))
+
+
+SYSLOG_NG = """
+@version: 3.38
+source lines {{ file("{folder}/sent.log" flags(no-parse) follow-freq(0.1)); }};
+destination receiver {{ {destination} }};
+log {{ source(lines); destination(receiver); flags(flow-control); }};
+"""
+
+
+@contextlib.asynccontextmanager
+async def syslog_ng(folder: Path, destination: str) -> AsyncIterator[Path]:
+    """The real program, which follows a file; answers the file."""
+    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
+    configured = SYSLOG_NG.format(folder=folder, destination=destination)
+    (folder / "syslog-ng.conf").write_text(configured)
+    sent = folder / "sent.log"
+    sent.touch()
+    modules = next(found.root.glob("usr/lib/syslog-ng/*/libhttp.so"), None)
+    assert modules, "These tests need syslog-ng's module http; install syslog-ng-mod-http."
+    arguments = [found.path, "-F", "--no-caps", f"--module-path={modules.parent}"]
+    arguments += ["-f", f"{folder}/syslog-ng.conf", "-R", f"{folder}/persist"]
+    arguments += ["-c", f"{folder}/control", "-p", f"{folder}/pid"]
+    with (folder / "syslog-ng.log").open("wb") as log:
+        running = await asyncio.create_subprocess_exec(
+            *arguments, "--stderr", env=found.variables, stdout=log, stderr=log
+        )
+    try:
+        yield sent
+    finally:
+        running.kill()
+        await running.wait()

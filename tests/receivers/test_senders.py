@@ -5,16 +5,21 @@ sent is there, and what is there twice is said.
 """
 
 import asyncio
-import contextlib
-import json
 import shutil
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.receivers.brokered import TOPIC, mqtt, subscribe
-from tests.receivers.senders import Counter, lines, run_program, without_answers
+from tests.receivers.senders import (
+    Counter,
+    lines,
+    lines_of,
+    orders,
+    run_program,
+    syslog_ng,
+    without_answers,
+)
 from tests.receivers.serving import Journal, in_loop, receiving, until
 from tests.services.debian import program
 from tests.services.mosquitto import Mosquitto
@@ -178,15 +183,6 @@ async def send_with_opentelemetry(url: str) -> str:
     return said
 
 
-def orders(counter: Counter) -> list[int]:
-    """The numbers in the log records that were stored."""
-    found = []
-    for value in counter.journal.values:
-        (log,) = json.loads(value)["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
-        found.append(int(log["body"]["stringValue"].removeprefix("order ")))
-    return found
-
-
 @in_loop
 async def test_opentelemetrys_exporter_tries_again_at_503_and_at_429() -> None:
     counter = Counter(wait_s=0)
@@ -224,49 +220,25 @@ async def test_opentelemetrys_exporter_waits_for_a_receiver_and_may_send_twice()
     assert sorted(found) == sorted([*range(20), *found[:10]]), "what was not answered is doubled"
 
 
-SYSLOG_NG = """
-@version: 3.38
-source lines {{ file("{folder}/sent.log" flags(no-parse) follow-freq(0.1)); }};
-destination receiver {{
-    http(
-        url("{url}/records")
-        method("POST")
-        headers("Content-Type: application/x-ndjson")
-        body("${{MESSAGE}}")
-        batch-lines(5)
-        batch-timeout(100)
-        retries(100)
-        time-reopen(1)
-        persist-name("headrace")
-        response-action(408 => disconnect, 413 => drop, 429 => disconnect, 503 => disconnect)
-        disk-buffer(reliable(yes) disk-buf-size(1048576) dir("{folder}"))
-    );
-}};
-log {{ source(lines); destination(receiver); flags(flow-control); }};
+HTTP_DESTINATION = """
+http(
+    url("{url}/records")
+    method("POST")
+    headers("Content-Type: application/x-ndjson")
+    body("${{MESSAGE}}")
+    batch-lines(5)
+    batch-timeout(100)
+    retries(100)
+    time-reopen(1)
+    persist-name("headrace")
+    response-action(408 => disconnect, 413 => drop, 429 => disconnect, 503 => disconnect)
+    disk-buffer(reliable(yes) disk-buf-size(1048576) dir("{folder}"))
+);
 """
 
 
-@contextlib.asynccontextmanager
-async def syslog_ng(folder: Path, url: str) -> AsyncIterator[Path]:
-    """The real program, which follows a file; answers the file."""
-    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
-    (folder / "syslog-ng.conf").write_text(SYSLOG_NG.format(folder=folder, url=url))
-    sent = folder / "sent.log"
-    sent.touch()
-    modules = next(found.root.glob("usr/lib/syslog-ng/*/libhttp.so"), None)
-    assert modules, "These tests need syslog-ng's module http; install syslog-ng-mod-http."
-    arguments = [found.path, "-F", "--no-caps", f"--module-path={modules.parent}"]
-    arguments += ["-f", f"{folder}/syslog-ng.conf", "-R", f"{folder}/persist"]
-    arguments += ["-c", f"{folder}/control", "-p", f"{folder}/pid"]
-    with (folder / "syslog-ng.log").open("wb") as log:
-        running = await asyncio.create_subprocess_exec(
-            *arguments, "--stderr", env=found.variables, stdout=log, stderr=log
-        )
-    try:
-        yield sent
-    finally:
-        running.kill()
-        await running.wait()
+def http_destination(folder: Path, url: str) -> str:
+    return HTTP_DESTINATION.format(folder=folder, url=url)
 
 
 @in_loop
@@ -274,7 +246,7 @@ async def test_syslog_ng_sends_again_at_503_and_429_and_when_nobody_is_there(
     tmp_path: Path,
 ) -> None:
     counter = Counter(wait_s=0)
-    async with syslog_ng(tmp_path, counter.url) as sent:
+    async with syslog_ng(tmp_path, http_destination(tmp_path, counter.url)) as sent:
         lines_of(sent, SENT[:10])
         await asyncio.sleep(1)  # it is away
         async with counter.open() as intake:
@@ -298,7 +270,7 @@ async def test_syslog_ng_drops_what_is_too_large_and_doubles_what_was_not_answer
     async with (
         counter.open(),
         without_answers(counter.port, 1) as port,
-        syslog_ng(tmp_path, f"http://127.0.0.1:{port}") as sent,
+        syslog_ng(tmp_path, http_destination(tmp_path, f"http://127.0.0.1:{port}")) as sent,
     ):
         lines_of(sent, SENT[:5])
         await until(lambda: len(counter.journal.values) == 10)
@@ -308,12 +280,6 @@ async def test_syslog_ng_drops_what_is_too_large_and_doubles_what_was_not_answer
         lines_of(sent, SENT[5:6])
         await until(lambda: len(counter.journal.values) == 11)
     assert counter.journal.values == [*SENT[:5], *SENT[:5], SENT[5]]
-
-
-def lines_of(file: Path, values: list[bytes]) -> None:
-    """Add lines to a file that is followed."""
-    with file.open("ab") as log:
-        log.write(b"".join(value + b"\n" for value in values))
 
 
 @in_loop

@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now_s += time_s
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.DefaultSelector):
     def __init__(self, pass_time: Callable[[float | None], None]) -> None:
         super().__init__()
         self._pass_time = pass_time

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from headrace.core.validation import require_number, require_whole
 from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024
+Framing = Literal["lines", "octet-counting"]
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -85,12 +86,15 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TcpSettings:
-    """How lines are received.
+    """How lines, or messages by octet counting, are received.
 
     Attributes:
         host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
             machines.
         port: The port; 0 for any that is free, which is logged. Default: 7070.
+        framing: How records are told apart: ``lines``, or ``octet-counting``, where each is a
+            message after its length and a space, as syslog senders do (RFC 6587). Default: lines.
+            What is said of lines below is true of messages too.
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
@@ -119,6 +123,7 @@ class TcpSettings:
 
     host: str = "127.0.0.1"
     port: int = 7070
+    framing: Framing = "lines"
     acknowledge: bool = False
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
@@ -132,6 +137,10 @@ class TcpSettings:
 
     def __post_init__(self) -> None:
         require_port(self.port)
+        if self.framing not in get_args(Framing):
+            raise OptionError(
+                f"framing is {self.framing!r}; it must be 'lines' or 'octet-counting'."
+            )
         if self.id_field == "":
             raise OptionError("id_field is empty; it must be the name of a field of each line.")
         require_whole("max_line_bytes", self.max_line_bytes, 1)

@@ -1,4 +1,4 @@
-"""Lines over TCP: the receiver for whatever can open a socket and write to it."""
+"""Lines or syslog's messages over TCP: for whatever can open a socket and write to it."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,21 @@ from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
-from headrace.receivers.line_buffer import LineBuffer, some_lines_at_once
+from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.settings import TcpSettings
+from headrace.receivers.message_buffer import MessageBuffer
+from headrace.receivers.sender_buffer import SenderBuffer
+from headrace.receivers.settings import Framing, TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_DESCRIPTORS_S: Final = 0.1
+
+_BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
+    "lines": LineBuffer,
+    "octet-counting": MessageBuffer,
+}
 
 _LINGER_S: Final = 2.0
 """How long the lines of a rejected sender are read and dropped. If the connection were closed at
@@ -67,7 +74,7 @@ class LineSender:
         self._connection = connection
         self._shared = shared
         self._settings = shared.settings
-        self._lines = LineBuffer(shared.settings, shared.unfinished)
+        self._lines = _BUFFERS[shared.settings.framing](shared.settings, shared.unfinished)
         self._shown: bytes | None = None
         self._checked: Tokens | None = None
         self._left_s: float | None = shared.settings.line_s
@@ -183,10 +190,7 @@ class LineSender:
                     await self._take(whole)
                 self._lines.check()
         if self._lines.is_unfinished:
-            raise ReceiverError(
-                f"Line {self._lines.next_number} has no end, and was not stored; end every line"
-                r" with \n."
-            )
+            raise self._lines.cut_off()
 
     async def _wait_for_more(self) -> None:
         loop = asyncio.get_running_loop()
@@ -196,8 +200,8 @@ class LineSender:
                 await _readable(self._connection)
         except TimeoutError as error:
             raise ReceiverError(
-                f"Line {self._lines.next_number} was not complete after {self._settings.line_s:g}"
-                " s; send whole lines, or raise line_s."
+                f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s; send"
+                f" whole {self._lines.WHAT.lower()}s, or raise line_s."
             ) from error
         if self._left_s is not None:
             self._left_s = max(0.0, self._left_s - (loop.time() - began_s))
@@ -213,15 +217,16 @@ class LineSender:
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
 
     def _authenticate(self, whole: bytes, tokens: Tokens) -> bytes:
-        """Check the token, which is the first line; returns the lines after it."""
+        """Check the token, which is the first line or message; returns those after it."""
         if tokens.names and self._shown is None:
-            first, _, whole = whole.partition(b"\n")
-            word, _, shown = first.removesuffix(b"\r").partition(b" ")
+            first, whole = self._lines.first_of(whole)
+            word, _, shown = first.partition(b" ")
             self._shown = shown if word == b"token" else b""
         name = tokens.name_of(self._shown or b"")
         if tokens.names and name is None:
             raise ReceiverError(
-                "The first line is not the token; send 'token', a space and the token."
+                f"The first {self._lines.WHAT.lower()} is not the token; send 'token', a space and"
+                " the token."
                 if self._checked is None
                 else "The token is not in force any more; connect again with one that is."
             )
@@ -232,7 +237,7 @@ class LineSender:
 
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
-        for part in some_lines_at_once(whole):
+        for part in self._lines.parts_of(whole):
             await self._submit_some(part)
 
     async def _submit_some(self, lines: bytes) -> None:
@@ -262,6 +267,9 @@ async def _readable(connection: socket.socket) -> None:
 
 class TcpReceiver(ListeningReceiver):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
+
+    With the framing ``octet-counting`` it takes each message, after its length and a space. What
+    follows is then true of messages.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
     durable. They come in order, each as soon as its lines are durable, also while later lines wait
