@@ -18,6 +18,11 @@ DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     """``./orders``, with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, and lane 7 empty."""
     monkeypatch.chdir(tmp_path)
+    return a_journal()
+
+
+def a_journal() -> Journal:
+    """The same, in the working directory."""
     made = Journal.open("orders", create=True)
     with made.writer(0) as writer:
         for start, until in ((0, 3), (3, 10), (10, 12)):

@@ -1,11 +1,13 @@
 """Packs: many small blocks read as few large ones, with nothing else changed by them."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.journal.samples import folder, journal_at, numbered, numbers, values_of
+from tests.journal.shim import Fast
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal, repair, verify
@@ -72,6 +74,32 @@ def test_packs_are_joined_into_larger_ones(journal: Journal) -> None:
     assert sizes(journal, 0, SECOND + 70)[:6] == [1, 1, 1, 1, SECOND - 4, 64]
 
 
+class Watched(Fast):
+    """Notes which threads sync files, and which folders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncing: set[str] = set()
+        self.folders: set[str] = set()
+
+    def sync(self, descriptor: int) -> None:
+        self.syncing.add(threading.current_thread().name)
+        super().sync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        self.folders.add(path.name)
+        super().sync_folder(path)
+
+
+def test_no_pack_is_synced_for_records_would_wait_for_the_disk(tmp_path: Path) -> None:
+    disk = Watched()
+    journal = journal_at(tmp_path / "orders", disk)
+    write(journal, 0, SECOND + 70)
+    assert packs_of(journal) == [(0, SECOND), (SECOND, SECOND + 64)]
+    assert disk.syncing == {threading.current_thread().name}, "the writer's own alone"
+    assert ".packs-0" not in disk.folders
+
+
 def test_large_blocks_are_not_packed_and_end_a_run(journal: Journal) -> None:
     with journal.writer(0) as writer:
         for number in range(2 * TOGETHER):
@@ -81,6 +109,19 @@ def test_large_blocks_are_not_packed_and_end_a_run(journal: Journal) -> None:
                 writer.append(numbered(number, number + 1))
     assert packs_of(journal) == [(33, 128)]
     assert len(values_of(journal)) == 2 * TOGETHER
+
+
+def test_a_pack_is_looked_for_whatever_size_the_blocks_before_it_have(journal: Journal) -> None:
+    """Whether a block is small its writer alone judges."""
+    large = [b"%d" % number + b"x" * SMALL_BYTES for number in range(4)]
+    with journal.writer(0) as writer:
+        for value in large:
+            writer.append(Records.of([value], timestamp_ms=1))
+        for number in range(4, 4 + TOGETHER):
+            writer.append(numbered(number, number + 1))
+    read = [*journal.read(OffsetRange(journal.name, 0, 0, 4 + TOGETHER))]
+    assert [batch.num_rows for batch in read] == [1, 1, 1, 1, TOGETHER]
+    assert values_of(journal) == [*large, *numbers(range(4, 4 + TOGETHER))]
 
 
 def test_blocks_of_many_empty_records_are_not_small(journal: Journal) -> None:

@@ -54,7 +54,7 @@ class LaneWriter:
         self._in_flight_end = (0, 0)
         self._found: list[tuple[Sequence[str | None], OffsetRange]] = []
         self._packer = (
-            Packer(self._files, compression) if isinstance(storage, LocalStorage) else None
+            Packer(self._files, storage, compression) if isinstance(storage, LocalStorage) else None
         )
         folder = self._files.folder
         with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):

@@ -10,8 +10,8 @@ their own beside the lane::
 
 A pack replaces nothing: the blocks keep their names, their offsets and their place in the chain
 of checksums, and whatever is wrong with a pack, they are read instead. A reader uses one only where
-the chain says that it stands for the blocks which are in the lane now. So none of this is synced
-for, and nothing waits for it.
+the chain says that it stands for the blocks which are in the lane now. So none of this is synced,
+and nothing waits for it.
 """
 
 import logging
@@ -36,6 +36,7 @@ from headrace.journal.block import (
     Block,
     BlockHeader,
     Compression,
+    Part,
     decode_header,
     decode_payload,
     encode,
@@ -188,10 +189,15 @@ class PackReader:
 
 
 class Packer:
-    """Makes packs of the blocks that a lane's writer has written, in a thread of its own."""
+    """Makes packs of the blocks that a lane's writer has written, in a thread of its own.
 
-    def __init__(self, files: LaneFiles, compression: Compression) -> None:
+    It syncs nothing, so that no block which is being synced waits for the disk because of it. What
+    a power failure leaves of a pack is found damaged, and the blocks are read.
+    """
+
+    def __init__(self, files: LaneFiles, storage: LocalStorage, compression: Compression) -> None:
         self._files = files
+        self._storage = storage
         self._compression: Compression = compression
         self._run: list[tuple[BlockHeader, Records]] = []
         self._packs: list[Pack] = []
@@ -240,7 +246,6 @@ class Packer:
             )
 
     def _pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
-        self._files.storage.create_folder(packs_folder(self._files.lane))
         headers = [header for header, _ in run]
         made = self._write(
             Records.concat(records for _, records in run),
@@ -267,7 +272,7 @@ class Packer:
             np.concatenate([pack.ends for pack in packs]),
         )
         names = [pack_name(pack.header.first, pack.header.until) for pack in packs]
-        self._files.storage.remove(packs_folder(self._files.lane), names)
+        self._storage.remove_undurably(packs_folder(self._files.lane), names)
 
     def _write(self, records: Records, first: BlockHeader, ends: npt.NDArray[np.void]) -> Pack:
         block = encode(
@@ -283,14 +288,20 @@ class Packer:
         entries = ends.tobytes()
         table = entries + _CRC.pack(crc32(entries, header.payload_crc))
         name = pack_name(header.first, header.until)
-        path = f"{packs_folder(self._files.lane)}/{name}"
-        storage = self._files.storage
-        try:
-            storage.put(path, [*block.parts, table])
-        except FileExistsError:  # of an earlier life of the lane, before a backup was put back
-            storage.remove(packs_folder(self._files.lane), [name])
-            storage.put(path, [*block.parts, table])
+        self._put(name, [*block.parts, table])
         return Pack(header, ends, pa.py_buffer(b""), name, records.batch.nbytes)
+
+    def _put(self, name: str, parts: Sequence[Part]) -> None:
+        folder = packs_folder(self._files.lane)
+        put = partial(self._storage.put_undurable, f"{folder}/{name}", parts)
+        try:
+            put()
+        except FileNotFoundError:
+            self._storage.create_folder(folder)
+            put()
+        except FileExistsError:  # of an earlier life of the lane, before a backup was put back
+            self._storage.remove_undurably(folder, [name])
+            put()
 
 
 def remove_packs(files: LaneFiles, until: int) -> None:

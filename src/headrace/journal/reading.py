@@ -11,14 +11,16 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, Lost
-from headrace.journal.packs import SMALL_BYTES, Pack, PackReader
+from headrace.journal.packs import Pack, PackReader
 from headrace.journal.records import SCHEMA
 from headrace.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
 
-_SMALL_IN_A_ROW: Final = 4
+_BLOCKS_IN_A_ROW: Final = 4
+"""After so many it looks for a pack. Which blocks are in one the writer alone judges: by what all
+columns take in memory, which a reader of some of them cannot know."""
 
 OnLoss = Callable[[OffsetRange, str], None]
 """Receives offsets that were declared lost or pruned, and why; it may raise."""
@@ -69,14 +71,14 @@ def read_lane(
     """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
 
     Each block is named by where the one before ends, so nothing is listed unless the first offset
-    is within a block. After some small blocks in a row it looks for a pack that goes on there.
+    is within a block. After some blocks in a row it looks for a pack that goes on there.
     """
     stored = [column for column in columns if column in _STORED]
     at = offsets.start
-    packs, small, checksum = PackReader(files), 0, 0
+    packs, blocks, checksum = PackReader(files), 0, 0
     while at < offsets.until:
-        if small == _SMALL_IN_A_ROW:
-            small = 0
+        if blocks == _BLOCKS_IN_A_ROW:
+            blocks = 0
             for pack, batch in _packed(packs, at, offsets.until, checksum, stored):
                 stop = min(offsets.until, pack.header.until)
                 rows = batch.slice(at - pack.header.first, stop - at)
@@ -100,7 +102,7 @@ def read_lane(
         elif found is not None:
             header, batch = found
             checksum = header.checksum
-            small = small + 1 if header.raw_bytes <= SMALL_BYTES else 0
+            blocks += 1
             if at == offsets.start:
                 # Where the block begins there, it has the checksum of the one before it.
                 now = header.previous if header.first == at else header.checksum

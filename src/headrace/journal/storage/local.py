@@ -194,6 +194,31 @@ class LocalStorage(Storage):
         finally:
             self._disk.close(descriptor)
 
+    def put_undurable(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a file and give it its name, without a sync: a power failure may damage it.
+
+        For what can be made again. A sync would wait for the disk, and have those wait that sync
+        records meanwhile. Raises FileExistsError where the name is taken.
+        """
+        final = self._root / path
+        temporary = final.with_name(temporary_name(final.name))
+        descriptor = self._disk.create(temporary)
+        try:
+            try:
+                write_all(self._disk, descriptor, parts)
+            finally:
+                self._disk.close(descriptor)
+            self._disk.link(temporary, final)
+        finally:
+            with suppress(OSError):
+                self._disk.unlink(temporary)
+
+    def remove_undurably(self, folder: str, names: Sequence[str]) -> None:
+        """Remove files which may be there again after a power failure."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._root / folder / name)
+
     def place(
         self, path: str, to: str, start: bytes, mark: str, outdated: Sequence[str] = ()
     ) -> None:
