@@ -20,7 +20,8 @@
     ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
     ├── NotProcessedError    a batch failed, and its records are not at fault
     │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
-    │   └── SinkDownError    nothing is processed, whatever the records
+    │   ├── SinkDownError    nothing is processed, whatever the records
+    │   └── BatchSplitError  a sink has parts of it, and so does not take the whole
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
@@ -113,6 +114,10 @@ class MachineryError(NotProcessedError):
 
 class SinkDownError(NotProcessedError):
     """Records that have nothing to do with each other fail one after the other, and none passes."""
+
+
+class BatchSplitError(NotProcessedError):
+    """A sink has parts of a batch that was split, so it does not take the batch as a whole."""
 
 
 class ReceiverError(HeadraceError):

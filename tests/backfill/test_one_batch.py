@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.ledger.samples import HALVES, a_batch, stored
 from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
-from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
+from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, PlannedRange, Status
 from headrace.testing import ManualClock
 
 
@@ -190,6 +191,27 @@ def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
     assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
     assert stored(ledger, key).status is Status.SUCCESS
     assert [each.schedule_id for each in ledger.batches.failed()] == [HALVES[1].schedule_id]
+
+
+def test_a_child_that_failed_after_it_was_split_itself_is_never_run_as_a_whole(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch())
+    assert ledger.batches.claim(key, "gone", LEASE_MS)
+    divided, _ = ledger.batches.split(key, HALVES, "gone", LEASE_MS)
+    (whole,) = (each.offsets for each in ledger.batches.ranges(divided.schedule_id))
+    middle = whole.start + 1
+    grandchildren = [
+        replace(HALVES[0], ranges=(PlannedRange(replace(whole, until=middle)),)),
+        replace(HALVES[0], ranges=(PlannedRange(replace(whole, start=middle)),)),
+    ]
+    done, left = ledger.batches.split(divided.schedule_id, grandchildren, "gone", LEASE_MS)
+    ledger.batches.succeed(done.schedule_id, owner="gone")
+    clock.now_ms += LEASE_MS
+    backfill = Backfill(ledger, clock)
+    backfill.run_manually([key])
+    assert sorted(backfill.runner.keys) == sorted([left.schedule_id, HALVES[1].schedule_id])
+    assert stored(ledger, divided.schedule_id).status is Status.SUCCESS
 
 
 @pytest.mark.parametrize("then", [nothing, refuse])

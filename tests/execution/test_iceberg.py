@@ -14,6 +14,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.errors import BatchSplitError
 from headrace.execution import Batch
 
 SCHEMA = pa.schema([("value", pa.string()), ("offset", pa.int64())])
@@ -146,6 +147,19 @@ def test_a_child_is_not_written_if_a_batch_that_it_was_split_off_is(table: Table
     assert not child.append_iceberg(frame("some"), table)
     assert other.append_iceberg(frame("other"), table)
     assert found(table) == ["all", "other"]
+
+
+def test_a_batch_is_not_written_once_a_part_of_it_is(table: Table) -> None:
+    """Neither if that is seen before the write, nor if it comes while the rows are computed."""
+    part = Batch("a part", None, (), 1, "live", 1, _parents=("a half", TEN.key))
+    other = again(table)
+    slow = frame("all", during=lambda: part.append_iceberg(frame("some"), other))
+    for late in (slow, frame("all")):
+        with pytest.raises(BatchSplitError, match=r"parts of batch 'the tenth', which was split"):
+            TEN.append_iceberg(late, table)
+    assert TEN.append_iceberg(frame("returned"), table, "returns"), "that is another write"
+    assert FIFTY.append_iceberg(frame("other"), table)
+    assert found(table) == ["other", "returned", "some"]
 
 
 def test_what_was_rolled_back_is_written_again(table: Table) -> None:

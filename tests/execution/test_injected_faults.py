@@ -14,6 +14,7 @@ from tests.execution.readers import OrdersLog, Place, Poisoned, places
 from tests.execution.test_isolator import Scene, a_scene, owner_that_is_gone
 from tests.services.examples import count_of
 
+from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.batch import Batch
@@ -242,9 +243,14 @@ class Story:
 
     def backfill(self) -> None:
         """A backfill of each batch that has failed."""
-        for row in self.scene.ledger.batches.failed("orders", 1_000):
+        batches = self.scene.ledger.batches
+        for row in batches.failed("orders", 1_000):
             if self.scene.row(row.schedule_id).status is not Status.FAILED:
                 continue  # the stream has taken it up again
+            if batches.children(row.schedule_id):
+                assert batches.claim(row.schedule_id, "a backfill", LEASE_MS) is not None
+                self._release(row.schedule_id)
+                continue
             try:
                 self.scene.backfill(
                     row.schedule_id, self.handle, reader=self.reader, sleep=self.goes_on
@@ -253,12 +259,12 @@ class Story:
                 self._release(row.schedule_id)
 
     def _release(self, key: str) -> None:
-        """The backfill's lease runs out."""
+        """The backfill's lease runs out; one with children is never run as a whole again."""
         batches = self.scene.ledger.batches
-        for child in batches.children(key):
-            self._release(child.schedule_id)
+        children = batches.children(key)
+        for child in children:
             batches.fail(child.schedule_id, LedgerError("away"), owner="a backfill")
-        if batches.children(key):
+        if children:
             batches.backfilled(key, "a backfill")
         else:
             batches.release(key, "a backfill", LedgerError("away"), max_backfills=100)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from tests.ledger.servers import postgresql_server
 from tests.services.waiting import wait_until
 
-from headrace.errors import OptionError
+from headrace.errors import BatchSplitError, OptionError
 from headrace.execution import Batch
 from headrace.ledger import Status, normalize_url
 from headrace.testing import MemoryFrame, MemoryLog, StreamHarness
@@ -275,6 +275,52 @@ def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine)
         stream.run()
         assert len(stream.ledger.dead_letters.oldest("tested", limit=9)) == 1
     assert sorted(orders(engine)) == good
+
+
+WHOLE = batch("whole")
+HALVES = [Batch(f"half {n}", None, (), 1, "live", 1, _parents=("whole",)) for n in (1, 2)]
+QUARTER = Batch("quarter", None, (), 1, "live", 1, _parents=("half 1", "whole"))
+
+
+def test_a_batch_is_not_written_once_a_part_of_it_is(engine: Engine) -> None:
+    """By a process that was frozen while another took the batch over and split it."""
+    assert write(engine, QUARTER)
+    for late in (WHOLE, HALVES[0]):
+        with pytest.raises(BatchSplitError, match=f"parts of batch '{late.key}', which was split"):
+            write(engine, late)
+    assert write(engine, HALVES[1])
+    assert not write(engine, QUARTER)
+    assert write(engine, WHOLE, "returns"), "that is another write"
+    assert orders(engine) == ["half 2", "quarter", "whole"]
+
+
+def test_nothing_is_written_as_a_whole_and_in_parts_whoever_is_faster(
+    url: str, engine: Engine
+) -> None:
+    """Two processes at the same moment, one of which has split the batch."""
+    for turn in range(30):
+        whole = batch(f"whole {turn}")
+        parts = [
+            Batch(f"part {turn}.{n}", None, (), 1, "live", 1, _parents=(f"half {turn}", whole.key))
+            for n in range(3)
+        ]
+        other = sqlalchemy.create_engine(url)
+        together = threading.Barrier(2)
+
+        def write_whole(whole: Batch = whole, together: threading.Barrier = together) -> bool:
+            together.wait()
+            try:
+                return write(engine, whole)
+            except BatchSplitError:
+                return False
+
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(write_whole)
+            together.wait()
+            in_parts = [write(other, part) for part in parts]
+            assert in_parts == [not late.result()] * 3
+        other.dispose()
+    assert len(orders(engine)) == len(set(orders(engine)))
 
 
 def test_each_batch_is_an_application_of_deltas_with_one_version() -> None:

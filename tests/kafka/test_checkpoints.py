@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -120,14 +121,15 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     headrace.register(spark)
     gate = headrace.Gate("orders", interval="1 second", ledger=f"sqlite:///{ledger}")
     read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
-    df = read.option("subscribe", orders.name).option("startingOffsets", "earliest").load()
+    read = read.option("subscribe", orders.name).option("startingOffsets", "earliest")
+    seen = Counter[int]()
 
     def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
-        batch_df.collect()
+        seen.update(int(row.value) for row in batch_df.collect())
 
-    def run() -> None:
-        writer = gate.write(df, handler)
-        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    def run(folder: Path = checkpoint, more: Mapping[str, str] | None = None) -> None:
+        writer = gate.write(read.options(**(more or {})).load(), handler)
+        writer = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True)
         assert writer.start().awaitTermination(120)
         wait_until(lambda: verify().exit_code == 0)
 
@@ -156,3 +158,11 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     found = verify("--checkpoint", copy)
     assert found.exit_code == 4
     assert f"has a batch of {orders.name}-1 [0, 2), which the checkpoint has ne" in found.stdout
+
+    orders.produce(*values(range(8, 11)))
+    with pytest.raises(StreamingQueryException, match="so it is an older copy") as refused:
+        run(copy)
+    said = str(refused.value)
+    onward = said[said.index("startingOffsets {") :].removeprefix("startingOffsets ")
+    run(tmp_path / "new", {"startingOffsets": onward[: onward.index("}}") + 2]})
+    assert seen == Counter(range(11)), "each record once"

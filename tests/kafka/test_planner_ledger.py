@@ -1,5 +1,6 @@
 """The planner of a gated stream: its rate comes from the ledger, its batches go there."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.services.planners import gated, next_batch, planner_of
 
 from headrace.control import Reason
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError
+from headrace.errors import LedgerError, OptionError
 from headrace.ledger import Ledger, PlannedRange, RateSample, Status
 from headrace.testing import ManualClock
 
@@ -187,3 +188,28 @@ def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
         planner.advance(second, everything=False)
         with Ledger.open(url) as ledger:
             assert ledger.gates.admission("orders").interval_ms == 2_000, "a restart keeps it"
+
+
+def test_a_checkpoint_that_is_an_older_copy_is_refused_before_anything_is_planned(
+    topic: TopicFactory, url: str
+) -> None:
+    """What it would plan has been read already, and no sink would know the keys."""
+    orders = topic(2)
+    orders.produce(*[b"x"] * 200)
+    orders.produce(*[b"x"] * 200, partition=1)
+    with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
+        first, _ = next_batch(planner, planner.initial())
+        last, _ = next_batch(planner, first)
+        planned = ledger.batches.newest("orders")
+    for _ in range(2):
+        with planner_of(orders, gated(url)) as planner, pytest.raises(OptionError) as refused:
+            planner.advance(first, everything=False)
+        said = str(refused.value)
+        assert f"stands at offset 50 of {orders.name}-0 (and behind in 1 more), where" in said
+        assert "batches of it up to 100, so it is an older copy" in said
+        assert json.loads(said[said.index("{") : said.rindex("}") + 1]) == {
+            orders.name: {"0": 100, "1": 100}
+        }
+    with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
+        assert ledger.batches.newest("orders") == planned
+        assert count(next_batch(planner, last)[1]) == 100, "the newest copy goes on"

@@ -93,7 +93,8 @@ class Batch:
 
         A child of a batch that was split counts as written if a batch that it was split off is.
         Such a batch has failed although it was committed: the answer to the commit was lost, or the
-        handler raised after it.
+        handler raised after it. And a batch is not written once children of it are: a process that
+        was frozen for longer than its lease may try.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -108,6 +109,7 @@ class Batch:
 
         Raises:
             OptionError: the connection commits each statement by itself.
+            BatchSplitError: children of the batch are written already.
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
@@ -136,9 +138,9 @@ class Batch:
         The rows and a property of the snapshot with the batch's key are one commit. The table has
         a batch if its current snapshot or one of those before it has the key. That is looked at
         before the write, and again in each commit, so two runs at a time are one write too. Nor is
-        a child written if a batch that it was split off is there. A snapshot that was expired is
-        not there any more: a batch that runs again after that is written again. One that was
-        rolled back does not count, and its batch is written again.
+        a child written if a batch that it was split off is there, or a batch if a child of it is.
+        A snapshot that was expired is not there any more: a batch that runs again after that is
+        written again. One that was rolled back does not count, and its batch is written again.
 
         The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
         'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
@@ -152,6 +154,7 @@ class Batch:
             name: tells several writes of one handler into one table apart. Default: "".
 
         Raises:
+            BatchSplitError: children of the batch are in the table already.
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """

@@ -3,11 +3,17 @@
 A backfill runs batches out of order, so no sink may skip a batch because its number is not above
 the last one's. Each function here has the sink remember keys instead, one by one, in the same
 transaction or commit as the batch's rows. A key that is there is skipped; any other is written.
+
+A batch and the parts that it was split into have different keys and the same records. So a part
+marks the keys of the batches above it, too: whichever is there first keeps the other out. It
+matters when two processes have a batch, because one of them was frozen for longer than its lease.
 """
 
 import copy
+import json
 import sqlite3
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy
@@ -17,7 +23,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from headrace.errors import OptionError
+from headrace.errors import BatchSplitError, OptionError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -28,6 +34,9 @@ batch's own has this one version, so that it is written, and then skipped."""
 
 ICEBERG_PROPERTY: Final = "headrace.batch-key"
 """The property of an Iceberg snapshot that names the batch whose rows it has added."""
+
+ICEBERG_SPLIT_PROPERTY: Final = "headrace.split-batch-keys"
+"""The property of one that has added a part's rows: the batches it was split off, as JSON."""
 
 RECORD_HEADER: Final = "headrace-record"
 """The header that is the same in all copies of a record, and in no other record."""
@@ -40,6 +49,8 @@ BATCHES: Final = sqlalchemy.Table(
     sqlalchemy.MetaData(),
     sqlalchemy.Column("batch_key", sqlalchemy.String(128), primary_key=True),
     sqlalchemy.Column("name", sqlalchemy.String(128), primary_key=True),
+    # Whether parts of the batch were written, and it itself was not.
+    sqlalchemy.Column("is_split", sqlalchemy.Boolean, nullable=False),
     sqlalchemy.Column(
         "written_at",
         sqlalchemy.DateTime(timezone=True),
@@ -56,24 +67,36 @@ def delta_options(key: str, name: str) -> dict[str, str]:
     return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
 
 
+class _Presence(Enum):
+    """What an Iceberg table has of a batch."""
+
+    NOTHING = "nothing"
+    ALL = "all"
+    PARTS = "parts"
+
+
 def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str) -> bool:
     """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off."""
-    mark, *_ = marks = [f"{key}/{name}" if name else key for key in keys]
+    mark, *above = marks = [f"{key}/{name}" if name else key for key in keys]
+    properties = {ICEBERG_PROPERTY: mark}
+    if above:
+        properties[ICEBERG_SPLIT_PROPERTY] = json.dumps(above)
     table.refresh()
-    if _has(table, marks):
-        return False
     watched = copy.copy(table)
     watched.catalog = watcher = _Watcher(table.catalog, marks)  # type: ignore[assignment]
+    watcher.look(table)
     try:
-        watched.append(df.toArrow(), snapshot_properties={ICEBERG_PROPERTY: mark})
+        if watcher.found is _Presence.NOTHING:
+            watched.append(df.toArrow(), snapshot_properties=properties)
     except Exception:
-        if watcher.found:
-            return False
-        raise
+        if watcher.found is _Presence.NOTHING:
+            raise
     finally:
         # What is known of the table now, without asking a catalog that may be unreachable.
         table.metadata, table.metadata_location = watched.metadata, watched.metadata_location
-    return True
+    if watcher.found is _Presence.PARTS:
+        raise _split_error(keys[0])
+    return watcher.found is _Presence.NOTHING
 
 
 class _Watcher:
@@ -87,7 +110,11 @@ class _Watcher:
     def __init__(self, catalog: Any, marks: Sequence[str]) -> None:
         self._catalog = catalog
         self._marks = marks
-        self.found = False
+        self.found = _Presence.NOTHING
+
+    def look(self, table: "Table") -> None:
+        """Note what the table has of the batch."""
+        self.found = _presence(table, self._marks)
 
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
         """Commit as the catalog does, unless the table that is followed has the batch.
@@ -97,8 +124,8 @@ class _Watcher:
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
-        if _has(table, self._marks):
-            self.found = True
+        self.look(table)
+        if self.found is not _Presence.NOTHING:
             raise ValidationException(f"Another run has written the batch {self._marks[0]}.")
         return self._catalog.commit_table(table, requirements, updates)
 
@@ -106,16 +133,22 @@ class _Watcher:
         return getattr(self._catalog, name)
 
 
-def _has(table: "Table", marks: Sequence[str]) -> bool:
-    """Whether one of these batches is in the table's current snapshot, or one before that."""
+def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
+    """What the table's current snapshot, and those before it, have of the first of the marks.
+
+    The others are the batches that it was split off.
+    """
     by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        if snapshot.summary is not None and snapshot.summary.get(ICEBERG_PROPERTY) in marks:
-            return True
+        said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if said.get(ICEBERG_PROPERTY) in marks:
+            return _Presence.ALL
+        if marks[0] in json.loads(said.get(ICEBERG_SPLIT_PROPERTY, "[]")):
+            return _Presence.PARTS
         # None where it was expired, or is the first.
         snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
-    return False
+    return _Presence.NOTHING
 
 
 _MICROSECONDS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
@@ -148,12 +181,24 @@ def _header(name: str, value: Column) -> Column:
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
     """Do what `Batch.once` says, for the batch's key and those of the batches it was split off."""
-    key, *parents = keys
+    key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
-    if parents and _has_one_of(connection, parents, name):
-        return False
-    row = {"batch_key": key, "name": name}
+    # The largest batch first: who has it keeps all its parts waiting, and no two wait in a circle.
+    for batch in reversed(above):
+        is_marked = _insert(connection, batch, name, is_split=True)
+        if not is_marked and not _is_split(connection, batch, name):
+            return False
+    if _insert(connection, key, name, is_split=False):
+        return True
+    if _is_split(connection, key, name):
+        raise _split_error(key)
+    return False
+
+
+def _insert(connection: Connection, key: str, name: str, *, is_split: bool) -> bool:
+    """Insert a key, unless it is there; whether it was not."""
+    row = {"batch_key": key, "name": name, "is_split": is_split}
     if connection.dialect.name == "postgresql":
         # It waits for another transaction that has inserted the key and is not done yet.
         on_server = postgresql.insert(BATCHES).values(row).on_conflict_do_nothing()
@@ -171,12 +216,20 @@ def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
     return True
 
 
-def _has_one_of(connection: Connection, keys: Sequence[str], name: str) -> bool:
+def _is_split(connection: Connection, key: str, name: str) -> bool:
     columns = BATCHES.c
-    found = sqlalchemy.select(columns.batch_key).where(
-        columns.batch_key.in_(keys), columns.name == name
+    asked = sqlalchemy.select(columns.is_split).where(
+        columns.batch_key == key, columns.name == name
     )
-    return connection.execute(found).first() is not None
+    return bool(connection.execute(asked).scalar())
+
+
+def _split_error(key: str) -> BatchSplitError:
+    return BatchSplitError(
+        f"The sink has parts of batch {key!r}, which was split, so the batch is not written as a"
+        " whole: another process has taken it over from this one, whose lease ran out, or the"
+        " ledger was put back from an older copy; run `headrace verify` if it comes again."
+    )
 
 
 def _require_transaction(connection: Connection, key: str) -> None:

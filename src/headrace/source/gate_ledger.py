@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from headrace.control import Control, EstimatorSettings, Plan
 from headrace.core.clock import Clock
 from headrace.core.lease import GATE_LEASE_MS
-from headrace.core.ranges import OffsetRange, Positions
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.ledger import (
@@ -174,6 +174,22 @@ class GateLedger:
             self._ledger.batches.begin(batch, query=self._owner)
         if batch.schedule_id != self._begun:
             self._begun_before, self._begun = self._begun, batch.schedule_id
+
+    def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
+        """Where the batches that the ledger has of this checkpoint end.
+
+        Of topics whose ids are known: others may have been deleted and created again.
+        """
+        with self._while_the_driver_lives():
+            known = self._ledger.history.checkpoints(self._gate.name)
+        return {
+            TopicPartition(row.topic, partition): until
+            for row in (known.checkpoints if known is not None else ())
+            if row.checkpoint_id == offset.checkpoint_id
+            and row.topic_id is not None
+            and row.topic_id == offset.topic_ids.get(row.topic)
+            for partition, until in row.untils.items()
+        }
 
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
         """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""

@@ -3,6 +3,7 @@
 It runs in a process of its own on the driver, for as long as the query runs.
 """
 
+import json
 import logging
 import math
 import time
@@ -88,6 +89,8 @@ class StreamPlanner:
         self._next_s = -math.inf
         """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
+        self._is_compared = False
+        """Whether the checkpoint was compared with what the ledger has of it."""
 
     def initial(self) -> dict[str, Any]:
         """Where a fresh checkpoint begins."""
@@ -145,7 +148,7 @@ class StreamPlanner:
             DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
                 before what was read of it, or is another one.
             GateInUseError: another query stands behind the gate.
-            OptionError: the checkpoint is another gate's.
+            OptionError: the checkpoint is another gate's, or an older copy of itself.
         """
         offset = StreamOffset.from_json(start)
         self._refuse_another_gate(offset)
@@ -160,6 +163,7 @@ class StreamPlanner:
         if not offset.first:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
+        self._refuse_an_older_copy(offset, latest)
         starts = resolve_start_offsets(offset, topics, earliest, latest, cut=self._log.cut)
         known = offset.after_of(starts.topic_ids)
         self._log.hold_to(known)
@@ -337,6 +341,33 @@ class StreamPlanner:
                 f" {own!r}; a batch's key depends on its gate, so read with the gate {other!r}, or"
                 " start with a new checkpoint and with startingOffsets where that one ended"
                 " (`headrace checkpoint export` prints them)."
+            )
+
+    def _refuse_an_older_copy(self, offset: StreamOffset, latest: Positions) -> None:
+        """Plan nothing that batches of this checkpoint have read, under keys that no sink knows.
+
+        A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
+        behind. A log that ends before what was read was cut, by an unclean election: see `_place`.
+        """
+        if self._is_compared or self._gate_ledger is None:
+            return
+        self._is_compared = True
+        reached, stands = self._gate_ledger.reached(offset), offset.positions
+        behind = sorted(
+            tp
+            for tp, until in reached.items()
+            if tp in stands and stands[tp] < until <= latest.get(tp, -1)
+        )
+        if behind:
+            tp, more = behind[0], len(behind) - 1
+            others = f" (and behind in {more} more)" if more else ""
+            onward = json.dumps(nested({**stands, **{tp: reached[tp] for tp in behind}}))
+            raise OptionError(
+                f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the"
+                f" ledger has batches of it up to {reached[tp]}, so it is an older copy, or its"
+                " newest files are gone, and those records would be processed again as other"
+                " batches; put back the newest copy, or start with a new checkpoint and with"
+                f" startingOffsets {onward}."
             )
 
     def _lost_since(
