@@ -120,6 +120,7 @@ def a_receiver(
         buffered_bytes=300,
         waiting_records=waiting,
         held=held,
+        rejected={"HTTP 429": 12},
         seen_ms=NOW_MS - age_ms,
     )
 

@@ -11,7 +11,13 @@ from typing import Any, Final
 
 import pytest
 from tests.cli.outcomes import Shop, rows
+from tests.cli.test_flows import SHOP
+from tests.cli.test_journal import a_journal, damage, read
+from tests.cli.test_simulate import block
 from tests.docs.pages import ROOT
+
+from headrace.ledger import Ledger
+from headrace.source.connector import Connector
 
 FILE: Final = Path(__file__).parent / "json_shapes.txt"
 PAGE: Final = ROOT / "docs/commands.md"
@@ -27,7 +33,16 @@ COMMANDS: Final = {
     "pause orders": 0,
     "drain orders": 0,
     "prune --older-than 1d": 0,
+    "backfill --handler operator:is_ --all --dry-run": 0,
+    "journal ls orders": 0,
+    "journal prune orders --older-than 0s --dry-run": 0,
+    "journal verify orders": 4,
+    "journal repair orders": 0,
+    "simulate five.toml": 0,
+    "flow show shown_flow:orders": 0,
 }
+OF_STAGES: Final = re.compile(r"^(series|signals|largest_bytes)\.\w+")
+"""Fields that have one for each stage, by its name."""
 KINDS: Final = {str: "text", bool: "yes or no", int: "number", float: "number", type(None): "null"}
 
 
@@ -47,16 +62,28 @@ def shape(found: list[dict[str, Any]]) -> dict[str, set[str]]:
     shown: dict[str, set[str]] = {}
     for each in found:
         for place, kind in kinds(each, ""):
-            shown.setdefault(place, set()).add(kind)
+            shown.setdefault(OF_STAGES.sub(r"\1.STAGE", place), set()).add(kind)
     return shown
 
 
 @pytest.fixture
-def shapes(tmp_path: Path) -> dict[str, dict[str, set[str]]]:
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     shop = Shop(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(Connector, "gone", lambda _connector, _options, _ranges: [])
+    Path("five.toml").write_text(block("toml"))
+    Path("shown_flow.py").write_text(SHOP)
+    orders = a_journal()
+    journals = f"sqlite:///{tmp_path}/journals.db"
+    with Ledger.open(journals) as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
+    read(journals, orders, 0, 3, 10)
+    damage()
     found = {}
     for command, status in COMMANDS.items():
-        found[command] = shape(rows(shop.url, command.format(split=shop.split), status))
+        url = journals if command.startswith("journal") else shop.url
+        found[command] = shape(rows(url, command.format(split=shop.split), status))
     return found
 
 
@@ -73,5 +100,7 @@ def test_the_fields_are_as_stored(shapes: dict[str, dict[str, set[str]]]) -> Non
 
 def test_every_field_is_documented(shapes: dict[str, dict[str, set[str]]]) -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.read_text()))
-    fields = {name for of in shapes.values() for place in of for name in re.findall(r"\w+", place)}
+    fields = {
+        name for of in shapes.values() for place in of for name in re.findall(r"\b[a-z]\w*", place)
+    }
     assert sorted(fields - named) == []

@@ -154,11 +154,22 @@ def test_a_command_that_cannot_be_understood_ends_with_2(tmp_path: Path) -> None
 
 
 @pytest.mark.integration
-def test_watching_draws_in_the_terminal_until_ctrl_c(ledger_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "drawn"),
+    [
+        ("status", b"every 1.00 s"),
+        ("batches", b"limited by"),
+        ("failures", b"Nothing is unresolved"),
+        ("dead-letters list", b"There is no dead letter"),
+    ],
+)
+def test_watching_draws_in_the_terminal_until_ctrl_c(
+    command: str, drawn: bytes, ledger_url: str, tmp_path: Path
+) -> None:
     terminal, inside = pty.openpty()
     os.set_blocking(terminal, False)
     process = subprocess.Popen(
-        [*COMMAND, "status", "--watch", "--ledger", ledger_url],
+        [*COMMAND, *command.split(), "--watch", "--ledger", ledger_url],
         cwd=tmp_path,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
         stdin=inside,
@@ -175,7 +186,7 @@ def test_watching_draws_in_the_terminal_until_ctrl_c(ledger_url: str, tmp_path: 
         return ended
 
     try:
-        wait_until(lambda: has_ended() or shown.count(b"every 1.00 s") >= 2)
+        wait_until(lambda: has_ended() or shown.count(drawn) >= 2)
         process.send_signal(signal.SIGINT)
         wait_until(has_ended)
     finally:

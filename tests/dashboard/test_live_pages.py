@@ -126,6 +126,7 @@ def a_receiver() -> ReceiverReport:
         0,
         7,
         None,
+        {"HTTP 429": 1_200, "HTTP 401": 3},
     )
 
 
@@ -135,6 +136,7 @@ def test_receivers_and_the_proof_have_pages(serve: Serve, url: str, page: Page) 
     address = serve(url)
     page.goto(f"{address}/receivers")
     expect(page.locator("#receivers")).to_contain_text("limited")
+    expect(page.locator("#receivers")).to_contain_text("1,200 x HTTP 429, 3 x HTTP 401")
     page.goto(f"{address}/verify")
     page.get_by_role("button", name="Verify").click()
     expect(page.locator("#proof")).to_contain_text("Proven")

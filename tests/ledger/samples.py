@@ -94,6 +94,7 @@ def a_receiver(
         buffered_bytes=300,
         waiting_records=7,
         held=None,
+        rejected={},
     )
 
 

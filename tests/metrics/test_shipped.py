@@ -158,15 +158,16 @@ def test_a_real_prometheus_scrapes_and_fires_an_alert(troubled: str, tmp_path: P
             return {}
         return {each["labels"]["alertname"]: each for each in found}
 
+    def have_come() -> bool:
+        now = alerts()
+        old = now.get("HeadraceFailedBatchOld", {})
+        return old.get("state") == "firing" and "HeadraceDeadLetters" in now
+
     with metrics_of(troubled) as target, prometheus(tmp_path, target) as port:
-        wait_until(lambda: alerts().get("HeadraceFailedBatchOld", {}).get("state") == "firing", 60)
+        wait_until(have_come, 60)
         fired = alerts()
     old = fired["HeadraceFailedBatchOld"]
     assert old["labels"]["gate"] == "orders"
-    assert (
-        old["annotations"]["summary"]
-        == ("A failed batch of gate orders is 2d 0h 0m 0s old; see `headrace failures`.")
-        or "2d 0h" in old["annotations"]["summary"]
-    )
+    assert "2d 0h" in old["annotations"]["summary"]
     assert fired["HeadraceDeadLetters"]["state"] == "pending", "that one is given an hour"
     assert "HeadraceLedgerUnreachable" not in fired

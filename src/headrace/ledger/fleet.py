@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, and_, bindparam, case, func, select
 
 from headrace.ledger.batch_rows import batch_from, has_dead_letters, interrupted
 from headrace.ledger.rates import LAST_SAMPLES
-from headrace.ledger.receivers import ReceiverRecord
+from headrace.ledger.receivers import ReceiverRecord, receiver_records
 from headrace.ledger.records import BatchRecord, DeadLetterStatus, RateSample, Unresolved
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
@@ -213,7 +213,7 @@ class FleetStore(Store):
 
     def receivers(self) -> tuple[ReceiverRecord, ...]:
         """The receivers of all gates, by journal and lane; those not seen lately, too."""
-        return tuple(ReceiverRecord(**row._asdict()) for row in self._database.rows(_RECEIVERS))
+        return receiver_records(self._database.rows(_RECEIVERS))
 
     def series(
         self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int

@@ -1,5 +1,6 @@
 """The receivers that a ledger knows: each has a lane, and says once a second how it fares."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -36,6 +37,8 @@ class ReceiverReport:
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
         held: Why its senders wait whatever the limit, in a sentence; None if they need not.
+        rejected: How many requests and senders it has rejected since it began, by kind, such as
+            ``HTTP 429``.
     """
 
     gate: str
@@ -52,6 +55,7 @@ class ReceiverReport:
     buffered_bytes: int
     waiting_records: int
     held: str | None
+    rejected: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class ReceiverStore(Store):
 
     def heartbeat(self, report: ReceiverReport) -> None:
         """Note that a receiver is there, and what it reports; it has its lane alone."""
-        values = asdict(report)
+        values = asdict(report) | {"rejected": json.dumps(dict(report.rejected))}
         keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
         names = {column.name for column in keys}
         insert = self._database.insert(receiver)
@@ -149,7 +153,7 @@ class ReceiverStore(Store):
 
     def of_gate(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
         """All receivers of a gate, by journal and lane; those that were not seen lately, too."""
-        return _records(self._database.rows(_RECEIVERS, gate=gate_name))
+        return receiver_records(self._database.rows(_RECEIVERS, gate=gate_name))
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         """What the receivers of a gate share, and how far it has read this journal."""
@@ -157,7 +161,7 @@ class ReceiverStore(Store):
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS
             there = connection.execute(_PRESENT, {"gate": gate_name, "since_ms": since_ms})
-            receivers = _records(there)
+            receivers = receiver_records(there)
             row = connection.execute(_STREAM, {"gate": gate_name, "journal_id": journal_id}).first()
             if row is None:
                 return StreamRate(None, None, receivers, {})
@@ -167,5 +171,8 @@ class ReceiverStore(Store):
         return self._database.read(stream_rate)
 
 
-def _records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
-    return tuple(ReceiverRecord(**row._asdict()) for row in rows)
+def receiver_records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
+    """The records of rows of ``receiver``."""
+    return tuple(
+        ReceiverRecord(**(row._asdict() | {"rejected": json.loads(row.rejected)})) for row in rows
+    )

@@ -328,6 +328,8 @@ receiver: Final = Table(
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
     Column("held", Text),
+    # A JSON object: how many, by kind.
+    Column("rejected", Text, nullable=False, server_default="{}"),
 )
 """Who takes in records for a gate, one row a lane, rewritten about once a second."""
 

@@ -1,7 +1,7 @@
 """How a gate fares at one moment, from the ledger's records, for people and for ``--json``."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -53,6 +53,7 @@ class ReceiverSnapshot:
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
         held: Why its senders wait whatever the limit; None if they need not.
+        rejected: How many requests and senders it has rejected, by kind.
         started_ms: When it began (ms since the epoch).
         seen_ms: When it said all this.
     """
@@ -67,6 +68,7 @@ class ReceiverSnapshot:
     buffered_bytes: int
     waiting_records: int
     held: str | None
+    rejected: Mapping[str, int]
     started_ms: int
     seen_ms: int
 

@@ -347,6 +347,7 @@ def _description(
             buffered_bytes=done.held_bytes,
             waiting_records=done.waiting_records,
             held=intake.held,
+            rejected=dict(intake.rejections.totals),
         )
 
     return under
