@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,15 @@ def broker(java: Java) -> Iterator[KafkaBroker]:
     """The Kafka broker that all tests share: leave it running, use topics of your own."""
     with KafkaBroker(java, kafka_server_jars(java)) as running:
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_ledgers() -> Iterator[None]:
+    """Close the ledgers that gates share: a process keeps them, and each test has its own."""
+    yield
+    gate_state = sys.modules.get("headrace.execution.gate_state")
+    for ledger in list(gate_state._open.values()) if gate_state else ():
+        ledger.close()
 
 
 @pytest.fixture(scope="session")

@@ -125,15 +125,32 @@ def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
 
 
 @pytest.mark.integration
-def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(own_broker: KafkaBroker) -> None:
-    host, _, port = own_broker.bootstrap_servers.rpartition(":")
+def test_a_broker_whose_port_was_taken_before_it_could_takes_another(
+    own_broker: KafkaBroker,
+) -> None:
+    taken = own_broker.bootstrap_servers
+    host, _, port = taken.rpartition(":")
     with socket.socket() as other:
         other.bind((host, int(port)))
-        with pytest.raises(SetupError, match="did not start; its last words") as raised, own_broker:
+        own_broker.start()
+        assert own_broker.bootstrap_servers != taken
+        assert not is_refused(own_broker.bootstrap_servers)
+
+
+@pytest.mark.integration
+def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
+    java: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        ports = (other.getsockname()[1], *free_ports(1))
+        monkeypatch.setattr("headrace.local.broker.free_ports", lambda _count: ports)
+        broker = KafkaBroker(java, kafka_server_jars(java))
+        with pytest.raises(SetupError, match="did not start; its last words") as raised, broker:
             raise AssertionError("it started")
     assert "Address already in use" in str(raised.value)
-    assert own_broker.pid is None
-    assert own_broker.folder is None
+    assert broker.pid is None
+    assert broker.folder is None
 
 
 @pytest.mark.integration
@@ -158,6 +175,16 @@ def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
     taken, free = free_ports(2)
     with socket.create_server(("127.0.0.1", taken)):
         assert free_ports(1, (taken, free)) == (free,)
+
+
+@pytest.mark.integration
+def test_no_two_processes_are_given_one_port() -> None:
+    (port,) = free_ports(1)
+    ask = f"from headrace.local.server import free_ports; free_ports(1, ({port},))"
+    refused = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=False
+    )
+    assert f"Only 0 of the 1 ports needed are free between {port} and {port}" in refused.stderr
 
 
 def test_too_few_free_ports_are_an_error_that_counts_them() -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pyspark
 from tests.services.waiting import wait_until
 
+from headrace.local.server import free_ports
+
 
 @contextmanager
 def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
     """Start a server, with more settings than it needs or others; its address."""
-    home, port = Path(pyspark.__file__).parent, _free_port()
+    home, (port,) = Path(pyspark.__file__).parent, free_ports(1)
     settings = {
         "spark.master": "local[2]",
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -43,12 +45,6 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
     finally:
         os.killpg(server.pid, 15)
         server.wait(60)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

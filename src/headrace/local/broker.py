@@ -24,6 +24,8 @@ START_TIMEOUT_S = 60
 POLL_S = 0.05
 LAST_WORDS = 20
 """Lines of the broker's log that an error shows."""
+PORT_CHOICES = 3
+"""How often other ports are chosen when somebody took the first before the broker could."""
 
 SETTINGS = {
     # One process is the broker and its own controller.
@@ -77,7 +79,7 @@ class KafkaBroker(ServerProcess):
         heap_mb: int = 512,
         quick_start: bool = True,
     ) -> None:
-        """Describe a broker; nothing runs before :meth:`start`.
+        """Describe a broker; nothing runs before :meth:`start`, which settles its address.
 
         Args:
             java: The Java to run it on.
@@ -87,20 +89,13 @@ class KafkaBroker(ServerProcess):
             quick_start: Have Java compile fast rather than well: starts sooner, serves slower.
         """
         super().__init__()
-        broker_port, controller_port = free_ports(2)
-        self.bootstrap_servers = f"{HOST}:{broker_port}"
         self._java = java
         self._jars = jars
         self._heap_mb = heap_mb
         self._quick_start = quick_start
-        self._settings = {
-            **SETTINGS,
-            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-            "listeners": f"PLAINTEXT://{HOST}:{broker_port},CONTROLLER://{HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker_port}",
-            **(settings or {}),
-        }
+        self._settings = settings or {}
         self.folder: Path | None = None
+        self._choose_ports()
 
     @property
     def pid(self) -> int | None:
@@ -115,19 +110,34 @@ class KafkaBroker(ServerProcess):
         """
         if self._process:
             return
-        if self.folder is None:
+        if self.folder is not None:
+            self._serve(self.folder)
+            return
+        for choice in range(PORT_CHOICES):
             self.folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
             atexit.register(self.close)
             self._format(self.folder)
-        server = [*self._java_command(), "kafka.Kafka", str(self.folder / "server.properties")]
-        process = self._launch("headrace-kafka", self.folder, server)
+            try:
+                self._serve(self.folder)
+            except SetupError as error:
+                if "Address already in use" not in str(error) or choice + 1 == PORT_CHOICES:
+                    raise
+                self.close()
+                self._choose_ports()
+            else:
+                return
+
+    def _serve(self, folder: Path) -> None:
+        """Start its process in its folder and wait until it answers."""
+        server = [*self._java_command(), "kafka.Kafka", str(folder / "server.properties")]
+        process = self._launch("headrace-kafka", folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise SetupError(
                     f"The Kafka broker at {self.bootstrap_servers} did not start; "
-                    f"its last words:\n{_last_words(self.folder / 'server.log')}"
+                    f"its last words:\n{_last_words(folder / 'server.log')}"
                 )
             time.sleep(POLL_S)
 
@@ -155,9 +165,21 @@ class KafkaBroker(ServerProcess):
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
+    def _choose_ports(self) -> None:
+        self._ports = free_ports(2)
+        self.bootstrap_servers = f"{HOST}:{self._ports[0]}"
+
     def _format(self, folder: Path) -> None:
         """Write ``server.properties`` and the empty storage it speaks of."""
-        properties = {**self._settings, "log.dirs": str(folder / "data")}
+        broker, controller = (f"{HOST}:{port}" for port in self._ports)
+        properties = {
+            **SETTINGS,
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{broker}",
+            **self._settings,
+            "log.dirs": str(folder / "data"),
+        }
         file = folder / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

@@ -1,13 +1,18 @@
 """Servers in processes of their own, which end with the process that started them; their ports."""
 
 import contextlib
+import errno
+import fcntl
+import os
 import secrets
 import socket
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from headrace.errors import SetupError
+from headrace.local.cache import cache_folder
 
 STOP_TIMEOUT_S = 15
 
@@ -71,13 +76,14 @@ class ServerProcess:
 def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
     """``count`` different ports on 127.0.0.1 that can be bound at this moment.
 
-    Nothing reserves them: bind soon.
+    They are this process's while it lives, among all that ask here: it may bind them, leave them
+    and bind them again. Nothing keeps other programs from them: bind soon.
     """
     found: list[int] = []
     for port in secrets.SystemRandom().sample(candidates, len(candidates)):
         if len(found) == count:
             break
-        if _can_be_bound(port):
+        if _can_be_bound(port) and _reserved(port):
             found.append(port)
     if len(found) < count:
         raise SetupError(
@@ -85,6 +91,26 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
             f"and {candidates[-1]} on 127.0.0.1; stop what listens there."
         )
     return tuple(found)
+
+
+def _reserved(port: int) -> bool:
+    """Reserve it for as long as this process lives, unless another process has."""
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return False
+        raise
+    return True
+
+
+@cache
+def _reservations() -> int:
+    """The descriptor of an empty file whose byte N is locked by the process that has port N.
+
+    It stays open: were it closed once, the process would lose all its locks.
+    """
+    return os.open(cache_folder("ports") / "reserved", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _can_be_bound(port: int) -> bool:

@@ -5,6 +5,7 @@ many, deep or large they are.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -90,10 +91,18 @@ def check_lines(data: bytes, first: int = 1) -> None:
     Raises:
         MalformedError: A line is not, an empty one too; the text has its number.
     """
-    if _objects(data, _VALUE) is not None:
-        return
-    for place, line in enumerate(_lines(data)):
-        _checked(_VALUE, line, place, first, [])
+    if _objects(data, _VALUE) is None:
+        check_values(_lines(data), first, "Line")
+
+
+def check_values(values: Sequence[bytes], first: int, what: str) -> None:
+    """Check that each is one JSON value; ``first`` and ``what`` name the first, for the error.
+
+    Raises:
+        MalformedError: One is not; the text has its number.
+    """
+    for place, value in enumerate(values):
+        _checked(_VALUE, value, place, f"{what} {first + place}", [])
 
 
 def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
@@ -109,15 +118,27 @@ def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
         ids = [_id_text(each) for each in whole]
         if all(map(is_message_id, ids)):
             return ids
-    ids = []
-    for place, line in enumerate(_lines(data)):
+    return ids_of_values(_lines(data), field, first, "Line")
+
+
+def ids_of_values(values: Sequence[bytes], field: str, first: int, what: str) -> list[str]:
+    """What each value, a JSON object, has in a field; otherwise as `check_values`.
+
+    Raises:
+        MalformedError: One is no object, or has no text or whole number there that can be a message
+            id.
+    """
+    decoder = _id_decoder(field)
+    ids: list[str] = []
+    for place, value in enumerate(values):
+        name = f"{what} {first + place}"
         try:
-            message_id = _id_text(_checked(decoder, line, place, first, ids))
+            message_id = _id_text(_checked(decoder, value, place, name, ids))
         except msgspec.ValidationError:
             message_id = ""
         if not is_message_id(message_id):
             raise MalformedError(
-                f"Line {first + place} has no message id: it must be a JSON object whose field"
+                f"{name} has no message id: it must be a JSON object whose field"
                 f" {field!r} is a text of 1 to {MAX_ID_CHARACTERS} characters, or a whole number of"
                 " 64 bits.",
                 place,
@@ -168,7 +189,7 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _checked(
-    decoder: "msgspec.json.Decoder[Any]", line: bytes, place: int, first: int, ids: list[str]
+    decoder: "msgspec.json.Decoder[Any]", line: bytes, place: int, name: str, ids: list[str]
 ) -> Any:
     try:
         _check_text(line)
@@ -177,7 +198,7 @@ def _checked(
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
-        raise MalformedError(f"Line {first + place} {_wrong(error)}.", place, ids) from error
+        raise MalformedError(f"{name} {_wrong(error)}.", place, ids) from error
     return value
 
 
