@@ -30,7 +30,7 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headrace demo --broker $(ARGS)
 
 test: set-up  ## run the tests: all three tiers
-	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not compat" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \

@@ -63,32 +63,8 @@ def stage(
     )
 
 
-LONG = {
-    Name.BACKFILL,
-    Name.CONNECT,
-    Name.CONTROL,
-    Name.DASHBOARD,
-    Name.FIRST_BATCH,
-    Name.JOURNAL,
-    Name.JSON,
-    Name.MEMORY,
-    Name.RECEIVERS,
-    Name.SCALE,
-    Name.SIGNALS,
-    Name.SMALL_BATCH,
-    Name.THROUGHPUT,
-}
-"""Those that wait for something to settle, start many processes, or run many queries."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.soak] if name in LONG else [])
-        for name in Name
-        if name not in {Name.RECOVERY, Name.FLOW}
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in Name if name not in {Name.RECOVERY, Name.FLOW}])
 def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: Stage) -> None:
     figures = list(BENCHMARKS[name](stage, TINY))
     assert figures

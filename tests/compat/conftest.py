@@ -13,6 +13,15 @@ from tests.services.kafka import Topics
 
 from headrace.ledger import Ledger
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what ``make compat`` runs on each Spark, and ``make test`` over Spark Connect alone."""
+    for item in items:
+        if item.path.parent == HERE and item.path.stem != "test_over_connect":
+            item.add_marker(pytest.mark.compat)
+
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:

@@ -5,8 +5,11 @@ The server is that of pyspark's own package; the ledger is in PostgreSQL.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,29 +17,114 @@ from tests.compat.connect import Surroundings
 from tests.ledger.servers import postgresql_server
 from tests.services.connect import connect_server
 
+from headrace.journal import Journal, Records
 from headrace.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_500)]
 
+SHORT = (
+    "each_batch_is_in_the_ledger_before_it_runs",
+    "a_deferred_batch_is_run_by_the_backfill",
+    "bad_records_are_isolated",
+    "cannot_be_decoded",
+    "records_go_through_a_flow_once",
+)
+"""Of the contract suite: planning, rates, both policies, tasks that report, and a flow."""
 
-def test_a_gate_keeps_its_promises_over_spark_connect(broker: KafkaBroker, tmp_path: Path) -> None:
-    with connect_server(tmp_path) as remote, postgresql_server() as postgresql:
+ENDS_S = 60
+"""How long a program may take to end once its main code has: a listener would keep it for ever."""
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the server that the tests of this file share."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        yield address
+
+
+def client_variables() -> dict[str, str]:
+    """The environment of a client: there is no Java."""
+    path = str(Path(sys.executable).parent)
+    assert shutil.which("java", path=path) is None
+    bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return bare | {"PATH": path}
+
+
+@contextmanager
+def visitor(remote: str, folder: Path, end: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that ends in this way, and does not stop its session."""
+    folder.mkdir()
+    with Journal.open(str(folder / "journal"), create=True).writer(lane=0) as lane:
+        lane.append(Records.of([b"tea", b"milk"], timestamp_ms=0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.compat.visitor", remote, str(folder), end],
+        cwd=ROOT,
+        env=client_variables(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        yield program
+        program.kill()
+
+
+@pytest.mark.parametrize(
+    "selected",
+    [
+        pytest.param(("-k", " or ".join(SHORT)), id="short"),
+        pytest.param((), id="whole", marks=pytest.mark.soak),
+    ],
+)
+def test_a_gate_keeps_its_promises_over_spark_connect(
+    remote: str, broker: KafkaBroker, tmp_path: Path, selected: tuple[str, ...]
+) -> None:
+    with postgresql_server() as postgresql:
         around = Surroundings(remote, broker.bootstrap_servers, postgresql.url)
-        bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-        path = str(Path(sys.executable).parent)
-        assert shutil.which("java", path=path) is None
         suite = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-                *("tests/compat/test_gate.py", "tests/compat/test_flow.py"),
+                *("tests/compat/test_gate.py", "tests/compat/test_flow.py", *selected),
                 f"--basetemp={tmp_path / 'client'}",
             ],
             cwd=ROOT,
-            env=bare | around.variables() | {"PATH": path},
+            env=client_variables() | around.variables(),
             capture_output=True,
             text=True,
             check=False,
         )
     assert suite.returncode == 0, suite.stdout[-10_000:] + suite.stderr[-2_000:]
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        ("finished", 0, ""),
+        ("refused", 1, "GateInUseError"),
+        ("raised", 1, "WrongError: the program is wrong"),
+    ],
+)
+def test_a_program_over_spark_connect_ends_when_its_main_code_ends(
+    remote: str, tmp_path: Path, end: str, status: int, words: str
+) -> None:
+    with visitor(remote, tmp_path / "visitor", end) as program:
+        _, errors = program.communicate(timeout=ENDS_S)
+    assert program.returncode == status, errors
+    assert words in errors
+
+
+def test_ctrl_c_ends_a_program_over_spark_connect_as_it_does_without_a_gate(
+    remote: str, tmp_path: Path
+) -> None:
+    """While it waits, that is: gRPC may leave a lock behind in whatever is interrupted earlier."""
+    statuses = []
+    for number, end in enumerate(("interrupted", "interrupted without a gate")):
+        with visitor(remote, tmp_path / f"{number}", end) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "waits\n"
+            program.send_signal(signal.SIGINT)
+            _, errors = program.communicate(timeout=ENDS_S)
+        assert "KeyboardInterrupt" in errors
+        statuses.append(program.returncode)
+    assert statuses[0] == statuses[1]

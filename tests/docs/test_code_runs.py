@@ -5,9 +5,6 @@ its place.
 """
 
 import itertools
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from requests.adapters import HTTPAdapter
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
-from tests.docs.test_commands_run import SPARK
 from tests.receivers.processes import receiver
 from tests.services.kafka import Topics, records_in
 from tests.services.waiting import wait_until
@@ -35,7 +31,6 @@ from urllib3.util import Retry
 import headrace
 from headrace.core.clock import wall_clock_ms
 from headrace.journal import Journal, Records
-from headrace.ledger import Ledger
 from headrace.receivers.host import Hosting, host
 from headrace.simulation import Policy, phases, read_scenario, run
 
@@ -44,7 +39,7 @@ ORDERS: Final = 24
 
 WITH_CODE: Final = {
     str(page.relative_to(ROOT)) for page in PAGES if next(blocks(page, "python"), None)
-}
+} - {"README.md"}  # tests/test_install.py runs it, with the package
 
 
 @dataclass
@@ -88,27 +83,6 @@ def paths_in(shop: Shop) -> dict[str, str]:
         '"journals/': f'"{shop.folder}/journals/',
         "sqlite:///headrace.db": f"sqlite:///{shop.folder}/new.db",
     }
-
-
-def readme(_spark: SparkSession, shop: Shop) -> None:
-    """Pasted into a file and run."""
-    (folder := shop.folder / "fresh").mkdir()
-    (block,) = blocks(ROOT / "README.md", "python")
-    (folder / "orders.py").write_text(block.text)
-    done = subprocess.run(
-        [sys.executable, "orders.py"],
-        cwd=folder,
-        env={**os.environ, **SPARK},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block}: {done.stderr[-4_000:]}"
-    assert len(list(folder.glob("out/batch=*"))) == len(done.stdout.splitlines()) > 1
-    with Ledger.open(f"sqlite:///{folder}/headrace.db") as ledger:
-        batches = ledger.batches.newest("orders", 100)
-    assert sum(each.planned_records for each in batches) == 1_000
 
 
 def getting_started(spark: SparkSession, shop: Shop) -> None:
@@ -352,7 +326,6 @@ def spark_connect(spark: SparkSession, shop: Shop) -> None:
 
 
 READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
-    "README.md": readme,
     "docs/getting-started.md": getting_started,
     "docs/from-max-offsets.md": from_max_offsets,
     "docs/commands.md": commands,

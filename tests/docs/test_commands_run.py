@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.cli.commands import in_a_terminal, press_ctrl_c, run
 from tests.cli.outcomes import invoke
 from tests.docs.conftest import Shop
@@ -76,8 +77,9 @@ def commands_of(block: Snippet) -> Iterator[Snippet]:
 class Terminal:
     """Runs the commands of one block."""
 
-    def __init__(self, shop: Shop, cleanup: ExitStack) -> None:
+    def __init__(self, shop: Shop, cleanup: ExitStack, patch: pytest.MonkeyPatch) -> None:
         self._shop = shop
+        self._patch = patch
         self._cleanup = cleanup
         self._receivers: list[ReceiverProcess] = []
 
@@ -128,11 +130,12 @@ class Terminal:
             Path(target).write_text(result.stdout)
 
     def _backfill(self, arguments: list[str]) -> None:
-        """In a process and a Spark of its own, which do the batch once more."""
+        """In the Spark of this process, which the command would stop at its end."""
         if "--flow" in arguments:
             self._shop.defer_in_flow()
-        done = run(*arguments, folder=self._shop.folder, variables=SPARK, timeout_s=200)
-        assert done.returncode == 0, done.stdout + done.stderr
+        with self._patch.context() as patch:
+            patch.setattr(SparkSession, "stop", lambda _session: None)
+            self._run_here(arguments)
 
     def _run_until_ctrl_c(self, arguments: list[str]) -> None:
         folder = self._shop.folder
@@ -192,7 +195,7 @@ def test_the_commands_of_a_block_run(
     for name in SPARK.keys() & os.environ.keys():
         monkeypatch.delenv(name)
     with ExitStack() as cleanup:
-        terminal = Terminal(shop, cleanup)
+        terminal = Terminal(shop, cleanup, monkeypatch)
         for command in commands_of(block):
             try:
                 terminal.type(command)

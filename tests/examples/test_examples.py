@@ -1,5 +1,6 @@
 """The examples, as a user would run them."""
 
+import gc
 import json
 import runpy
 import signal
@@ -24,28 +25,16 @@ from headrace.ledger import Ledger
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, *arguments: str) -> str:
-    """What an example prints."""
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=230,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return ended.stdout
-
-
 @pytest.fixture
 def run_here(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """``run`` in this process, where there is a Spark already; what an example prints."""
+    """Runs an example in this process, where there is a Spark already; returns what it prints."""
 
     def run_it(name: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        gc.collect()  # the end of a program closes the connections of its engine
         assert spark.range(1).count() == 1  # it is left running
         return capsys.readouterr().out
 
@@ -56,24 +45,27 @@ def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number}", "amount": 1.5}).encode()
 
 
-def test_gated_orders_go_to_parquet_each_once(topic: TopicFactory, tmp_path: Path) -> None:
+def test_gated_orders_go_to_parquet_each_once(
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
+) -> None:
     orders = topic(2)
     orders.produce(*map(order, range(300)), partition=0)
     orders.produce(*map(order, range(300, 400)), partition=1)
-    printed = run("gated_orders.py", orders.bootstrap_servers, orders.name, str(tmp_path))
+    printed = run_here("gated_orders.py", orders.bootstrap_servers, orders.name, str(tmp_path))
     assert sum(int(line.split()[2]) for line in printed.splitlines()) == 400
     assert (tmp_path / "headrace.db").exists()
     assert len(list((tmp_path / "orders").glob("batch=*"))) == len(printed.splitlines()) > 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_orders_go_into_postgresql_past_one_that_it_refuses(
-    topic: TopicFactory, tmp_path: Path
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
 ) -> None:
     orders = topic(1)
     refused = json.dumps({"id": 7, "customer": None, "amount": 1.0}).encode()
     orders.produce(*map(order, range(7)), refused, *map(order, range(8, 40)))
     with postgresql_server() as server:
-        run(
+        run_here(
             "orders_into_postgresql.py",
             *(orders.bootstrap_servers, orders.name, server.url, str(tmp_path / "checkpoint")),
         )

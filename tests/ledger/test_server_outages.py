@@ -112,11 +112,11 @@ def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
     server: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
-    with Ledger.open(url, timeouts=Timeouts(retry_s=20)) as ledger:
+    with Ledger.open(url, timeouts=Timeouts(retry_s=1)) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         go(server)
         with pytest.raises(
-            LedgerError, match=r"cannot be reached: .* was waited for 20 s\."
+            LedgerError, match=r"cannot be reached: .* was waited for 1 s\."
         ) as caught:
             ledger.batches.begin(batch_number(0))
         assert "hunter2" not in everything_of(caught.value)

@@ -110,6 +110,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     assert problems(collect(job, produced)) != []
 
 
+@pytest.mark.soak
 def test_ten_batches_and_a_kill_with_what_failed_deferred(
     topic: TopicFactory, tmp_path: Path
 ) -> None:

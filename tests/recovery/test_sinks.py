@@ -130,7 +130,14 @@ def sink_of(request: pytest.FixtureRequest, job: Job) -> Job:
     return replace(job, sink_url=url)
 
 
-@pytest.mark.parametrize("sink", [DELTA, ICEBERG, POSTGRESQL])
+@pytest.mark.parametrize(
+    "sink",
+    [
+        pytest.param(DELTA, marks=pytest.mark.soak),
+        pytest.param(ICEBERG, marks=pytest.mark.soak),
+        POSTGRESQL,
+    ],
+)
 def test_what_was_written_and_not_reported_is_not_written_again(
     request: pytest.FixtureRequest, topic: TopicFactory, tmp_path: Path, sink: str
 ) -> None:
@@ -147,6 +154,7 @@ def test_what_was_written_and_not_reported_is_not_written_again(
     assert came_late(evidence)
 
 
+@pytest.mark.soak
 def test_the_usual_recipe_for_delta_loses_what_comes_late(
     topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def survive(job: Job, orders: Topic, folder: Path, kills: list[bool]) -> None:
     assert problems(job, senders) == ["b'never stored' is lost"]
 
 
+@pytest.mark.soak
 def test_a_worker_that_dies_in_a_batch_costs_no_record(
     job: Job, orders: Topic, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def shuffled(points: Sequence[str], count: int, dice: random.Random) -> list[Sto
     return [(point, dice.randint(1, 2) if "plan" in point else 1) for point in chosen]
 
 
+@pytest.mark.soak
 def test_a_crash_while_the_stream_isolates(
     topic: TopicFactory, tmp_path: Path, postgresql: str
 ) -> None:

@@ -87,6 +87,7 @@ def survive(rounds: int, topic: TopicFactory, folder: Path) -> None:
     assert [each for each in found if each.kind in DEFECTS] == []
 
 
+@pytest.mark.soak
 def test_two_queries_of_one_gate_lose_nothing_of_each_other(
     topic: TopicFactory, tmp_path: Path
 ) -> None:

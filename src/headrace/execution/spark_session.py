@@ -131,8 +131,9 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(_parallelism(spark))
-        spark.streams.addListener(
-            GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger))
+        _listen(
+            spark,
+            GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger)),
         )
     session.secrets |= new
     # A class of its own for this session: Spark sends it, with what it knows, to its processes.
@@ -146,6 +147,30 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         source = connector.source
         _register_source(spark, type(source.__name__, (source,), known))
     return session
+
+
+def _listen(spark: SparkSession, listener: GateListener) -> None:
+    """Add a listener that does not keep the program running.
+
+    Over Spark Connect PySpark delivers events in a thread that Python waits for at its end, and
+    that only ``spark.stop()`` ends. A thread that a daemon thread starts is a daemon too.
+    """
+    if not is_remote(spark):
+        spark.streams.addListener(listener)
+        return
+    errors: list[BaseException] = []
+
+    def add() -> None:
+        try:
+            spark.streams.addListener(listener)
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            errors.append(error)
+
+    adding = threading.Thread(target=add, name="headrace listener", daemon=True)
+    adding.start()
+    adding.join()
+    if errors:
+        raise errors[0]
 
 
 def known_secrets(spark: SparkSession) -> dict[str, str]:

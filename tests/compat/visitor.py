@@ -1,0 +1,59 @@
+"""A program over Spark Connect, which ends as it is told to, and never calls ``spark.stop()``.
+
+    python -m tests.compat.visitor REMOTE FOLDER END
+
+It reads the journal of the folder; END is one of `ENDS`.
+"""
+
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+import headrace
+
+ENDS: Final = ("finished", "refused", "raised", "interrupted", "interrupted without a gate")
+
+
+class WrongError(Exception):
+    """The program's own mistake."""
+
+
+def nothing(_df: DataFrame, _batch: headrace.Batch) -> None:
+    """Read nothing, so that the server needs no module of the tests."""
+
+
+def wrong(_df: DataFrame) -> DataFrame:
+    """Fail where the stream is derived."""
+    raise WrongError("the program is wrong")
+
+
+def say_when_it_waits() -> None:
+    """Print a line once the main thread waits for the query to end."""
+    main_thread = threading.main_thread().ident or 0
+    while sys._current_frames()[main_thread].f_code.co_name != "wait":
+        threading.Event().wait(0.05)
+    print("waits", flush=True)  # noqa: T201
+
+
+def main(remote: str, folder: Path, end: str) -> None:
+    """Run one query, and end in this way."""
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    if end == "interrupted without a gate":
+        query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+    else:
+        gate = headrace.Gate(end, interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
+        df = gate.read(spark, "journal").load(str(folder / "journal"))
+        writer = gate.write(df, nothing, transform=wrong if end == "raised" else None)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+        query = (writer.trigger(availableNow=True) if end == "finished" else writer).start()
+        if end == "refused":
+            gate.write(df, nothing).option("checkpointLocation", f"{folder}/second").start()
+    threading.Thread(target=say_when_it_waits, daemon=True).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
