@@ -59,8 +59,8 @@ lint: $(VENV)/.package  ## run the linters and the type checker
 bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, and every benchmark
-	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, every benchmark, properties with all examples
+	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
 
 docs: $(VENV)/.package  ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

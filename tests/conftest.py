@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.services import spark_classes, tiers
-from tests.services.examples import FEW, FULL
+from tests.services.examples import FEW, FULL, SOME
 from tests.services.folders import use_memory
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.spark_home import surroundings
@@ -26,7 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.
-settings.register_profile("headrace", deadline=None, max_examples=FULL)
+settings.register_profile("headrace", deadline=None, max_examples=SOME)
+settings.register_profile("soak", deadline=None, max_examples=FULL)
 settings.register_profile("unit", deadline=None, max_examples=FEW, derandomize=True)
 settings.load_profile("headrace")
 

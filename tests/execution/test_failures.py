@@ -154,6 +154,7 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     assert {letter.headers for letter in letters} <= {(), None}
 
 
+@pytest.mark.soak
 def test_a_record_from_after_the_year_9999_is_kept_like_any_other(
     scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
 ) -> None:

@@ -105,6 +105,7 @@ def test_an_auto_interval_is_waited_for_and_becomes_what_the_fixed_cost_asks_for
     until(query, lambda: len(batches_since_the_change()) >= 2)
 
 
+@pytest.mark.soak
 def test_neither_source_of_one_query_takes_the_others_cost_for_its_own(
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_neither_source_of_one_query_takes_the_others_cost_for_its_own(
     until(start(gate, df, handler, tmp_path / "checkpoint"), told_apart)
 
 
+@pytest.mark.soak
 def test_a_sink_that_takes_longer_than_the_interval_is_called_so(
     spark: SparkSession,
     topic: TopicFactory,

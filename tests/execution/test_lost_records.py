@@ -155,8 +155,7 @@ def planned_of(topic: Topic, until: int) -> PlannedRange:
     return PlannedRange(OffsetRange(topic.name, 0, 0, until), topic_id=known.topic_id)
 
 
-@pytest.mark.parametrize("derived", [False, True])
-@pytest.mark.parametrize("moment", ["before", "while"])
+@pytest.mark.parametrize(("moment", "derived"), [("before", True), ("while", False)])
 def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_recreated(
     topic: TopicFactory,
     admin: AdminClient,
@@ -204,7 +203,7 @@ def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_recreated(
             )
 
 
-@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("derived", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_isolation_reads_nothing_of_a_topic_that_was_recreated_since_its_batch_was_planned(
     topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path, *, derived: bool
 ) -> None:
@@ -256,7 +255,7 @@ def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(
     assert told(tmp_path, "verify")["spans"][0]["lost"] == 80
 
 
-@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("derived", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dead_letter(
     topic: TopicFactory,
     admin: AdminClient,

@@ -34,7 +34,7 @@ def derived(df: DataFrame) -> DataFrame:
     return df.select(F.col("value"), F.upper(F.col("topic")).alias("topic"))
 
 
-@pytest.mark.parametrize("derive", [as_it_was_read, derived])
+@pytest.mark.parametrize("derive", [as_it_was_read, pytest.param(derived, marks=pytest.mark.soak)])
 def test_a_query_with_a_named_source_starts_isolates_backfills_and_starts_again(
     evolving: SparkSession,
     topic: TopicFactory,

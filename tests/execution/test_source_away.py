@@ -34,6 +34,7 @@ def sent(broker: KafkaBroker) -> Topic:
     return orders
 
 
+@pytest.mark.soak
 def test_an_outage_while_a_record_stands_alone_makes_no_dead_letter_of_it(
     own_broker: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_program_that_is_started_by_its_path_has_its_packages_in_the_tasks(
     assert "pyspark.sql.worker.lookup_data_sources" not in found["started"]
 
 
+@pytest.mark.soak
 @pytest.mark.integration
 def test_data_sources_that_are_installed_are_still_found(tmp_path: Path) -> None:
     (tmp_path / "pyspark_of_a_package.py").write_text(INSTALLED)

@@ -27,6 +27,7 @@ def signals(zookeeper: ZookeeperServer) -> ZookeeperSettings:
     return ZookeeperSettings(f"{zookeeper.hosts}/tests", "flows", "secret", unreachable="refuse")
 
 
+@pytest.mark.soak
 def test_each_record_arrives_once_before_and_after_a_restart(
     spark: SparkSession, topic: TopicFactory, signals: ZookeeperSettings, tmp_path: Path
 ) -> None:

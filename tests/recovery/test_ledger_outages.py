@@ -87,6 +87,7 @@ def test_a_query_can_be_stopped_while_its_planner_waits_for_the_ledger(
     assert len(handled.batches) == 1
 
 
+@pytest.mark.soak
 def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
     spark: SparkSession,
     topic: TopicFactory,

@@ -1,6 +1,7 @@
-"""How many examples a test has: all in `make test`, a fifth of them in `make unit`.
+"""The number of examples of a property: all in `make soak`, two fifths in `make test`, and a fifth
+in `make unit`.
 
-`make unit` is run after each change, and must end soon; what it leaves out, `make test` runs.
+Each run of `make test` draws others; `make unit` draws the same ones each time.
 """
 
 from typing import Any, Final
@@ -8,7 +9,10 @@ from typing import Any, Final
 from hypothesis import settings
 
 FULL: Final = 50
-"""What a property has in `make test` where it says nothing itself."""
+"""Examples of a property that says nothing itself, in `make soak`."""
+
+SOME: Final = 20
+"""The same in `make test`."""
 
 FEW: Final = 10
 """The same in `make unit`."""
@@ -20,5 +24,5 @@ def count_of(full: int) -> int:
 
 
 def examples(full: int, **others: Any) -> settings:
-    """A property that has so many examples in `make test`."""
+    """A property that has so many examples in `make soak`."""
     return settings(max_examples=count_of(full), **others)
