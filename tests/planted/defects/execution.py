@@ -107,8 +107,9 @@ DEFECTS: Final = (
     Planted(
         "a signal of a stage that is not downstream, and is believed",
         "flow/signals/stage_signals.py",
-        "        if found.stage not in self._downstream:\n",
-        "        if not found.stage:\n",
+        "        if found.stage not in self._downstream:\n"
+        '            raise OptionError("It is no stage directly after this one.")\n',
+        "",
         "tests/flow/test_stage_signals.py tests/flow/test_signals.py",
     ),
     Planted(
@@ -142,8 +143,8 @@ DEFECTS: Final = (
     Planted(
         "a crash after a step that did not happen",
         "testing/crashes.py",
-        "        if done or step in _SILENT:\n",
-        "        if step in _SILENT:\n",
+        '        if done or step in _SILENT:\n            passed(f"after {step}", arguments)\n',
+        '        passed(f"after {step}", arguments)\n',
         "tests/testing/test_stream_harness.py",
     ),
 )

@@ -50,8 +50,9 @@ DEFECTS: Final = (
     Planted(
         "a counter that falls when batches are pruned",
         "metrics/totals.py",
-        "if known.reported is None or totals.ended >= known.reported.ended:",
-        "if known.reported is None or totals.ended:",
+        "            if known.reported is None or totals.ended >= known.reported.ended:\n"
+        "                known.reported = totals\n",
+        "            known.reported = totals\n",
         "tests/metrics/test_exposition.py",
     ),
     Planted(
@@ -69,17 +70,17 @@ DEFECTS: Final = (
         "tests/metrics/test_exposition.py",
     ),
     Planted(
-        "a form of another page that is taken",
+        "a form without its token that is taken",
         "dashboard/security.py",
-        "    if not hmac.compare_digest(given, session.form_token.encode()):\n",
-        "    if not given:\n",
+        "    if not hmac.compare_digest(given, session",
+        "    if given and not hmac.compare_digest(given, session",
         "tests/dashboard/test_security.py",
     ),
     Planted(
-        "a session that never ends",
+        "a session that lasts a thousand times too long",
         "dashboard/security.py",
-        "if found is not None and found.until_s <= self._seconds():",
-        "if found is not None and found.until_s <= 0:",
+        "secrets.token_urlsafe(32), now_s + SESSION_S)",
+        "secrets.token_urlsafe(32), now_s + SESSION_S * 1000)",
         "tests/dashboard/test_rendering.py",
     ),
     Planted(
@@ -127,8 +128,8 @@ DEFECTS: Final = (
     Planted(
         "a second Ctrl-C that is ignored",
         "cli/interrupts.py",
-        "        if asked and number == signal.SIGINT:\n",
-        "        if asked and number == signal.SIGTERM:\n",
+        "        if asked and number == signal.SIGINT:\n            raise KeyboardInterrupt\n",
+        "",
         "tests/cli/test_interrupts.py",
     ),
     Planted(

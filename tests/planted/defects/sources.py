@@ -43,8 +43,8 @@ DEFECTS: Final = (
     Planted(
         "startingOffsetsByTimestampStrategy that is never applied",
         "source/read_bounds.py",
-        '        if strategy == "error":\n',
-        "        if not strategy:\n",
+        "return resolve_offsets(log, starting, partitions, refuse)",
+        "return resolve_offsets(log, starting, partitions)",
         "tests/source/test_read_bounds.py tests/kafka/test_lookup.py",
     ),
     Planted(

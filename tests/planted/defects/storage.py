@@ -136,8 +136,9 @@ DEFECTS: Final = (
     Planted(
         "a block of another writer that is taken for one's own",
         "journal/lane_writer.py",
-        "            if header.writer != self._writer:\n",
-        "            if not header.writer:\n",
+        "            if header.writer != self._writer:\n"
+        "                raise self._other_writer()\n",
+        "",
         "tests/journal/test_lane_writer.py tests/journal/test_object_store.py",
     ),
     Planted(
