@@ -92,13 +92,13 @@ def outcome_of(defect: Planted, folder: Path, limit_s: float = LIMIT_S) -> Outco
         statuses.add(status)
         if status not in (0, _NO_TESTS):
             took_s = time.monotonic() - began_s
-            return _failed(status, log.read_text(errors="replace"), took_s)
+            return outcome_from(status, log.read_text(errors="replace"), took_s)
     took_s = time.monotonic() - began_s
     return Outcome(None, took_s, "" if 0 in statuses else "there is no such test")
 
 
-def _failed(status: int | None, log: str, took_s: float) -> Outcome:
-    """How tests ended that have not all passed; the status is None if they ran out of time."""
+def outcome_from(status: int | None, log: str, took_s: float) -> Outcome:
+    """The outcome of tests that have not all passed; the status is None if their time was over."""
     failed, begun = _FAILED.findall(log), _BEGUN.findall(log)
     if status == 1 and failed:
         return Outcome(failed[0], took_s)

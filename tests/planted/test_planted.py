@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.planted.__main__ import main
-from tests.planted.plant import ROOT, SOURCE, Planted, outcome_of, plant, report
+from tests.planted.plant import ROOT, SOURCE, Planted, outcome_from, outcome_of, plant, report
 from tests.planted.table import DEFECTS, chosen
 
 PACKAGES = {
@@ -21,13 +21,6 @@ PACKAGES = {
 
 HARMLESS = Planted(
     "a comment", "core/clock.py", "import time\n", "import time  # see\n", "tests/core/test_stop.py"
-)
-HARMFUL = Planted(
-    "a wait that never ends",
-    "core/backoff.py",
-    "if failures <= 0:",
-    "while failures <= 0:\n            failures = 0\n        if failures <= 0:",
-    "tests/core/test_backoff.py",
 )
 UNTESTED = Planted(
     "a comment", "core/clock.py", "import time\n", "\nimport time\n", "tests/none.py"
@@ -76,10 +69,26 @@ def test_what_is_found_is_told_from_what_is_not(
     assert "the tests cannot be run (status 4)" in capsys.readouterr().out
 
 
-@pytest.mark.integration
-def test_tests_that_hang_find_a_defect(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report([HARMFUL], limit_s=15)
-    assert "which hangs" in capsys.readouterr().out
+BEGUN = "tests/core/test_stop.py::test_one PASSED [ 50%]\ntests/core/test_stop.py::test_two "
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "by"),
+    [
+        (1, "FAILED tests/a.py::test_b[x y] - assert 1 == 2\n", "tests/a.py::test_b[x y]"),
+        (1, "ERROR tests/a.py::test_b\n", "tests/a.py::test_b"),
+        (None, BEGUN, "tests/core/test_stop.py::test_two, which hangs"),
+        (1, f"{BEGUN}\n++++ Timeout ++++\n", "tests/core/test_stop.py::test_two, which hangs"),
+        (None, "collecting ...", None),
+        (2, "ERROR tests/a.py\n", None),
+    ],
+)
+def test_what_found_a_defect_is_what_failed_or_hangs(
+    status: int | None, log: str, by: str | None
+) -> None:
+    outcome = outcome_from(status, log, 1.5)
+    assert outcome.by == by
+    assert bool(outcome.trouble) == (by is None)
 
 
 @pytest.mark.integration

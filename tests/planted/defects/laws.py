@@ -24,7 +24,7 @@ DEFECTS: Final = (
         "core/lease.py",
         "return now_ms < lease_until_ms <= now_ms + LONGEST_LEASE_MS",
         "return now_ms < lease_until_ms",
-        "tests/ledger/test_leases.py tests/backfill/test_scheduler.py",
+        "tests/core/test_lease.py",
     ),
     Planted(
         "a wait that doubles without bound",
@@ -118,11 +118,11 @@ DEFECTS: Final = (
         "tests/control/test_isolation.py tests/execution/test_isolator.py",
     ),
     Planted(
-        "a batch of a run that died, whose records are not read again",
+        "a batch of a run that died, whose records do not wait again",
         "simulation/simulated_stage.py",
         "            self.queued.admit(-self.batch.planned.records)\n",
         "",
-        "tests/simulation/test_flow.py",
+        "tests/simulation/test_gate.py",
     ),
     Planted(
         "a simulated trigger that waits a whole interval after a long batch",
