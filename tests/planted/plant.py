@@ -133,6 +133,7 @@ def _say(line: str) -> None:
 def _run(tests: Sequence[str], source: Path, log: Path, limit_s: float) -> int | None:
     """Run chosen tests until one fails; their exit status, or None after the time limit."""
     command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-profile", "planted"]
     environment = os.environ | {"PYTHONPATH": str(source), "PYSPARK_PYTHON": sys.executable}
     environment.pop("PYTEST_CURRENT_TEST", None)
     with log.open("w") as output:

@@ -31,7 +31,7 @@ DEFECTS: Final = (
         "execution/handler_health.py",
         "        if self._asking and (is_dense or _has_records(df)):\n",
         "        if self._asking:\n",
-        "tests/execution/test_isolator.py",
+        "tests/execution/test_handler_health.py",
     ),
     Planted(
         "a lease that is renewed after seconds, for milliseconds",

@@ -146,7 +146,7 @@ DEFECTS: Final = (
         "journal/packs.py",
         "if (there.checksum, there.until) != (pack.checksum, pack.header.until):",
         "if there.until != pack.header.until:",
-        "tests/journal/test_packs.py tests/journal/test_restored.py",
+        "tests/journal/test_packs.py",
     ),
     Planted(
         "pruning that does not write down where the lane begins",
@@ -171,6 +171,6 @@ DEFECTS: Final = (
         "        self._disk.unlink(source)\n"
         "        self._disk.sync_folder(source.parent)\n"
         "        self._disk.sync_folder(target.parent)\n",
-        "tests/journal/test_crashes.py tests/journal/test_journal_check.py",
+        "tests/journal/test_local_storage.py",
     ),
 )
