@@ -28,7 +28,7 @@ _TIERS: Final = ("unit", "not unit")
 _NO_TESTS: Final = 5
 """pytest's exit status where a tier has no test in the files."""
 
-_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 _BEGUN: Final = re.compile(r"^(tests/\S+::\S+)", re.MULTILINE)
 
 

@@ -76,7 +76,7 @@ BEGUN = "tests/core/test_stop.py::test_one PASSED [ 50%]\ntests/core/test_stop.p
     ("status", "log", "by"),
     [
         (1, "FAILED tests/a.py::test_b[x y] - assert 1 == 2\n", "tests/a.py::test_b[x y]"),
-        (1, "ERROR tests/a.py::test_b\n", "tests/a.py::test_b"),
+        (1, "ERROR    headrace:x.py:1 text\nERROR tests/a.py::test_b\n", "tests/a.py::test_b"),
         (None, BEGUN, "tests/core/test_stop.py::test_two, which hangs"),
         (1, f"{BEGUN}\n++++ Timeout ++++\n", "tests/core/test_stop.py::test_two, which hangs"),
         (None, "collecting ...", None),

@@ -88,7 +88,7 @@ DEFECTS: Final = (
         "backfill/scheduler.py",
         "if batch.planned_records > allowed and not (batch.outcome_unknown or batch.backfills):",
         "if batch.planned_records > allowed and not batch.backfills:",
-        "tests/backfill/test_scheduler.py tests/backfill/test_one_batch.py",
+        "tests/backfill/test_splitting.py",
     ),
     Planted(
         "a backfill that does not say that its outcome is unknown",
