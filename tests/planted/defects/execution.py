@@ -138,13 +138,13 @@ DEFECTS: Final = (
         "testing/memory.py",
         "            if missing.count:\n",
         "            if missing.count and not there.count:\n",
-        "tests/testing/test_stream_harness.py",
+        "tests/testing/test_memory.py",
     ),
     Planted(
         "a crash after a step that did not happen",
         "testing/crashes.py",
         '        if done or step in _SILENT:\n            passed(f"after {step}", arguments)\n',
         '        passed(f"after {step}", arguments)\n',
-        "tests/testing/test_stream_harness.py",
+        "tests/testing/test_crashes.py",
     ),
 )

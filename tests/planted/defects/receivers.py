@@ -59,7 +59,14 @@ DEFECTS: Final = (
         "receivers/http/status_routes.py",
         'return JSONResponse({"error": trouble}, 503)',
         'return JSONResponse({"error": trouble})',
-        "tests/receivers/test_status_routes.py tests/receivers/test_http.py",
+        "tests/receivers/test_lane_health.py",
+    ),
+    Planted(
+        "a count of bytes that is one of records",
+        "receivers/http/status_routes.py",
+        '"Their keys, values and headers.", done.stored_bytes)',
+        '"Their keys, values and headers.", done.stored_records)',
+        "tests/receivers/test_status_routes.py",
     ),
     Planted(
         "a line without an end that is dropped in silence",
