@@ -10,7 +10,7 @@ DEFECTS: Final = (
         "operations/lags.py",
         "return left / (net / passed_s) if net > 0 else math.inf",
         "return left / net if net > 0 else math.inf",
-        "tests/metrics/test_exposition.py tests/cli/test_lag.py",
+        "tests/operations/test_lags.py",
     ),
     Planted(
         "a query that may be stopped while its last batch runs",
@@ -38,7 +38,7 @@ DEFECTS: Final = (
         "operations/attention.py",
         "urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH",
         "urgency = Urgency.WATCH if newest.duration_ms > hangs_ms else Urgency.NOW",
-        "tests/cli/test_snapshot.py tests/cli/test_status.py",
+        "tests/operations/test_attention.py",
     ),
     Planted(
         "an interval in milliseconds under a name in seconds",
@@ -53,7 +53,7 @@ DEFECTS: Final = (
         "            if known.reported is None or totals.ended >= known.reported.ended:\n"
         "                known.reported = totals\n",
         "            known.reported = totals\n",
-        "tests/metrics/test_exposition.py",
+        "tests/metrics/test_totals.py",
     ),
     Planted(
         "a ledger that is down, and is up in the metrics",
@@ -102,7 +102,7 @@ DEFECTS: Final = (
         "dashboard/action_forms.py",
         "known = [] if found is None or found.gate != gate else [found]",
         "known = [] if found is None else [found]",
-        "tests/dashboard/test_actions.py",
+        "tests/dashboard/test_action_forms.py",
     ),
     Planted(
         "unresolved failures that end with the status of none",
@@ -116,7 +116,7 @@ DEFECTS: Final = (
         "cli/shared_options.py",
         "_text_of(file, option).strip()",
         "_text_of(file, option)",
-        "tests/cli/test_options.py tests/cli/test_receive.py",
+        "tests/cli/test_options.py",
     ),
     Planted(
         "pruning of what is younger than it says",

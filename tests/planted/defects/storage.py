@@ -52,14 +52,14 @@ DEFECTS: Final = (
         "ledger/dead_letters.py",
         "            dead_letter.c.claimed_until_ms <= NowMs(),\n",
         "            dead_letter.c.claimed_until_ms >= NowMs(),\n",
-        "tests/ledger/test_dead_letters.py",
+        "tests/ledger/test_repairs.py",
     ),
     Planted(
         "a claim of dead letters that is not released",
         "ledger/dead_letters.py",
         "            self._database.write(release)\n",
         "            pass\n",
-        "tests/ledger/test_dead_letters.py",
+        "tests/ledger/test_repairs.py",
     ),
     Planted(
         "a wait for the database whose milliseconds are taken for seconds",
