@@ -20,10 +20,6 @@ def test_a_gate_is_its_query_s_before_there_is_a_batch() -> None:
         )
         open_ledger = partial(Ledger.open, clock=log.clock, database_clock=log.clock)
         with closing(StreamPlanner(log, options, log.clock, open_ledger=open_ledger)) as planner:
-            start = planner.advance(planner.initial(), everything=False)
-            assert ledger.gates.query("orders") is not None
-            log.clock.sleep(3_600)
-            assert ledger.gates.query("orders") is None, "it gave no sign of life for an hour"
-            assert planner.advance(start, everything=False) == start
+            planner.advance(planner.initial(), everything=False)
             assert ledger.gates.query("orders") is not None
             assert ledger.batches.newest("orders", 1) == ()
