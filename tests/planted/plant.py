@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -63,12 +63,14 @@ class Outcome:
     Attributes:
         by: The test that found it; None where none has.
         took_s: The time that the tests took (s).
-        trouble: Why the tests could not be run; else empty.
+        trouble: Why nobody knows whether they find it; else empty.
+        hangs: Whether that test did not end.
     """
 
     by: str | None
     took_s: float
     trouble: str = ""
+    hangs: bool = False
 
 
 def plant(defect: Planted, source: Path) -> None:
@@ -92,9 +94,18 @@ def outcome_of(defect: Planted, folder: Path, limit_s: float = LIMIT_S) -> Outco
         statuses.add(status)
         if status not in (0, _NO_TESTS):
             took_s = time.monotonic() - began_s
-            return outcome_from(status, log.read_text(errors="replace"), took_s)
+            return _confirmed(outcome_from(status, log.read_text(errors="replace"), took_s), folder)
     took_s = time.monotonic() - began_s
     return Outcome(None, took_s, "" if 0 in statuses else "there is no such test")
+
+
+def _confirmed(outcome: Outcome, folder: Path) -> Outcome:
+    """The same, unless the test that failed fails without the defect, too."""
+    if outcome.by is None or outcome.hangs:
+        return outcome
+    if _run([outcome.by], SOURCE, folder / "intact.log", LIMIT_S) != 1:
+        return outcome
+    return replace(outcome, by=None, trouble=f"{outcome.by} fails without it, too")
 
 
 def outcome_from(status: int | None, log: str, took_s: float) -> Outcome:
@@ -103,7 +114,7 @@ def outcome_from(status: int | None, log: str, took_s: float) -> Outcome:
     if status == 1 and failed:
         return Outcome(failed[0], took_s)
     if begun and (status is None or "Timeout" in log):
-        return Outcome(f"{begun[-1]}, which hangs", took_s)
+        return Outcome(begun[-1], took_s, hangs=True)
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     return Outcome(None, took_s, f"the tests cannot be run (status {status}): {last}")
 
@@ -120,7 +131,7 @@ def report(defects: Iterable[Planted], limit_s: float = LIMIT_S) -> bool:
         if outcome.by is None:
             _say(f"NOT FOUND {about}; {outcome.trouble or f'{defect.tests} passed'}")
         else:
-            _say(f"found     {about}; by {outcome.by}")
+            _say(f"found     {about}; by {outcome.by}{', which hangs' * outcome.hangs}")
     _say(f"{number - missing} of {number} defects were found.")
     return not missing
 

@@ -73,21 +73,21 @@ BEGUN = "tests/core/test_stop.py::test_one PASSED [ 50%]\ntests/core/test_stop.p
 
 
 @pytest.mark.parametrize(
-    ("status", "log", "by"),
+    ("status", "log", "by", "hangs"),
     [
-        (1, "FAILED tests/a.py::test_b[x y] - assert 1 == 2\n", "tests/a.py::test_b[x y]"),
-        (1, "ERROR    headrace:x.py:1 text\nERROR tests/a.py::test_b\n", "tests/a.py::test_b"),
-        (None, BEGUN, "tests/core/test_stop.py::test_two, which hangs"),
-        (1, f"{BEGUN}\n++++ Timeout ++++\n", "tests/core/test_stop.py::test_two, which hangs"),
-        (None, "collecting ...", None),
-        (2, "ERROR tests/a.py\n", None),
+        (1, "FAILED tests/a.py::test_b[x y] - assert 1 == 2\n", "tests/a.py::test_b[x y]", False),
+        (1, "ERROR    x:x.py:1 a log\nERROR tests/a.py::test_b\n", "tests/a.py::test_b", False),
+        (None, BEGUN, "tests/core/test_stop.py::test_two", True),
+        (1, f"{BEGUN}\n++++ Timeout ++++\n", "tests/core/test_stop.py::test_two", True),
+        (None, "collecting ...", None, False),
+        (2, "ERROR tests/a.py\n", None, False),
     ],
 )
 def test_what_found_a_defect_is_what_failed_or_hangs(
-    status: int | None, log: str, by: str | None
+    status: int | None, log: str, by: str | None, *, hangs: bool
 ) -> None:
     outcome = outcome_from(status, log, 1.5)
-    assert outcome.by == by
+    assert (outcome.by, outcome.hangs) == (by, hangs)
     assert bool(outcome.trouble) == (by is None)
 
 
