@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit compat set-up browser lint bench soak docs dist lock clean
+.PHONY: help demo demo-kafka test unit compat set-up browser lint bench soak planted docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,6 +61,9 @@ bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connect
 
 soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
+
+planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
+	@$(BIN)/python -m tests.planted $(ARGS)
 
 docs: $(VENV)/.package  ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from hypothesis import settings
+from hypothesis import Phase, settings
 from pyspark.sql import SparkSession
 from tests.services import spark_classes, tiers
 from tests.services.examples import FEW, FULL, SOME
@@ -29,6 +29,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("headrace", deadline=None, max_examples=SOME)
 settings.register_profile("soak", deadline=None, max_examples=FULL)
 settings.register_profile("unit", deadline=None, max_examples=FEW, derandomize=True)
+# A planted defect is found by any example; the smallest one is not looked for.
+settings.register_profile(
+    "planted",
+    deadline=None,
+    max_examples=FULL,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+)
 settings.load_profile("headrace")
 
 LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")

@@ -230,3 +230,12 @@ def test_what_a_batch_rejected_is_counted_and_shown(shop: Shop) -> None:
     assert "3 rejected" in verified
     assert "processed, but its handler rejected this: " in " ".join(verified.split())
     assert told(shop.url, "dead-letters list").count("orders-0 at 6") == 3
+
+
+def test_what_ended_lately_is_not_deleted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    gated_ledger(url, "orders", planned(0, 10), clock=lambda: 1_000).close()
+    with Ledger.open(url) as ledger:
+        for start in (10, 20):
+            succeed(ledger, planned(start, start + 10))
+    assert told(url, "prune --older-than '30 days'") == "Deleted: 1 batch and 0 rates.\n"

@@ -2,13 +2,14 @@
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.cli.interrupts import interrupts_kept, leave
+from headrace.cli.interrupts import interrupts_kept, leave, stopped_by_signals
 
 
 class Finalized:
@@ -68,3 +69,22 @@ def test_what_no_signal_has_raised_is_told_as_before(
         Finalized(fail)
     assert told == [error]
     assert sys.unraisablehook is hook
+
+
+def test_the_first_ctrl_c_asks_for_an_end_and_the_second_interrupts() -> None:
+    calls: list[bool] = []
+    asked = threading.Event()
+
+    def stop() -> None:
+        calls.append(True)
+        asked.set()
+
+    handler = signal.getsignal(signal.SIGINT)
+    with stopped_by_signals(stop):
+        signal.raise_signal(signal.SIGINT)
+        assert asked.wait(60)
+        signal.raise_signal(signal.SIGTERM)  # it was asked for already
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert calls == [True]
+    assert signal.getsignal(signal.SIGINT) is handler

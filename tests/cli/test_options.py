@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.printing import full_time, short_time
 from headrace.cli.settings_options import OptionValues, options_from
-from headrace.cli.shared_options import moment_ms, source_options
+from headrace.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.errors import OptionError
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import Ledger
@@ -212,3 +212,14 @@ def test_the_help_of_an_option_is_the_first_sentence_of_its_setting(made: typer.
     for words in ("hidden", "Too large", "--no-quiet", "Default"):
         assert words not in told
     assert CliRunner().invoke(made, ["--tls-key", "k"]).exit_code == 2
+
+
+def test_a_secret_is_what_a_file_says_without_the_end_of_its_line_or_what_a_variable_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    assert secret_of(None, "--password-file", "A_PASSWORD") is None
+    monkeypatch.setenv("A_PASSWORD", "hunter3")
+    assert secret_of(None, "--password-file", "A_PASSWORD") == "hunter3"
+    assert secret_of(file, "--password-file", "A_PASSWORD") == "hunter2"

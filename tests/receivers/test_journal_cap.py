@@ -1,6 +1,8 @@
 """The cap on a journal: senders wait while it is reached, and nothing is lost by that."""
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,21 @@ def test_a_cap_below_a_block_or_without_what_it_needs_is_refused() -> None:
         Hosting("orders", cap=CapSettings(max_journal_bytes=1_000))
     with pytest.raises(OptionError, match="max_unread_s is set without a gate"):
         Hosting("orders", cap=CapSettings(max_unread_s=5))
+
+
+@in_loop
+async def test_what_is_unread_is_as_old_as_its_block_in_seconds(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with (
+        Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger,
+        journal.writer(0) as writer,
+    ):
+        async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
+            await intake.submit(some())
+            (block,) = (tmp_path / "orders").glob("*/*.block")
+            written_s = time.time() - 600
+            os.utime(block, (written_s, written_s))
+            for max_unread_s, is_held in ((3_600, False), (300, True)):
+                cap = JournalCap(journal, 0, CapSettings(max_unread_s=max_unread_s), ledger)
+                await cap.apply(intake)
+                assert (intake.held is not None) is is_held

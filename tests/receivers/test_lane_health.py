@@ -122,3 +122,13 @@ async def test_what_a_receiver_says_of_itself_follows_its_storage_and_its_cap() 
         it.intake.hold(None)
         assert (await it.post(b"3", {"content-type": "text/plain"})).status_code == 200
         assert it.journal.values == [b"1", b"3"]
+
+
+@in_loop
+async def test_a_block_that_was_stored_just_before_one_that_failed_says_nothing() -> None:
+    place = Place()
+    place.try_append()
+    place.is_full = True
+    place.now_s += 1
+    place.try_append()
+    assert await place.health.trouble() == "The disk is full."

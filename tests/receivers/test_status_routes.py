@@ -71,3 +71,11 @@ async def test_a_receiver_of_lines_has_a_port_for_it() -> None:
             assert (await client.get(path)).status_code == status
         intake.hold("The journal is at its cap.")
         assert values_in((await client.get("/metrics")).text)["headrace_receiver_held"] == 1
+
+
+@in_loop
+async def test_accepted_bytes_are_those_of_keys_values_and_headers() -> None:
+    async with served() as it:
+        await it.post(b"four", BYTES, **{"Headrace-Key": "k"})
+        await it.post(b"seven77", BYTES)
+        assert (await metrics(it))["headrace_receiver_accepted_bytes_total"] == 1 + 4 + 7

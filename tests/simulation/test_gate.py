@@ -10,6 +10,7 @@ from tests.simulation.scenarios import ran
 
 from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, Reason
 from headrace.simulation import (
+    Dead,
     Load,
     Scenario,
     SimulatedBatch,
@@ -184,3 +185,12 @@ def test_settling_counts_up_to_the_last_batch_off_the_target() -> None:
 
 def test_what_is_still_off_the_target_at_the_end_has_not_settled() -> None:
     assert batches_to_settle(timed(1000, 4000), from_ms=0, target_ms=1000) is None
+
+
+def test_a_batch_that_a_run_had_at_hand_when_it_died_waits_again() -> None:
+    stage = SimulatedStage(
+        "job", 1_000, load=Load(((0, 0.0),)), backlog=10_000, initial_rate_per_s=1_000
+    )
+    result = ran(Scenario((stage,), 60, (Dead("job", 2.5, 4),)))
+    assert sum(batch.planned.records for batch in result.batches["job"]) == 10_000
+    assert result.series["job"].waiting_bytes[-1] == 0

@@ -10,7 +10,9 @@ from headrace.source.read_bounds import (
     ReadBound,
     ending_bound,
     starting_bound,
+    starting_positions,
 )
+from headrace.testing import MemoryLog
 
 FIRST = TopicPartition("orders", 0)
 
@@ -74,3 +76,14 @@ def test_a_bounded_read_does_not_begin_at_the_latest_offset(text: str) -> None:
 def test_a_bounded_read_does_not_end_at_the_earliest_offset(text: str) -> None:
     with pytest.raises(OptionError, match=r"endingOffsets is .* leaves nothing to read"):
         ending_bound({"endingOffsets": text})
+
+
+def test_a_time_after_the_last_record_is_the_end_or_is_refused_by_the_strategy() -> None:
+    log = MemoryLog("a", "b")
+    (partition,) = log.partitions(log.topics())
+    later = ReadBound("startingTimestamp", AtTime(log.clock() + 1))
+    assert starting_positions(log, later, "latest", [partition]) == {partition: 2}
+    with pytest.raises(OptionError, match="records-0 has no record at or after that time"):
+        starting_positions(log, later, "error", [partition])
+    now = ReadBound("startingTimestamp", AtTime(log.clock()))
+    assert starting_positions(log, now, "error", [partition]) == {partition: 0}

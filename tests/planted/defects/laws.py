@@ -1,0 +1,141 @@
+"""Defects of the core, the laws and the simulation."""
+
+from typing import Final
+
+from tests.planted.plant import Planted
+
+DEFECTS: Final = (
+    Planted(
+        "a range that is one offset short after a split",
+        "core/ranges.py",
+        "return self._between(self.start, cut), self._between(cut, self.until)",
+        "return self._between(self.start, cut), self._between(cut + 1, self.until)",
+        "tests/core",
+    ),
+    Planted(
+        "minutes that are taken for seconds",
+        "core/options.py",
+        '    "m": 60_000,\n',
+        '    "m": 1_000,\n',
+        "tests/core/test_option_text.py",
+    ),
+    Planted(
+        "a lease from before the clock was set back, which is in force until that time",
+        "core/lease.py",
+        "return now_ms < lease_until_ms <= now_ms + LONGEST_LEASE_MS",
+        "return now_ms < lease_until_ms",
+        "tests/core/test_lease.py",
+    ),
+    Planted(
+        "a wait that doubles without bound",
+        "core/backoff.py",
+        "return min(self.first_ms << min(failures - 1, self._doublings), self.most_ms)",
+        "return self.first_ms << (failures - 1)",
+        "tests/core/test_backoff.py",
+    ),
+    Planted(
+        "merged ranges that lose the end of the longer one",
+        "core/ranges.py",
+        "last.topic_partition.range(last.start, max(last.until, each.until))",
+        "last.topic_partition.range(last.start, each.until)",
+        "tests/core/test_ranges.py",
+    ),
+    Planted(
+        "a cancellation that outlives its block",
+        "core/stop.py",
+        "        _CURRENT.reset(before)\n",
+        "        pass\n",
+        "tests/core/test_stop.py",
+    ),
+    Planted(
+        "a partition's share of the rate that does not follow its lag",
+        "control/rate_law.py",
+        "[lag / total_lag * rate.per_s for lag in lags]",
+        "[rate.per_s / len(lags) for lag in lags]",
+        "tests/control/test_rate_law.py",
+    ),
+    Planted(
+        "an integral term of the wrong sign",
+        "control/pid.py",
+        "self._latest_rate - by_proportional - by_integral - by_derivative",
+        "self._latest_rate - by_proportional + by_integral - by_derivative",
+        "tests/control",
+    ),
+    Planted(
+        "a bucket that collects tokens without bound",
+        "control/token_bucket.py",
+        "self._level = min(self._level + gained, self.capacity)",
+        "self._level += gained",
+        "tests/control/test_token_bucket.py",
+    ),
+    Planted(
+        "a rate limit that outlives its lease",
+        "control/upstream_throttle.py",
+        "if state.level > 0 and state.origin_per_s is not None and time_ms < state.until_ms",
+        "if state.level > 0 and state.origin_per_s is not None",
+        "tests/control",
+    ),
+    Planted(
+        "a rate that is measured from one chunk to the next, however rarely it is looked at",
+        "control/chunk_rate.py",
+        "if lasted_ms >= max(least_ms, 1) and is_exact:",
+        "if lasted_ms >= max(least_ms, 1):",
+        "tests/control/test_chunk_rate.py",
+    ),
+    Planted(
+        "a batch that is planned past the records there are",
+        "control/plan.py",
+        "messages if messages < lag else lag",
+        "messages",
+        "tests/control",
+    ),
+    Planted(
+        "an automatic interval twice as long as the delay allows",
+        "control/interval.py",
+        "        most_ms = self.max_delay_ms // 2\n",
+        "        most_ms = self.max_delay_ms\n",
+        "tests/control/test_interval.py",
+    ),
+    Planted(
+        "a share of the rate whose interval is in milliseconds",
+        "control/fair_share.py",
+        "interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS) / 1000",
+        "interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS)",
+        "tests/control/test_fair_share.py",
+    ),
+    Planted(
+        "a pressure signal that is not repeated within its lease",
+        "control/hop.py",
+        "again_ms = self._settings.lease_ms / 3",
+        "again_ms = self._settings.lease_ms * 3",
+        "tests/control/test_hop_controller.py",
+    ),
+    Planted(
+        "an isolation that goes on until both of its limits are reached",
+        "control/isolation.py",
+        "spent = self.result.runs >= self._budget.max_runs or elapsed_ms >=",
+        "spent = self.result.runs >= self._budget.max_runs and elapsed_ms >=",
+        "tests/control/test_isolation.py tests/execution/test_isolator.py",
+    ),
+    Planted(
+        "a batch of a run that died, whose records do not wait again",
+        "simulation/simulated_stage.py",
+        "            self.queued.admit(-self.batch.planned.records)\n",
+        "",
+        "tests/simulation/test_gate.py",
+    ),
+    Planted(
+        "a simulated trigger that waits a whole interval after a long batch",
+        "simulation/simulated_gate.py",
+        "return max(end_ms, (start_ms // interval_ms + 1) * interval_ms)",
+        "return (end_ms // interval_ms + 1) * interval_ms",
+        "tests/simulation/test_gate.py tests/simulation/test_long_batches.py",
+    ),
+    Planted(
+        "a run that has not settled, and counts as settled",
+        "simulation/results.py",
+        "    if off and off[-1]:\n",
+        "    if off and all(off):\n",
+        "tests/simulation/test_gate.py",
+    ),
+)

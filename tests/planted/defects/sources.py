@@ -1,0 +1,141 @@
+"""Defects of sources, of Kafka and of decoding."""
+
+from typing import Final
+
+from tests.planted.plant import Planted
+
+DEFECTS: Final = (
+    Planted(
+        "a loss of a task that nobody writes down",
+        "source/losses.py",
+        "        if self.account is not None:",
+        "        if self.account is not None and not missing.count:",
+        "tests/source/test_losses.py",
+    ),
+    Planted(
+        "records that retention has deleted and that are passed over in silence",
+        "source/start_offsets.py",
+        'return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")',
+        "return begin, None",
+        "tests/source/test_start_offsets.py",
+    ),
+    Planted(
+        "a task with more records than maxRecordsPerPartition",
+        "source/packing.py",
+        "r.chunks(-(-r.count // max_records_per_partition))",
+        "r.chunks(r.count // max_records_per_partition)",
+        "tests/source/test_packing.py",
+    ),
+    Planted(
+        "a recreated topic that is held to the checksums of the old one",
+        "source/stream_offset.py",
+        "if tp in self.positions and self.topic_ids.get(tp.topic) == topic_ids.get(tp.topic)",
+        "if tp in self.positions",
+        "tests/source/test_stream_offset.py",
+    ),
+    Planted(
+        "the first batch of a checkpoint that is not compared",
+        "source/checkpoint.py",
+        "            if before is None and number > 0:\n",
+        "            if before is None:\n",
+        "tests/source/test_checkpoint.py",
+    ),
+    Planted(
+        "startingOffsetsByTimestampStrategy that is never applied",
+        "source/read_bounds.py",
+        "return resolve_offsets(log, starting, partitions, refuse)",
+        "return resolve_offsets(log, starting, partitions)",
+        "tests/source/test_read_bounds.py",
+    ),
+    Planted(
+        "a gate that is not claimed before a batch is planned",
+        "source/planner.py",
+        "            self._gate_ledger.claim()\n        if self._is_early()",
+        "            pass\n        if self._is_early()",
+        "tests/source/test_planner.py",
+    ),
+    Planted(
+        "a read that keeps the records of attempts which were aborted",
+        "kafka/range_reader.py",
+        "            inside &= np.fromiter(map(self._is_wanted, messages), np.bool_, count)",
+        "            inside &= True",
+        "tests/kafka/test_range_reader.py tests/kafka/test_attempts.py",
+    ),
+    Planted(
+        "a read that begins one offset late",
+        "kafka/range_reader.py",
+        "inside = (offsets >= self._next[slots]) & (offsets < self._until[slots])",
+        "inside = (offsets > self._next[slots]) & (offsets < self._until[slots])",
+        "tests/kafka/test_range_reader.py",
+    ),
+    Planted(
+        "a dead letter that is sent again without its headers",
+        "kafka/dead_letter_producer.py",
+        "headers=(*_without_ours(content), *_origin(letter)),",
+        "headers=_origin(letter),",
+        "tests/kafka/test_dead_letter_producer.py",
+    ),
+    Planted(
+        "a key of a key store that is shown",
+        "kafka/client/option_values.py",
+        'r"|keystore[.](key|certificate[.]chain)$|(^|[.])key[.]pem$|ssl_key$",',
+        'r"|keystore[.](certificate[.]chain)$|(^|[.])key[.]pem$|ssl_key$",',
+        "tests/kafka/test_client_config.py tests/kafka/test_client_tls.py",
+    ),
+    Planted(
+        "a read past an attempt that may yet be aborted",
+        "kafka/attempts.py",
+        "ends[tp] = min(ends[tp], starts.get(tp.partition, 0))",
+        "ends[tp] = max(ends[tp], starts.get(tp.partition, 0))",
+        "tests/kafka/test_attempts.py",
+    ),
+    Planted(
+        "a negative partition of a row that is passed on",
+        "kafka/sink.py",
+        "            if partition is not None and partition < 0:\n",
+        "            if partition is not None and partition < -1:\n",
+        "tests/kafka/test_sink.py",
+    ),
+    Planted(
+        "a wait between tries above its maximum",
+        "kafka/client/config.py",
+        "wait: min(found.get(wait, 100), most_ms)}",
+        "wait: found.get(wait, 100)}",
+        "tests/kafka/test_client_config.py",
+    ),
+    Planted(
+        "timestamps of records whose milliseconds are taken for microseconds",
+        "kafka/record_batches.py",
+        'chunk.timestamps[:, 1].clip(-_MOST_MS, _MOST_MS) * 1000, pa.timestamp("us", tz="UTC")',
+        'chunk.timestamps[:, 1].clip(-_MOST_MS, _MOST_MS), pa.timestamp("us", tz="UTC")',
+        "tests/kafka/test_record_batches.py",
+    ),
+    Planted(
+        "a registry that is busy and is not asked again",
+        "decoding/registry.py",
+        "if status < http.client.INTERNAL_SERVER_ERROR and status != 429:",
+        "if status < http.client.INTERNAL_SERVER_ERROR:",
+        "tests/decoding/test_avro_format.py",
+    ),
+    Planted(
+        "the password of a registry that is shown",
+        "decoding/registry.py",
+        "    password: str | None = field(default=None, repr=False)\n",
+        "    password: str | None = None\n",
+        "tests/decoding/test_avro_format.py",
+    ),
+    Planted(
+        "a number of more than 64 bits that is read as another",
+        "decoding/avro_varints.py",
+        "        if shift == 70 and byte > 1:\n",
+        "        if shift == 77 and byte > 1:\n",
+        "tests/decoding/test_avro_format.py",
+    ),
+    Planted(
+        "a time after the year 9999 that ends the job",
+        "decoding/columns.py",
+        "return least is None or (least >= FIRST_US and most <= LAST_US)",
+        "return least is None or least >= FIRST_US",
+        "tests/decoding/test_json_format.py tests/decoding/test_avro_format.py",
+    ),
+)
