@@ -7,6 +7,7 @@ It reads the journal of the folder; END is one of `ENDS`.
 
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace
 
-ENDS: Final = ("finished", "refused", "raised", "interrupted", "interrupted without a gate")
+ENDS: Final = ("finished", "refused", "raised", "interrupted")
 
 
 class WrongError(Exception):
@@ -31,26 +32,27 @@ def wrong(_df: DataFrame) -> DataFrame:
 
 
 def say_when_it_waits() -> None:
-    """Print a line once the main thread waits for the query to end."""
+    """Print a line once the main thread has waited for the query to end for several looks."""
     main_thread = threading.main_thread().ident or 0
-    while sys._current_frames()[main_thread].f_code.co_name != "wait":
+    looks = 0
+    while looks < 10:
         threading.Event().wait(0.05)
+        stack = traceback.extract_stack(sys._current_frames()[main_thread])
+        functions = {frame.name for frame in stack}
+        looks = looks + 1 if {"awaitTermination", "_wait_once"} <= functions else 0
     print("waits", flush=True)  # noqa: T201
 
 
 def main(remote: str, folder: Path, end: str) -> None:
     """Run one query, and end in this way."""
     spark = SparkSession.builder.remote(remote).getOrCreate()
-    if end == "interrupted without a gate":
-        query = spark.readStream.format("rate").load().writeStream.format("noop").start()
-    else:
-        gate = headrace.Gate(end, interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
-        df = gate.read(spark, "journal").load(str(folder / "journal"))
-        writer = gate.write(df, nothing, transform=wrong if end == "raised" else None)
-        writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-        query = (writer.trigger(availableNow=True) if end == "finished" else writer).start()
-        if end == "refused":
-            gate.write(df, nothing).option("checkpointLocation", f"{folder}/second").start()
+    gate = headrace.Gate(end, interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
+    df = gate.read(spark, "journal").load(str(folder / "journal"))
+    writer = gate.write(df, nothing, transform=wrong if end == "raised" else None)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    query = (writer.trigger(availableNow=True) if end == "finished" else writer).start()
+    if end == "refused":
+        gate.write(df, nothing).option("checkpointLocation", f"{folder}/second").start()
     threading.Thread(target=say_when_it_waits, daemon=True).start()
     query.awaitTermination()
 

@@ -14,7 +14,7 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.kafka import lookup
 from headrace.kafka.lookup import Lookup
-from headrace.ledger import Ledger
+from headrace.ledger import FindingKind, Ledger, verify
 from headrace.testing import ManualClock
 
 
@@ -208,6 +208,66 @@ def test_a_batch_of_a_topic_that_was_created_again_is_lost_whatever_is_in_the_ne
         after.begin(start, end)
     with planner_of(orders, gated(url, failOnDataLoss=False)) as after:
         assert after.begin(start, end).ranges == []
+
+
+GONE = [delete_topic, create_again, create_longer]
+
+
+@pytest.mark.parametrize("lose", GONE)
+def test_what_was_seen_of_a_topic_that_is_gone_and_not_read_is_lost(
+    topic: TopicFactory, admin: AdminClient, url: str, lose: Callable[[AdminClient, Topic], object]
+) -> None:
+    """By another process, which knows of the topic what the ledger does."""
+    orders = topic(2)
+    for partition in (0, 1):
+        orders.produce(*[b"x"] * 10, partition=partition)
+    options = gated(url, failOnDataLoss=False, maxOffsetsPerTrigger=4) | {
+        "fetchOffset.numRetries": 0
+    }
+    with planner_of(orders, options) as before:
+        end, _ = next_batch(before, before.initial())
+        old_id = end["@ids"][orders.name]
+    lose(admin, orders)
+    with planner_of(orders, options) as after, Ledger.open(url) as ledger:
+        for _ in range(3):
+            end, _ = next_batch(after, end)
+        losses = sorted(ledger.history.losses("orders"), key=lambda loss: loss.offsets.partition)
+        assert [loss.offsets for loss in losses] == [
+            OffsetRange(orders.name, partition, 2, 10) for partition in (0, 1)
+        ]
+        assert {loss.topic_id for loss in losses} == {old_id}
+        assert all("and had at least these" in (loss.reason or "") for loss in losses)
+        findings = verify(ledger, "orders").findings
+        assert sum(each.offsets.count for each in findings if each.kind is FindingKind.LOST) == 16
+
+
+def test_a_topic_that_is_out_of_sight_for_a_while_goes_on_where_it_was(
+    topic: TopicFactory, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a right to see it that was taken away, and given back."""
+    orders, other = topic(), topic()
+    orders.produce(*[b"x"] * 10)
+    options = gated(url, failOnDataLoss=False, maxOffsetsPerTrigger=4)
+    both = {**options, "subscribePattern": f"{orders.name}|{other.name}"}
+    with planner_of(orders, both) as before:
+        end, ranges = next_batch(before, before.initial())
+        assert ranges == [OffsetRange(orders.name, 0, 0, 4)]
+    with (
+        planner_of(orders, {**options, "subscribePattern": other.name}) as blind,
+        Ledger.open(url) as ledger,
+    ):
+        end, ranges = next_batch(blind, end)
+        assert ranges == []
+        assert next_batch(blind, end) == (end, [])
+        assert [loss.offsets for loss in ledger.history.losses("orders")] == [
+            OffsetRange(orders.name, 0, 4, 10)
+        ]
+    with planner_of(orders, both) as after, Ledger.open(url) as ledger:
+        end, ranges = next_batch(after, end)
+        assert ranges == [OffsetRange(orders.name, 0, 4, 8)]
+        assert next_batch(after, end)[1] == [OffsetRange(orders.name, 0, 8, 10)]
+        assert ledger.history.losses("orders") == ()
+    assert "they are read on from" in caplog.text
 
 
 def test_a_topic_created_again_is_reported_once_with_its_partitions(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -254,7 +255,7 @@ class Written:
 
 def in_log(ledger: Ledger, topic_id: str, bounds: Mapping[int, tuple[int, int]]) -> Comparison:
     log = cast("Log", Written(topic_id, bounds))
-    return compare_with_log(ledger.history.checkpoints(GATE), lambda _: log)
+    return compare_with_log(ledger, GATE, ledger.history.checkpoints(GATE), lambda _: log)
 
 
 def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> None:
@@ -277,6 +278,18 @@ def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> 
     assert recreated.notes == (
         "Kafka has orders-0 [0, 5), and no batch has read any of that partition yet.",
     )
+
+
+def test_what_was_seen_of_a_topic_that_is_gone_and_not_counted_is_a_contradiction(
+    ledger: Ledger,
+) -> None:
+    batch = a_batch(10, 20)
+    (planned,) = batch.ranges
+    ledger.batches.begin(replace(batch, ranges=(replace(planned, latest=50),)))
+    (said,) = in_log(ledger, "another id", {0: (0, 5)}).contradictions
+    assert "no batch has read orders-0 [20, 50), which it had at least" in said
+    ledger.history.record_losses(GATE, [OffsetRange("orders", 0, 20, 50)], {"orders": ID})
+    assert in_log(ledger, "another id", {0: (0, 5)}).contradictions == ()
 
 
 # Files that were not written to their end

@@ -22,6 +22,7 @@ def resolved(
     now: str | None = "one",
     first: bool = False,
     cut: str | None = None,
+    seen: int | None = None,
 ) -> StartOffsets:
     """For one partition: our position, its log, and the topic's id when last read and now."""
     start = StreamOffset(
@@ -29,10 +30,11 @@ def resolved(
         topic_ids={} if before is None else {TP.topic: before},
         first=first,
     )
+    ends = {} if seen is None else {TP: seen}
     if log is None:
-        return resolve_start_offsets(start, {}, {}, {})
+        return resolve_start_offsets(start, {}, {}, {}, seen=ends)
     topics = {TP.topic: Topic(now, (0,))}
-    return resolve_start_offsets(start, topics, {TP: log[0]}, {TP: log[1]}, cut=cut)
+    return resolve_start_offsets(start, topics, {TP: log[0]}, {TP: log[1]}, seen=ends, cut=cut)
 
 
 def missing(found: StartOffsets) -> list[tuple[int, int]]:
@@ -77,9 +79,34 @@ def test_a_position_that_retention_has_passed_moves_to_the_start() -> None:
 
 def test_a_topic_that_is_gone_is_told_and_left() -> None:
     found = resolved(7, None)
-    assert (found.current, found.begins, found.topic_ids) == ({}, {}, {})
+    assert (found.current, found.begins, found.out_of_sight) == ({}, {}, {TP: 7})
     assert missing(found) == [(7, 7)]
     assert "orders-0 does not exist any more" in found.losses[0].reason
+
+
+@pytest.mark.parametrize(("now", "log"), [("one", None), ("two", (0, 5))])
+def test_what_was_seen_of_a_topic_that_is_gone_is_lost_with_its_id(
+    now: str, log: tuple[int, int] | None
+) -> None:
+    found = resolved(7, log, now=now, seen=12)
+    assert missing(found) == [(7, 12)]
+    assert found.losses[0].topic_id == "one"
+    assert "had at least these" in found.losses[0].reason
+
+
+def test_a_topic_that_is_there_again_goes_on_where_it_was() -> None:
+    gone = StreamOffset({}, topic_ids={TP.topic: "one"}, out_of_sight={TP: 7})
+
+    def again(topics: Mapping[str, Topic], log: tuple[int, int]) -> StartOffsets:
+        return resolve_start_offsets(gone, topics, {TP: log[0]}, {TP: log[1]})
+
+    same = again({TP.topic: Topic("one", (0,))}, (0, 9))
+    assert (same.current, same.begins, same.returned) == ({TP: 7}, {TP: 7}, {TP: 7})
+    assert (same.losses, same.out_of_sight) == ([], {})
+    other = again({TP.topic: Topic("two", (0,))}, (0, 9))
+    assert (other.current, other.returned, other.losses) == ({TP: 0}, {}, [])
+    still = resolve_start_offsets(gone, {}, {}, {})
+    assert (still.out_of_sight, still.topic_ids, still.losses) == ({TP: 7}, gone.topic_ids, [])
 
 
 @pytest.mark.parametrize("log", [(0, 0), (0, 5), (0, 7), (0, 90), (7, 9)])

@@ -24,6 +24,7 @@ stream_offsets = st.builds(
     begins=positions,
     after=positions,
     first=st.booleans(),
+    out_of_sight=positions,
 )
 
 
@@ -49,6 +50,7 @@ def test_the_same_offset_is_always_the_same_text(offset: StreamOffset, random: A
         dict(reversed([*offset.begins.items()])),
         dict(reversed([*offset.after.items()])),
         offset.first,
+        out_of_sight=dict(reversed([*offset.out_of_sight.items()])),
     )
     assert json.dumps(same.to_json()) == json.dumps(offset.to_json())
 
@@ -145,7 +147,7 @@ def test_a_log_that_was_cut_is_no_range() -> None:
 
 def test_the_next_offset_keeps_gate_and_run_and_is_no_first() -> None:
     first = StreamOffset(at(a0=5), "orders", "4f", {"a": "old"}, at(a0=5), first=True)
-    assert first.moved(at(a0=7), {}, {"a": "new"}, at(a0=99)) == StreamOffset(
+    assert first.moved(at(a0=7), {}, {"a": "new"}, at(a0=99), {}) == StreamOffset(
         at(a0=7), "orders", "4f", {"a": "new"}, after=at(a0=99)
     )
 

@@ -189,7 +189,7 @@ def _comparisons(
 
         key = newest[0].schedule_id
         connector, options = source_access(ledger, {key: gate}, given)[key]
-        yield compare_with_log(known, lambda each: connector.log_of(options, each))
+        yield compare_with_log(ledger, gate, known, lambda each: connector.log_of(options, each))
 
 
 def _values(

@@ -5,9 +5,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, not_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    func,
+    not_,
+    select,
+)
 
-from headrace.core.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, records
 from headrace.ledger.batch_rows import (
@@ -66,6 +76,24 @@ LOSSES: Final = _select_losses(lost.c.gate == bindparam("gate"))
 
 LOSSES_OF_BATCHES: Final = _select_losses(
     lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
+)
+
+WITHDRAW_LOSS: Final = delete(lost).where(
+    lost.c.gate == bindparam("gate"),
+    lost.c.topic == bindparam("topic"),
+    lost.c.partition == bindparam("partition"),
+    lost.c.topic_id == bindparam("topic_id"),
+    lost.c.schedule_id == "",
+    lost.c.from_offset == bindparam("position"),
+)
+
+_planned_of = failure.c["topic", "partition", "topic_id"]
+
+LATEST_SEEN: Final = (
+    select(*_planned_of, func.max(failure.c.latest_offset).label("latest"))
+    .join(control, control.c.schedule_id == failure.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), failure.c.latest_offset.is_not(None))
+    .group_by(*_planned_of)
 )
 
 POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
@@ -158,6 +186,37 @@ class HistoryStore(Store):
 
         if rows:
             self._database.write(record)
+
+    def withdraw_loss(
+        self, gate_name: str, tp: TopicPartition, topic_id: str | None, position: int
+    ) -> None:
+        """Forget that what follows this position was lost before a batch was planned."""
+
+        def withdraw(connection: Connection) -> None:
+            connection.execute(LOCK_GATE, {"gate": gate_name})
+            connection.execute(
+                WITHDRAW_LOSS,
+                {
+                    "gate": gate_name,
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "topic_id": topic_id or "",
+                    "position": position,
+                },
+            )
+            connection.execute(COUNT_LOSSES, {"of": gate_name})
+
+        self._database.write(withdraw)
+
+    def latest_seen(self, gate_name: str) -> dict[tuple[TopicPartition, str | None], int]:
+        """The highest end of each partition that a plan of the gate has seen, by the topic's id.
+
+        A lower bound: the log may have grown since, and pruned batches do not count.
+        """
+        return {
+            (TopicPartition(row.topic, row.partition), row.topic_id): row.latest
+            for row in self._database.rows(LATEST_SEEN, gate=gate_name)
+        }
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""

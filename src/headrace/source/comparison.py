@@ -8,7 +8,7 @@ with itself, but not with that.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, partitions_of
 from headrace.errors import OptionError
 from headrace.ledger import CheckpointSummary, Finding, FindingKind, Ledger, schedule_id
 from headrace.source.checkpoint import Checkpoint, PlannedRead
@@ -152,7 +152,10 @@ def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> It
 
 
 def compare_with_log(
-    known: CheckpointSummary | None, log_of: Callable[[Sequence[OffsetRange]], Log]
+    ledger: Ledger,
+    gate: str,
+    known: CheckpointSummary | None,
+    log_of: Callable[[Sequence[OffsetRange]], Log],
 ) -> Comparison:
     """Compare what a gate has planned with the log as it is now, which is closed again."""
     hulls = _hulls(known)
@@ -169,7 +172,10 @@ def compare_with_log(
     gone = sorted({offsets.topic for offsets in wanted} - topics.keys())
     notes = [f"{name} has no {topic!r} any more, so that was not compared." for topic in gone]
     return Comparison(
-        contradictions=tuple(_planned_beyond(name, hulls, topics, latest)),
+        contradictions=(
+            *_planned_beyond(name, hulls, topics, latest),
+            *_gone_unread(ledger, gate, name, hulls, topics),
+        ),
         notes=(*notes, *_not_read(name, hulls, topics, earliest, latest)),
     )
 
@@ -195,16 +201,12 @@ def _one_of_each_partition(hulls: _Hulls) -> list[OffsetRange]:
     return list({tp: offsets for (tp, _), offsets in sorted(hulls.items(), key=str)}.values())
 
 
-def _is_topic(topic_id: str | None, topic: Topic) -> bool:
-    return None in {topic_id, topic.topic_id} or topic_id == topic.topic_id
-
-
 def _planned_beyond(
     name: str, hulls: _Hulls, topics: Mapping[str, Topic], latest: Positions
 ) -> Iterator[str]:
     for (tp, topic_id), hull in sorted(hulls.items(), key=str):
         topic = topics.get(tp.topic)
-        if topic is None or not _is_topic(topic_id, topic):
+        if topic is None or not topic.may_be(topic_id):
             continue
         end = latest.get(tp)
         if end is None:
@@ -213,6 +215,26 @@ def _planned_beyond(
             yield (
                 f"{name} has {tp} up to {end}, and the ledger has batches of {hull}: it was cut, or"
                 " is another one."
+            )
+
+
+def _gone_unread(
+    ledger: Ledger, gate: str, name: str, hulls: _Hulls, topics: Mapping[str, Topic]
+) -> Iterator[str]:
+    """Records of topics that are gone which the gate has seen, and neither read nor counted."""
+    seen = ledger.history.latest_seen(gate)
+    for (tp, topic_id), hull in sorted(hulls.items(), key=str):
+        topic = topics.get(tp.topic)
+        if topic is not None and topic.may_be(topic_id):
+            continue
+        unread = tp.range(hull.until, max(hull.until, seen.get((tp, topic_id), 0)))
+        losses = [loss for loss in ledger.history.losses(gate) if loss.topic_id == topic_id]
+        counted = merge(loss.offsets for loss in losses).get(tp, ())
+        for offsets in unread.subtract(counted):
+            yield (
+                f"{name} has no {tp.topic!r} of these batches any more, and no batch has read"
+                f" {offsets}, which it had at least; the query counts them as lost when it starts"
+                " with failOnDataLoss=false."
             )
 
 
@@ -228,7 +250,7 @@ def _not_read(
         own = [
             hull
             for (place, topic_id), hull in hulls.items()
-            if place == tp and _is_topic(topic_id, topics[tp.topic])
+            if place == tp and topics[tp.topic].may_be(topic_id)
         ]
         begin, end = earliest[tp], latest[tp]
         if not own:

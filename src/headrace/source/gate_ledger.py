@@ -212,14 +212,33 @@ class GateLedger:
         """Count offsets that were gone before they were read, by that batch if there is one."""
         if not losses:
             return
+        key = self._batch(end, ranges).schedule_id if end is not None else None
+        of_gone = {loss.missing.topic: loss.topic_id for loss in losses if loss.topic_id}
+        gone = [loss for loss in losses if loss.topic_id]
+        others = [loss for loss in losses if not loss.topic_id]
         with self._while_the_driver_lives():
-            self._ledger.history.record_losses(
-                self._gate.name,
-                [loss.missing for loss in losses],
-                topic_ids,
-                schedule_id=self._batch(end, ranges).schedule_id if end is not None else None,
-                reasons={loss.missing: loss.reason for loss in losses},
-            )
+            for some, ids in ((gone, of_gone), (others, topic_ids)):
+                self._ledger.history.record_losses(
+                    self._gate.name,
+                    [loss.missing for loss in some],
+                    ids,
+                    schedule_id=key,
+                    reasons={loss.missing: loss.reason for loss in some},
+                )
+
+    def withdraw_losses(self, positions: Positions, topic_ids: Mapping[str, str]) -> None:
+        """Count nothing as lost any more of topics that are there again."""
+        with self._while_the_driver_lives():
+            for tp, position in positions.items():
+                self._ledger.history.withdraw_loss(
+                    self._gate.name, tp, topic_ids.get(tp.topic), position
+                )
+
+    def latest_seen(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """Where the partitions of topics with these ids ended, as the gate last planned them."""
+        with self._while_the_driver_lives():
+            seen = self._ledger.history.latest_seen(self._gate.name)
+        return {tp: end for (tp, own), end in seen.items() if own == topic_ids.get(tp.topic)}
 
     def _batch(
         self,

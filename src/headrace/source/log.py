@@ -39,6 +39,10 @@ class Topic:
     topic_id: str | None
     partitions: tuple[int, ...]
 
+    def may_be(self, topic_id: str | None) -> bool:
+        """Whether it has this id, as far as both are known."""
+        return None in {topic_id, self.topic_id} or topic_id == self.topic_id
+
 
 class Log(Protocol):
     """What a source reads: some topics, and of each some partitions.

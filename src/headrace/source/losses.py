@@ -26,12 +26,17 @@ _NAMED: Final = 10
 class MissingOffsets:
     """Offsets that will never be read, and the reason.
 
-    The range is empty where nobody can say how many there were: the rest of a deleted topic, or
-    what was cut from the end of a log, of which this query had read a part.
+    Of a deleted topic the range ends at the last offset that was seen of it: at least that much is
+    lost. It is empty where nothing of it was seen, and where the end of a log was cut off, of which
+    this query had read a part.
+
+    Attributes:
+        topic_id: The topic's id, where the topic of that name has another one now, or none.
     """
 
     missing: OffsetRange
     reason: str
+    topic_id: str | None = None
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:

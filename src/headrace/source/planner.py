@@ -164,15 +164,23 @@ class StreamPlanner:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
         self._refuse_an_older_copy(offset, latest)
-        starts = resolve_start_offsets(offset, topics, earliest, latest, cut=self._log.cut)
+        starts = resolve_start_offsets(
+            offset,
+            topics,
+            earliest,
+            latest,
+            seen=self._seen(offset, topics),
+            cut=self._log.cut,
+        )
         known = offset.after_of(starts.topic_ids)
         self._log.hold_to(known)
         self._latest = latest
         self._account_for(starts.losses, starts.topic_ids)
+        self._withdraw_losses(starts)
         planned = self._plan(starts, self._admissible(starts, latest), everything=everything)
         lost = self._declared_lost(_ranges_between(starts.current, planned.until))
         self._refuse_or_log(lost)
-        if planned.records == 0 and not offset.first and not starts.losses:
+        if planned.records == 0 and not offset.first and not starts.losses and not starts.returned:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
@@ -180,7 +188,10 @@ class StreamPlanner:
             offset.positions, self._options.gate, offset.checkpoint_id or uuid.uuid4().hex
         )
         after = self._after(known, planned.until)
-        end = begun.moved(planned.until, starts.begins, starts.topic_ids, after).to_json()
+        moved = begun.moved(
+            planned.until, starts.begins, starts.topic_ids, after, starts.out_of_sight
+        )
+        end = moved.to_json()
         self._planned = _Planned(end, planned, latest, lost)
         self._next_s = began_s + self._interval_ms / 1000
         return end
@@ -271,6 +282,37 @@ class StreamPlanner:
             return True
         self._last_let_through = now
         return False
+
+    def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
+        """The ends of the partitions that are gone, as they were last seen; none if all are there.
+
+        In this process, or by any plan of the gate that the ledger has.
+        """
+        if not any(
+            tp.topic not in topics
+            or tp.partition not in topics[tp.topic].partitions
+            or not topics[tp.topic].may_be(offset.topic_ids.get(tp.topic))
+            for tp in offset.positions
+        ):
+            return {}
+        if self._gate_ledger is None:
+            return self._latest
+        known = self._gate_ledger.latest_seen(offset.topic_ids)
+        return {
+            tp: max(known.get(tp, 0), self._latest.get(tp, 0)) for tp in {**known, **self._latest}
+        }
+
+    def _withdraw_losses(self, starts: StartOffsets) -> None:
+        """Topics are there again that could not be seen: nothing of them is lost."""
+        if not starts.returned:
+            return
+        _LOG.warning(
+            "%s has topics again that were out of sight; they are read on from %s.",
+            self._log.name,
+            ", ".join(f"{tp} {position}" for tp, position in sorted(starts.returned.items())),
+        )
+        if self._gate_ledger is not None:
+            self._gate_ledger.withdraw_losses(starts.returned, starts.topic_ids)
 
     def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
         """Write down what was gone before a batch was planned; or stop the query."""

@@ -6,7 +6,8 @@ deleted and created again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import DataLossError
@@ -22,14 +23,20 @@ class StartOffsets:
     Attributes:
         current: the next offset to read, for every partition that exists.
         begins: the part of ``current`` that is not where the last batch ended.
-        topic_ids: the topics' ids now.
+        topic_ids: the topics' ids now, and those of the topics that are out of sight.
         losses: what cannot be read any more.
+        out_of_sight: the next offset to read in topics that are gone, or that the query may not see
+            now. Their losses were reported when they went.
+        returned: the positions in topics that were out of sight and are there again: what was
+            reported as lost of them is read after all.
     """
 
     current: dict[TopicPartition, int]
     begins: dict[TopicPartition, int]
     topic_ids: dict[str, str]
     losses: list[MissingOffsets]
+    out_of_sight: dict[TopicPartition, int] = field(default_factory=dict)
+    returned: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 def resolve_start_offsets(
@@ -38,12 +45,15 @@ def resolve_start_offsets(
     earliest: Positions,
     latest: Positions,
     *,
+    seen: Positions = MappingProxyType({}),
     cut: str | None = None,
 ) -> StartOffsets:
     """Match the last batch's end with the cluster.
 
     A new partition begins at its earliest offset. A position that the log no longer holds is moved
     to where reading can go on, and what lies between is a loss; the caller decides what that means.
+    A topic that was deleted is lost up to where it was last ``seen``. Its positions are kept: a
+    topic with the same id that comes back, as one that the query could not see, goes on there.
 
     Where a log that never gives an offset twice ends before a position, ``cut`` says what to do: to
     read on from its end would take the records that come there for those that were read, so it is a
@@ -53,22 +63,44 @@ def resolve_start_offsets(
     for tp, begin in earliest.items():
         position = start.positions.get(tp)
         same_topic = _same_topic(tp, start, topics)
+        if tp in start.out_of_sight and same_topic:
+            position = found.returned[tp] = start.out_of_sight[tp]
         if cut is not None and position is not None and same_topic and position > latest[tp]:
             raise DataLossError(
                 f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
                 f" its last records are gone, as after a backup that was put back; {cut}."
             )
-        moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
+        if position is not None and same_topic is False:
+            why = f"{tp.topic} was deleted and created again"
+            found.losses.append(_unread(tp, position, seen, why, start))
+            moved_to, loss = begin, None
+        else:
+            moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
         found.current[tp] = moved_to
-        if moved_to != position or start.first:
+        if moved_to != start.positions.get(tp) or start.first:
             found.begins[tp] = moved_to
         if loss is not None:
             found.losses.append(loss)
-    for tp, position in start.positions.items():
-        if tp not in earliest:
-            missing = tp.range(position, position)
-            found.losses.append(MissingOffsets(missing, f"{tp} does not exist any more"))
+    for tp, position in {**start.out_of_sight, **start.positions}.items():
+        if tp in earliest:
+            continue
+        if tp in start.positions:
+            why = f"{tp} does not exist any more"
+            found.losses.append(_unread(tp, position, seen, why, start))
+        if tp.topic not in topics:
+            found.out_of_sight[tp] = position
+            if tp.topic in start.topic_ids:
+                found.topic_ids[tp.topic] = start.topic_ids[tp.topic]
     return found
+
+
+def _unread(
+    tp: TopicPartition, position: int, seen: Positions, why: str, start: StreamOffset
+) -> MissingOffsets:
+    """What a partition that is gone had still to give, as far as it was seen."""
+    until = max(position, seen.get(tp, position))
+    at_least = ", and had at least these" if until > position else ""
+    return MissingOffsets(tp.range(position, until), why + at_least, start.topic_ids.get(tp.topic))
 
 
 def _place(
@@ -83,8 +115,6 @@ def _place(
         if begin == 0:
             return 0, None
         return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
-    if same_topic is False:
-        return begin, lost(position, position, f"{tp.topic} was deleted and created again")
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:

@@ -11,6 +11,7 @@ batch must still know when Spark runs it again after a crash:
             ended: at the very start, on a new partition, after a loss.
 ``@after``  where the log tells them, checksums of what the records before these offsets are in:
             what tells a journal's lane from one that was put back and written on.
+``@gone``   the next offsets of topics that are gone, or that the query may not see for a while.
 ``@first``  set on the initial offset only, before any batch is planned.
 ``@replay`` set where batches are read once more, by a query of its own: the file in which the next
             one's end will be found.
@@ -39,6 +40,7 @@ class StreamOffset:
         begins: where the batch that ends here began, where that is not where the one before ended.
         after: checksums of what comes before the positions, where the log tells them.
         replay: where batches are read once more, the path of the file with the next one's end.
+        out_of_sight: the next offset to read in topics that are gone, or cannot be seen now.
     """
 
     positions: Positions
@@ -49,6 +51,7 @@ class StreamOffset:
     after: Checksums = field(default_factory=dict)
     first: bool = False
     replay: str = ""
+    out_of_sight: Positions = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of topics; the same offset always gives the same text."""
@@ -58,6 +61,7 @@ class StreamOffset:
             "@ids": dict(sorted(self.topic_ids.items())),
             "@from": nested(self.begins),
             "@after": nested(self.after),
+            "@gone": nested(self.out_of_sight),
             "@first": self.first,
             "@replay": self.replay,
         }
@@ -74,6 +78,7 @@ class StreamOffset:
                 topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
                 begins=_reached(offset.get("@from", {})),
                 after=flat(offset.get("@after", {})),
+                out_of_sight=_reached(offset.get("@gone", {})),
                 first=offset.get("@first", False) is True,
                 replay=_text(offset.get("@replay", "")),
             )
@@ -113,10 +118,17 @@ class StreamOffset:
         begins: Positions,
         ids: Mapping[str, str],
         after: Checksums,
+        out_of_sight: Positions,
     ) -> "StreamOffset":
         """The end of the next batch."""
         return replace(
-            self, positions=positions, begins=begins, topic_ids=ids, after=after, first=False
+            self,
+            positions=positions,
+            begins=begins,
+            topic_ids=ids,
+            after=after,
+            out_of_sight=out_of_sight,
+            first=False,
         )
 
 
