@@ -141,7 +141,7 @@ log {{ source(lines); destination(receiver); flags(flow-control); }};
 @contextlib.asynccontextmanager
 async def syslog_ng(folder: Path, destination: str) -> AsyncIterator[Path]:
     """The real program, which follows a file; answers the file."""
-    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
+    found = program("syslog-ng")
     configured = SYSLOG_NG.format(folder=folder, destination=destination)
     (folder / "syslog-ng.conf").write_text(configured)
     sent = folder / "sent.log"
