@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit compat set-up lint bench soak docs dist lock clean
+.PHONY: help demo demo-kafka test unit changed compat set-up lint bench soak docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,11 +32,15 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headrace demo --broker $(ARGS)
 
 test: set-up  ## run the tests: all three tiers
-	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder \
+		--durations=10 --durations-min=5 $(ARGS)
 
 unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, under a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
+
+changed: lint set-up  ## lint, and test the packages that differ from main and those that import them
+	@$(BIN)/python -m tests.changed $(ARGS)
 
 compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
 
