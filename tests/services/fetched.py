@@ -32,8 +32,8 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         words = (error.stderr or error.stdout or "").strip().splitlines() or ["nothing"]
         sys.stderr.write(
-            f"{' '.join(map(str, error.cmd[:4]))} failed; connect this machine to the network, and"
-            f" run make again. Its last words: {words[-1]}\n"
+            f"{' '.join(map(str, error.cmd[:4]))} failed ({words[-1]}); run make again, with a"
+            " network, or as root where it asks for that.\n"
         )
     else:
         return 0
