@@ -24,8 +24,7 @@ def main() -> int:
             jars(java, _say)
         _say("Making wheels for the test of the installation, of what pip has in its cache")
         wheels.make_wheels()
-        _say(f"Fetching {object_stores.AZURITE} with npm, unless it is there")
-        object_stores.azurite()
+        object_stores.azurite(_say)
         _fetch_programs()
     except SetupError as error:
         sys.stderr.write(f"{error}\n")

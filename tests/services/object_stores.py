@@ -22,6 +22,7 @@ import requests
 from tests.services.waiting import wait_until
 
 from headrace.local.cache import cache_folder, exclusive
+from headrace.local.jars import Progress, ignore
 from headrace.local.server import free_ports
 
 BUCKET = "bucket"
@@ -81,13 +82,14 @@ def azure() -> Iterator[ObjectServer]:
         )
 
 
-def azurite() -> list[str]:
-    """The command of this machine's own, or of the one of its package in a folder of the cache."""
+def azurite(progress: Progress = ignore) -> list[str]:
+    """The command of this machine's own, or of its package's, fetched once into the cache."""
     if found := shutil.which("azurite-blob"):
         return [found]
     place = cache_folder(AZURITE)
     with exclusive(place / "lock"):
         if not (place / "package").exists():
+            progress(f"Fetching {AZURITE} with npm")
             _fetch_azurite(place)
     return [_node_and_npm()[0], str(place / "package/node_modules/azurite/dist/src/blob/main.js")]
 
