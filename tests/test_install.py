@@ -1,7 +1,7 @@
 """Headrace as a stranger installs it: the wheel that this project builds, in an empty environment.
 
 Where the platform has a Spark, it is used as it is. Each package has the version of
-requirements.lock, so that pip takes it from its cache.
+requirements.lock: the set-up has made wheels of them, and pip has Spark in its cache.
 """
 
 import os
@@ -18,6 +18,7 @@ import pyspark
 import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_commands_run import SPARK
+from tests.services.wheels import WHEELS
 
 from headrace.local import Java
 
@@ -86,6 +87,8 @@ def installed(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     pip = [sys.executable, "-m", "pip", f"--python={env}/bin/python", "install", "--quiet"]
     options = ["--no-input", "--constraint", str(folder / "locked.txt")]
+    if "spark" not in request.param:
+        options += ["--no-index", "--find-links", str(WHEELS)]
     packages = f"{wheel}[{request.param}]"
     subprocess.run([*pip, *options, packages], check=True)
     ours = {"PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "VIRTUAL_ENV"}

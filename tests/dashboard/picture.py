@@ -5,7 +5,6 @@ It shows a ledger of four gates, as `histories` makes it, in the dashboard itsel
 
 import contextlib
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from playwright.sync_api import sync_playwright
-from tests.dashboard.browsers import BROWSERS, OFFLINE
+from tests.dashboard.browsers import OFFLINE, find_browser
 from tests.services.waiting import wait_until
 
 from headrace.control import EstimatorSettings
@@ -33,7 +32,7 @@ FILLED_MS: Final = 20_000
 
 def main() -> None:
     """Make it."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    browser = find_browser()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/headrace.db"
         fill(url)

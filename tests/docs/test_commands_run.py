@@ -24,6 +24,7 @@ from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 from tests.receivers.processes import ReceiverProcess
 from tests.services.certificates import Authority
+from tests.services.debian import program
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 
@@ -168,10 +169,12 @@ class Terminal:
         host, port = self._receivers[-1].address
         *others, url = arguments
         place = f"http://{host}:{port}{urlsplit(url).path}"
-        sent = ["curl", "--silent", "--show-error", "--fail", *others, place]
+        curl = program("curl")
+        sent = [curl.path, "--silent", "--show-error", "--fail", *others, place]
         done = subprocess.run(
             [each for each in sent if each != "--fail-with-body"],
             cwd=self._shop.folder,
+            env=curl.variables,
             capture_output=True,
             text=True,
             check=False,

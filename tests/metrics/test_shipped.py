@@ -47,7 +47,7 @@ def troubled(tmp_path: Path) -> str:
 
 
 def promtool(*arguments: str, text: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    found = program("promtool", "prometheus")
+    found = program("promtool")
     return subprocess.run(
         [found.path, *arguments], input=text, env=found.variables, capture_output=True, check=False
     )
@@ -127,7 +127,7 @@ def prometheus(folder: Path, target: int) -> Iterator[int]:
         "scrape_configs:\n"
         f"  - {{job_name: headrace, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}\n"
     )
-    found = program("prometheus", "prometheus")
+    found = program("prometheus")
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [

@@ -60,9 +60,13 @@ def orders(counter: Counter) -> list[int]:
 async def without_answers(port: int, times: int) -> AsyncIterator[int]:
     """Another port of a receiver, over which the first answers do not come back; answers it."""
     left = times
+    connections = set[asyncio.Task[None]]()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal left
+        connection = asyncio.current_task()
+        assert connection
+        connections.add(connection)
         there, back = await asyncio.open_connection("127.0.0.1", port)
 
         async def forward() -> None:
@@ -87,6 +91,9 @@ async def without_answers(port: int, times: int) -> AsyncIterator[int]:
     server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
+        for each in connections:
+            each.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def run_program(
@@ -134,7 +141,7 @@ log {{ source(lines); destination(receiver); flags(flow-control); }};
 @contextlib.asynccontextmanager
 async def syslog_ng(folder: Path, destination: str) -> AsyncIterator[Path]:
     """The real program, which follows a file; answers the file."""
-    found = program("syslog-ng", "syslog-ng-core", "syslog-ng-mod-http")
+    found = program("syslog-ng")
     configured = SYSLOG_NG.format(folder=folder, destination=destination)
     (folder / "syslog-ng.conf").write_text(configured)
     sent = folder / "sent.log"

@@ -5,7 +5,6 @@ sent is there, and what is there twice is said.
 """
 
 import asyncio
-import shutil
 import sys
 from pathlib import Path
 
@@ -35,12 +34,10 @@ CURL_RETRIES = ("--retry", "5", "--retry-connrefused", "--retry-delay", "1", "--
 
 async def curl(file: Path, url: str, *options: str) -> tuple[int, str]:
     """As docs/senders.md has it."""
-    found = shutil.which("curl")
-    assert found, "These tests need a real curl; install it."
+    found = program("curl")
     kind = ("-H", "Content-Type: application/x-ndjson")
-    return await run_program(
-        found, "-sS", *CURL_RETRIES, *options, *kind, "--data-binary", f"@{file}", url + "/records"
-    )
+    arguments = ["-sS", *CURL_RETRIES, *options, *kind, "--data-binary", f"@{file}"]
+    return await run_program(found.path, *arguments, f"{url}/records", variables=found.variables)
 
 
 @in_loop
@@ -286,7 +283,7 @@ async def test_syslog_ng_drops_what_is_too_large_and_doubles_what_was_not_answer
 async def test_mosquitto_pub_is_done_when_the_broker_has_it_and_the_receiver_may_be_away(
     tmp_path: Path,
 ) -> None:
-    found = program("mosquitto_pub", "mosquitto-clients")
+    found = program("mosquitto_pub")
     with Mosquitto(tmp_path) as broker:
         receiver = mqtt(broker.url)
         await subscribe(receiver)

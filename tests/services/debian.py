@@ -6,9 +6,19 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.local.cache import cache_folder, exclusive
+
+PACKAGES: Final = {
+    "curl": ("curl",),
+    "mosquitto": ("mosquitto",),
+    "mosquitto_pub": ("mosquitto-clients",),
+    "prometheus": ("prometheus",),
+    "promtool": ("prometheus",),
+    "syslog-ng": ("syslog-ng-core", "syslog-ng-mod-http"),
+}
+"""Programs that tests run, and the packages that have them."""
 
 _PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
@@ -24,10 +34,11 @@ class Program(NamedTuple):
     root: Path
 
 
-def program(name: str, *packages: str) -> Program:
-    """This machine's own program of that name, or the one of these packages."""
+def program(name: str) -> Program:
+    """This machine's own program of that name, or the one of its packages."""
     if found := shutil.which(name, path=_PLACES):
         return Program(found, dict(os.environ), Path("/"))
+    packages = PACKAGES[name]
     place = cache_folder(packages[0])
     unpacked = place / "unpacked"
     with exclusive(place / "lock"):
@@ -38,6 +49,16 @@ def program(name: str, *packages: str) -> Program:
     return Program(path, {**os.environ, "LD_LIBRARY_PATH": libraries}, unpacked)
 
 
+def missing() -> list[str]:
+    """The programs that this machine has neither installed nor unpacked."""
+    return [
+        name
+        for name, packages in PACKAGES.items()
+        if not shutil.which(name, path=_PLACES)
+        and not (cache_folder(packages[0]) / "unpacked").exists()
+    ]
+
+
 def _unpack(place: Path, unpacked: Path, packages: Sequence[str]) -> None:
     """Download what is missing to run it, and unpack that: nothing is installed."""
     assert shutil.which("apt-get"), f"These tests need a real program; install {packages[0]}."
@@ -45,16 +66,21 @@ def _unpack(place: Path, unpacked: Path, packages: Sequence[str]) -> None:
         try:
             _download(work, packages)
         except subprocess.CalledProcessError:  # the lists of packages are not there, or are old
-            subprocess.run(["apt-get", "--quiet", "update"], check=True)
+            _quietly("apt-get", "update")
             _download(work, packages)
         for package in Path(work).glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", package, f"{work}/unpacked"], check=True)
+            _quietly("dpkg-deb", "--extract", package, f"{work}/unpacked")
         Path(work, "unpacked").rename(unpacked)
 
 
 def _download(folder: str, packages: Sequence[str]) -> None:
     """Download what would be installed."""
-    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", *packages]
-    planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
+    planned = _quietly("apt-get", "--simulate", "--no-install-recommends", "install", *packages)
     names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
-    subprocess.run(["apt-get", "--quiet", "download", *names], cwd=folder, check=True)
+    _quietly("apt-get", "download", *names, folder=folder)
+
+
+def _quietly(*command: str | Path, folder: str | None = None) -> str:
+    """What a command writes to its output; an error has what it writes to the other one."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout

@@ -11,7 +11,7 @@ from typing import Self
 import pyspark
 from tests.kafka.client_certificates import PASSWORD, PKCS12
 
-from headrace.local import Java, find_java
+from headrace.local import Java
 from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
 from headrace.local.server import ServerProcess, free_ports
 
@@ -116,7 +116,3 @@ class HdfsServer(ServerProcess):
 
 def _pyspark_jars() -> Path:
     return Path(pyspark.__file__).parent / "jars"
-
-
-if __name__ == "__main__":
-    hdfs_jars(find_java(), print)

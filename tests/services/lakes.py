@@ -2,7 +2,6 @@
 
 Delta 4.4.0 is built for Spark 4.2. In Spark 4.3 its first write fails with a ``NoSuchMethodError``
 (``LogicalRDD.<init>``), so what writes Delta runs in a process of its own.
-``python -m tests.services.lakes`` fetches the jars, once for a machine.
 """
 
 import os
@@ -11,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import SetupError
-from headrace.local import ensure_java
-from headrace.local.jars import Artifact, fetched_jars, ignore
+from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
 from headrace.local.java import Java
 
 DELTA: Final = (
@@ -31,9 +29,14 @@ SPARK: Final = Path(sys.prefix, "spark-4.2")
 """Where ``make set-up`` has installed that Spark's package."""
 
 
+def delta_jars(java: Java, progress: Progress = ignore) -> Path:
+    """The folder of Delta's jars; fetched once for a machine."""
+    return fetched_jars("delta", DELTA, java, progress)
+
+
 def delta_settings(java: Java) -> dict[str, str]:
     """What a session that writes Delta is made with."""
-    jars = sorted(fetched_jars("delta", DELTA, java, ignore).iterdir())
+    jars = sorted(delta_jars(java).iterdir())
     return {**DELTA_SETTINGS, "spark.jars": ",".join(map(str, jars))}
 
 
@@ -54,7 +57,3 @@ def older_spark() -> dict[str, str]:
         "SPARK_HOME": str(SPARK / "pyspark"),
         "SPARK_SUBMIT_OPTS": " ".join(kept),
     }
-
-
-if __name__ == "__main__":
-    fetched_jars("delta", DELTA, ensure_java(), print)

