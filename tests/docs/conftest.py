@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -43,8 +42,7 @@ def clean(df, batch):
 class Shop:
     """A folder with a ledger, a checkpoint, journals, and modules with a handler and flows.
 
-    The gate ``orders`` has read a topic: one batch was isolated and has left a dead letter, one has
-    failed. The gate ``received`` has read the journal; the gate ``old`` has a dead batch.
+    The gate ``orders`` has read a topic: one batch has left dead letters, one has failed. The gate ``received`` has read the journal; the gate ``old`` has a dead batch.
 
     Attributes:
         folder: All of it.
@@ -69,13 +67,14 @@ class Shop:
         source: DataFrame,
         *,
         on_failure: str = "stop",
-        refuses: Callable[[bytes], bool] = lambda _value: False,
     ) -> None:
         """A query that processes what is there, and ends."""
 
-        def handler(df: DataFrame, _batch: headrace.Batch) -> None:
-            if any(refuses(bytes(row.value)) for row in df.select("value").collect()):
+        def handler(df: DataFrame, batch: headrace.Batch) -> None:
+            values = [bytes(row.value) for row in df.select("value").collect()]
+            if b"bread" in values:
                 raise ValueError("this order has no price")
+            batch.reject(df.where("value = 'poison'"), "this order has no price")
 
         writer = gate.write(source, handler, on_failure=on_failure, backfill="manual")
         place = str(self.folder / "ckpt" / gate.name)
@@ -128,10 +127,10 @@ def shop_template(
     gate = headrace.Gate("orders", interval="1 second", ledger=shop.ledger)
     shop.topic.produce(b"poison", *[b"tea"] * 20, b"poison")
     source = shop.orders(spark, gate)
-    shop.run(spark, gate, source, on_failure="isolate", refuses=lambda value: value == b"poison")
+    shop.run(spark, gate, source, on_failure="defer")
     shop.topic.produce(b"bread", b"butter")
     source = shop.orders(spark, gate)
-    shop.run(spark, gate, source, on_failure="defer", refuses=lambda _value: True)
+    shop.run(spark, gate, source, on_failure="defer")
     received = headrace.Gate("received", interval="1 second", ledger=shop.ledger)
     source = received.read(spark, "journal").load(str(folder / "journals" / "orders"))
     shop.run(spark, received, source)
