@@ -117,7 +117,8 @@ def test_the_ten_lines_of_the_readme_run(installed: Installed, tmp_path: Path) -
     # By its path, and nobody has said which Python Spark is to start.
     shown = installed.run("python", "orders.py", folder=tmp_path)
     assert len(shown.splitlines()) == len(list(tmp_path.glob("out/batch=*"))) > 1
-    assert "orders" in installed.run("headrace", "status", folder=tmp_path)
+    status = installed.run("headrace", "status", folder=tmp_path)
+    assert re.search(r"Finished .*: 1,000 records processed, none left\.", status), status
     assert "1,000" in installed.run("headrace", "verify", folder=tmp_path)
 
 

@@ -29,6 +29,7 @@ from headrace.ledger import (
     Unresolved,
 )
 from headrace.operations.gate_history import GateHistory
+from headrace.operations.sentences import headline
 from headrace.operations.snapshot import take_snapshot
 from headrace.operations.states import GateState
 
@@ -63,6 +64,28 @@ def test_a_gate_is_in_the_state_that_its_batches_show(
     history: GateHistory, state: GateState
 ) -> None:
     assert take_snapshot(history, NOW_MS).state is state
+
+
+@pytest.mark.parametrize(
+    ("history", "ended", "state", "said"),
+    [
+        (with_lags(900, 1_000), "finished", GateState.FINISHED, "2,000 records processed"),
+        (with_lags(9_000, 9_000), "finished", GateState.STOPPED, "8,000 records left waiting."),
+        (with_lags(900, 1_000), "stopped", GateState.STOPPED, "nothing left waiting."),
+        (with_lags(900, 1_000), "failed", GateState.STOPPED, "by an error, ValueError: no: "),
+        (GateHistory(a_gate()), "finished", GateState.FINISHED, "all records processed"),
+    ],
+)
+def test_a_gate_whose_query_has_said_how_it_ended_is_neither_dead_nor_stalled(
+    history: GateHistory, ended: str, state: GateState, said: str
+) -> None:
+    error = "ValueError: no" if ended == "failed" else None
+    gate = replace(history.gate, ended_ms=NOW_MS - 5_000, ended=ended, ended_error=error)
+    snapshot = take_snapshot(replace(history, gate=gate), NOW_MS)
+    assert snapshot.state is state
+    assert said in headline(snapshot)
+    assert "(5.00 s ago)" in headline(snapshot)
+    assert snapshot.needs == ()
 
 
 def test_a_batch_takes_as_long_as_spark_reports_and_until_then_as_the_ledger_saw() -> None:

@@ -42,7 +42,8 @@ def clean(df, batch):
 class Shop:
     """A folder with a ledger, a checkpoint, journals, and modules with a handler and flows.
 
-    The gate ``orders`` has read a topic: one batch has left dead letters, one has failed. The gate ``received`` has read the journal; the gate ``old`` has a dead batch.
+    The gate ``orders`` has read a topic: one batch has left dead letters, one has failed. The gate
+    ``received`` has read the journal; the gate ``old`` has a dead batch.
 
     Attributes:
         folder: All of it.

@@ -51,7 +51,8 @@ class Sink:
     @property
     def query(self) -> StreamingQuery:
         active = property(lambda _query: self.active)
-        return cast(StreamingQuery, type("Query", (), {"isActive": active})())
+        others = {"runId": "a run", "exception": lambda _query: None}
+        return cast(StreamingQuery, type("Query", (), {"isActive": active, **others})())
 
 
 def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler:

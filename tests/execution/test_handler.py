@@ -74,7 +74,9 @@ def frame_of(query: str) -> DataFrame:
 
 
 DF = frame_of("a query")
-STOPPED = cast(StreamingQuery, SimpleNamespace(isActive=False))
+STOPPED = cast(
+    StreamingQuery, SimpleNamespace(isActive=False, runId="a run", exception=lambda: None)
+)
 
 
 @pytest.fixture

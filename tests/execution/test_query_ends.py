@@ -69,6 +69,32 @@ def test_sys_exit_in_a_handler_ends_the_query_with_that_reason(job: Job) -> None
     assert job.is_good_when_started_again()
 
 
+def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) -> None:
+    def ended() -> str | None:
+        return job.ledger.gates.all()[0].ended
+
+    finish(job.start(Handled()))
+    wait_until(lambda: ended() == "finished", DEADLINE_S)
+    assert "Finished" in job.says("status", "--gate", "orders")
+    gate = Gate("orders", interval="1 second", ledger=job.ledger.url)
+    writer = gate.write(read(gate, job.spark, job.orders), Handled())
+    query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
+    wait_until(lambda: job.ledger.gates.query("orders"), DEADLINE_S)
+    assert ended() is None
+    query.stop()
+    wait_until(lambda: ended() == "stopped", DEADLINE_S)
+    assert "Stopped" in job.says("status", "--gate", "orders")
+
+    def fail(_df: DataFrame, _batch: Batch) -> None:
+        raise ValueError("this cannot be kept")
+
+    job.orders.produce(b"2")
+    with pytest.raises(StreamingQueryException):
+        finish(job.start(fail))
+    wait_until(lambda: ended() == "failed", DEADLINE_S)
+    assert "ValueError: this cannot be kept" in (job.ledger.gates.all()[0].ended_error or "")
+
+
 def test_a_query_stopped_on_purpose_in_a_batch_is_no_incident(job: Job) -> None:
     began = threading.Event()
 

@@ -18,7 +18,16 @@ from tests.services.ledgers import report_sample
 from headrace.control import RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
-from headrace.ledger import Admission, ErrorReport, GateClaim, GateRecord, Ledger, Loss, Status
+from headrace.ledger import (
+    Admission,
+    ErrorReport,
+    GateClaim,
+    GateRecord,
+    Ledger,
+    Loss,
+    QueryEnd,
+    Status,
+)
 from headrace.testing import ManualClock
 
 
@@ -216,6 +225,28 @@ def test_a_gate_that_was_released_is_free_at_once(ledger: Ledger) -> None:
     assert not ledger.gates.release("orders", "blue")
     assert not ledger.gates.renew("orders", "blue", LEASE_MS)
     assert ledger.gates.query("orders") is not None
+
+
+def test_the_end_of_a_query_is_kept_until_the_next_one_and_frees_its_gate(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    assert not ledger.gates.end("orders", "another driver", QueryEnd.STOPPED)
+    assert ledger.gates.end("orders", "driver", QueryEnd.FAILED, "ValueError: no")
+    ended = ledger.gates.get("orders")
+    assert ended is not None
+    assert (ended.ended, ended.ended_error) == ("failed", "ValueError: no")
+    assert ended.ended_ms is not None
+    assert ledger.gates.last_queries() == {}
+    assert ledger.gates.claim(GREEN, LEASE_MS) is None
+    running = ledger.gates.get("orders")
+    assert running is not None
+    assert (running.ended_ms, running.ended, running.ended_error) == (None, None, None)
+
+
+def test_the_end_of_a_query_that_has_released_its_gate_is_kept(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    ledger.gates.release("orders", "blue")
+    assert ledger.gates.end("orders", "driver", QueryEnd.FINISHED)
+    assert [gate.ended for gate in ledger.gates.all()] == ["finished"]
 
 
 def test_a_lease_that_has_run_out_is_taken_over_unless_it_was_renewed(ledger: Ledger) -> None:

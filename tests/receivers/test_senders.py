@@ -47,7 +47,7 @@ async def test_curl_tries_again_at_503_and_at_429(tmp_path: Path) -> None:
         counter.fail(1)
         assert (await curl(lines(tmp_path, range(20)), counter.url))[0] == 0
         assert counter.journal.values == SENT
-        intake.set_rate(20, None)
+        intake.set_rate(5, None)  # the second request is refused if it comes within four seconds
         for _ in range(2):
             assert (await curl(lines(tmp_path, range(20)), counter.url))[0] == 0
     assert counter.journal.values == SENT * 3

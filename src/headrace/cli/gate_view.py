@@ -58,6 +58,8 @@ _STYLES: Final = {
     GateState.INTERRUPTED: "yellow",
     GateState.PAUSED: "yellow",
     GateState.STALLED: "red",
+    GateState.FINISHED: "green",
+    GateState.STOPPED: "yellow",
     GateState.DEAD: "red",
     GateState.OVERDUE: "red",
     GateState.ISOLATING: "yellow",

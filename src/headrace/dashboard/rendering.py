@@ -23,6 +23,8 @@ _TRENDS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"
 
 _TONES: Final = {
     "keeping up": "good",
+    "finished": "good",
+    "stopped": "watch",
     "draining": "good",
     "holding": "watch",
     "falling behind": "watch",

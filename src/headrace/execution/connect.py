@@ -54,9 +54,13 @@ def remote_writer(
     stream: Any = df
     state = state_of(handling.ledger_url, handling.gate)
 
-    def started(query: StreamingQuery, _checkpoint: str | None) -> None:
+    def started(
+        query: StreamingQuery,
+        _checkpoint: str | None,
+        is_bounded: bool,
+    ) -> None:
         state.is_remote = True
-        state.follow(query)
+        state.follow(query, is_bounded=is_bounded)
 
     writer = RemoteStreamWriter(stream._plan, spark)
     writer.handler = ServerHandler(handling, known_secrets(spark))
@@ -107,5 +111,5 @@ class ServerHandler:
                 f"The query {self.query!r} is not among those of its session on the Spark Connect"
                 " server; start it again."
             )
-        started(running[0], self.checkpoint)
+        started(running[0], self.checkpoint, False)
         return gated

@@ -20,7 +20,7 @@ from headrace.errors import OptionError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
-from headrace.execution.handling import Handling
+from headrace.execution.handling import Handling, Started
 from headrace.execution.policy import OnFailure, parse_on_failure
 from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
@@ -49,13 +49,13 @@ _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
     """What is added to Spark's writer, whose methods come after: hooks around the query's start.
 
-    What ``before`` raises, `start` raises; ``started`` is called with the query, and with the
-    option ``checkpointLocation`` if it is set.
+    What ``before`` raises, `start` raises.
     """
 
     _before: Callable[[], None]
-    _started: Callable[[StreamingQuery, str | None], None]
+    _started: Started
     _checkpoint: str | None = None
+    _is_bounded: bool = False
 
     def option(self, key: str, value: Any) -> Self:
         """Set an option, as Spark does."""
@@ -85,6 +85,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
                     " availableNow."
                 )
         super().trigger(**chosen)
+        self._is_bounded = bool(chosen.get("availableNow") or chosen.get("once"))
         return self
 
     def start(self, *arguments: Any, **options: Any) -> StreamingQuery:
@@ -96,7 +97,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         self._before()
         checkpoint = options.get("checkpointLocation", self._checkpoint)
         query: StreamingQuery = super().start(*arguments, **options)
-        self._started(query, checkpoint)
+        self._started(query, checkpoint, self._is_bounded)
         return query
 
 
@@ -107,7 +108,7 @@ class GatedStreamWriter(GatedWriting, DataStreamWriter):
         self,
         df: DataFrame,
         before: Callable[[], None],
-        started: Callable[[StreamingQuery, str | None], None],
+        started: Started,
     ) -> None:
         super().__init__(df)
         self._before = before
@@ -339,5 +340,7 @@ class Gate:
 
     def _await_turn(self, ledger: Ledger) -> None:
         """Raise if another query stands behind the gate, before this one starts."""
-        state_of(ledger.url, self.name).refuse_a_second_query()
+        state = state_of(ledger.url, self.name)
+        state.refuse_a_second_query()
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
+        state.starts_anew()

@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -71,12 +72,37 @@ class StreamState:
         self._waited_ms: dict[str, int] = {}
         self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
+        self._ending = threading.Lock()
+        self._ended_run: str | None = None
+        self.is_bounded = False
+        """Whether the query takes what there is and ends, as with ``availableNow``."""
         self.is_remote = False
         """Whether the handler runs in a process of Spark Connect's server, not in this one."""
 
-    def follow(self, query: StreamingQuery) -> None:
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query that stands behind the gate, or stood there last."""
+        return self._query
+
+    def follow(self, query: StreamingQuery, *, is_bounded: bool = False) -> None:
         """Say which query stands behind the gate now."""
+        self.is_bounded = is_bounded
         self._query = query
+
+    def starts_anew(self) -> None:
+        """Forget the query that stood behind the gate: another one starts."""
+        with self._ending:
+            self._query = None
+
+    @contextmanager
+    def ending(self, run: str) -> Iterator[Self | None]:
+        """Within, no other query starts. None where this run is not the last, or was reported."""
+        with self._ending:
+            is_last = self._query is not None and str(self._query.runId) == run
+            is_first = self._ended_run != run
+            if is_last and is_first:
+                self._ended_run = run
+            yield self if is_last and is_first else None
 
     def is_run(self, run: UUID) -> bool:
         """Whether this run is of the query behind the gate."""
@@ -153,6 +179,12 @@ def state_of(ledger_url: str, gate: str) -> StreamState:
     """The state of the stream behind this process's gate of a name in a ledger."""
     with _lock:
         return _states.setdefault((ledger_url, gate), StreamState(gate))
+
+
+def all_states() -> dict[tuple[str, str], StreamState]:
+    """The states of all gates of this process, by their ledgers and names."""
+    with _lock:
+        return dict(_states)
 
 
 # Not the states' lock: a ledger that is being opened may be waited for.

@@ -87,14 +87,16 @@ class GatedHandler:
         self._has_resolved = False
         self._newest_sequence = 0
 
-    def follow(self, query: StreamingQuery, checkpoint: str | None) -> None:
+    def follow(
+        self, query: StreamingQuery, checkpoint: str | None, *, is_bounded: bool = False
+    ) -> None:
         """Say which query runs this, and where its checkpoint is if that is known.
 
         What is raised while the query is being stopped is no failure.
         """
         self._query = query
         self._checkpoint = checkpoint
-        self._state.follow(query)
+        self._state.follow(query, is_bounded=is_bounded)
 
     def executor(
         self,

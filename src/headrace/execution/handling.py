@@ -98,8 +98,9 @@ def _control_wait_s(interval_ms: int) -> float:
     return min(2 * interval_ms / 1000 + 5, 60)
 
 
-Started = Callable[[StreamingQuery, str | None], None]
-"""Called with a query that has started, and its option ``checkpointLocation``."""
+Started = Callable[[StreamingQuery, str | None, bool], None]
+"""Called with a query that has started, its option ``checkpointLocation`` if it is set, and whether
+its trigger takes what there is and ends."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,12 @@ class Handling:
             read=self.read,
         )
 
-        def started(query: StreamingQuery, checkpoint: str | None) -> None:
-            gated.follow(query, checkpoint)
+        def started(
+            query: StreamingQuery,
+            checkpoint: str | None,
+            is_bounded: bool,
+        ) -> None:
+            gated.follow(query, checkpoint, is_bounded=is_bounded)
             if reader is not None:
                 owner = new_owner()
                 executor = gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms))

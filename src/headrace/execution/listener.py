@@ -28,13 +28,15 @@ from headrace.control import (
 )
 from headrace.core.stop import cancel_when
 from headrace.errors import HeadraceError, OptionError
-from headrace.execution.gate_state import BatchEnd, state_of
+from headrace.execution.gate_state import BatchEnd, all_states, state_of
 from headrace.execution.progress_events import (
     BatchReport,
     JsonStreamingQueryListener,
     batch_reports,
 )
+from headrace.execution.query_end import record_end
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, Status
+from headrace.ledger.error_report import root_cause
 from headrace.processes import is_here
 from headrace.spark_versions import PLANS_FROM_START
 
@@ -169,7 +171,7 @@ class GateListener(JsonStreamingQueryListener):
             if (new := learnt.get(lesson.report.gate)) and new.interval is not None:
                 lesson.watched.interval_ms = new.interval.interval_ms
             gate = lesson.report.gate
-            self._do(lesson.watched, gate, partial(_process, lesson, learnt.get(gate)))
+            self._do(lesson.watched.ledger.url, gate, partial(_process, lesson, learnt.get(gate)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -181,14 +183,17 @@ class GateListener(JsonStreamingQueryListener):
             watched = self._watched.pop((run, gate))
             if event.exception is not None and watched is not None:
                 # Behind its reports, for the last one may say that the batch went through.
-                self._do(watched, gate, partial(self._fail, watched, gate, event))
+                self._do(watched.ledger.url, gate, partial(self._fail, watched, gate, event))
+        for (ledger_url, gate), state in all_states().items():
+            if state.is_run(event.runId):
+                self._do(ledger_url, gate, partial(_record_end, ledger_url, gate, event))
         self._rates.pop(event.runId, None)
         if self._newest_run.get(event.id) == event.runId:
             del self._newest_run[event.id]
 
-    def _do(self, watched: _GateRun, gate: str, work: Callable[[], None]) -> None:
+    def _do(self, ledger_url: str, gate: str, work: Callable[[], None]) -> None:
         """Do something for a gate, after all that was to be done for it before."""
-        place = (watched.ledger.url, gate)
+        place = (ledger_url, gate)
         if place not in self._workers:
             self._workers[place] = self._new_worker(f"headrace-reports-{gate}")
         self._workers[place].do(work, self._wait_s)
@@ -259,6 +264,18 @@ class GateListener(JsonStreamingQueryListener):
         rates = self._rates.setdefault(run, QueryRates())
         rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
         return watched
+
+
+_STREAMING: Final = "pyspark.errors.exceptions.captured.StreamingQueryException"
+
+
+def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None:
+    error = None
+    if event.exception is not None:
+        cause = root_cause(_STREAMING, event.exception)
+        name = event.errorClassOnException or "StreamingQueryException"
+        error = ErrorReport(*(cause or (name, event.exception)), "")
+    record_end(ledger_url, gate, str(event.runId), error)
 
 
 def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:

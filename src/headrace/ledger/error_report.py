@@ -112,6 +112,12 @@ class ErrorReport:
         trace = "".join(described.format())
         return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
 
+    @property
+    def line(self) -> str:
+        """The error in short: its class, and the first line of its message."""
+        first_line = self.message.strip().partition("\n")[0]
+        return f"{self.error_class}: {first_line}" if first_line else self.error_class
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "error_class", storable(self.error_class))
         object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])

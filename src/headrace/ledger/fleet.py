@@ -34,6 +34,7 @@ _PULSE: Final = select(
     gate.c.query_owner,
     (gate.c.query_until_ms > NowMs()).label("query_lives"),
     gate.c.query_checkpoint,
+    gate.c.ended_ms,
     gate.c.last_action,
     control.c.status,
     control.c.last_call,

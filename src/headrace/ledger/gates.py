@@ -15,7 +15,7 @@ from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
 from headrace.ledger.controls import CONTROL_COLUMNS, CONTROLLED_GATE, control_from
 from headrace.ledger.database import changed_rows
 from headrace.ledger.error_report import storable
-from headrace.ledger.records import Admission, BatchRecord, GateRecord
+from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, control, gate
 from headrace.processes import is_gone
@@ -86,6 +86,9 @@ GATES: Final = select(
         "rate_per_s",
         "rate_time_ms",
         "batch_cost",
+        "ended_ms",
+        "ended",
+        "ended_error",
     ]
 ).order_by(gate.c.name)
 
@@ -115,6 +118,12 @@ _CLAIM: Final = (
 
 _RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
 _RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
+
+_END: Final = (
+    update(gate)
+    .where(_of_gate, or_(gate.c.query_owner.is_(None), gate.c.query_driver == bindparam("driver")))
+    .values(**_NOBODY, ended_ms=NowMs(), ended=bindparam("how"), ended_error=bindparam("error"))
+)
 
 _SET_CHECKPOINT: Final = (
     update(gate).where(_of_gate, _OWNED).values(query_checkpoint=bindparam("checkpoint"))
@@ -243,6 +252,9 @@ class GateStore(Store):
             query_described=storable(claim.described),
             query_checkpoint=None,
             query_checkpoint_id=None,
+            ended_ms=None,
+            ended=None,
+            ended_error=None,
         )
         values = {"of": claim.gate, "by": claim.owner, "lease_ms": lease_ms, "gone": gone}
 
@@ -264,6 +276,14 @@ class GateStore(Store):
     def release(self, gate_name: str, owner: str) -> bool:
         """Let the next query have a gate at once; whether it was the owner's."""
         return self._changes(_RELEASE, {"of": gate_name, "by": owner})
+
+    def end(self, gate_name: str, driver: str, how: QueryEnd, error: str | None = None) -> bool:
+        """Say how the query of this program behind a gate has ended; the gate is free then.
+
+        Nothing is changed, and the answer is no, where another program's query is behind it.
+        """
+        values = {"of": gate_name, "driver": driver, "how": how.value}
+        return self._changes(_END, {**values, "error": None if error is None else storable(error)})
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
         """Say where the checkpoint is of the query that stands behind a gate."""

@@ -174,6 +174,23 @@ class GateRecord:
     """When that rate was learnt."""
     batch_cost: str | None = None
     """What is known of a batch's cost (`SourceCost`), as text; None while nothing is."""
+    ended_ms: int | None = None
+    """When its last query ended and said so; None while one runs, or where none has said so."""
+    ended: str | None = None
+    """How, as `QueryEnd` has it."""
+    ended_error: str | None = None
+    """The first line of the error that ended it."""
+
+
+class QueryEnd(StrEnum):
+    """How a query ended, as its program has said."""
+
+    FINISHED = "finished"
+    """By itself, with a trigger that takes what there is, such as ``availableNow``."""
+    STOPPED = "stopped"
+    """Its program has stopped it, or has ended."""
+    FAILED = "failed"
+    """By an exception."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,11 @@ gate: Final = Table(
     Column("query_until_ms", BigInteger),
     # `begins` when that query claimed the gate.
     Column("query_begins", BigInteger),
+    # When its last query ended, by the database's clock, how (`QueryEnd`), and the error if it was
+    # one. Nothing of a query that is behind it now, or whose process is gone without a word.
+    Column("ended_ms", BigInteger),
+    Column("ended", Text),
+    Column("ended_error", Text),
     # How often its handler was called.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
     # How many offsets its losses come to, by which a loss that is deleted is missed.

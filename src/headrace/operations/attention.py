@@ -175,6 +175,8 @@ _RANKS: Final = {
             GateState.PAUSED,
             GateState.NEW,
             GateState.KEEPING_UP,
+            GateState.STOPPED,
+            GateState.FINISHED,
             GateState.IDLE,
         )
     )

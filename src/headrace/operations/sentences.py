@@ -17,6 +17,8 @@ HEADLINES: Final = {
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
+    GateState.FINISHED: "Finished {said_end}: {all_records} processed, none left.",
+    GateState.STOPPED: "Stopped {said_end}{why_ended}: {left} left waiting.",
     GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
     GateState.ISOLATING: "Isolating {isolating}.",
@@ -47,6 +49,10 @@ def headline(snapshot: "GateSnapshot") -> str:
         error=snapshot.error or "the last batch",
         control=_sentence(snapshot.control or "paused"),
         ended=_ended(snapshot),
+        said_end=_moment(snapshot, snapshot.ended_ms),
+        why_ended=f" by an error, {snapshot.ended_error}" if snapshot.ended_error else "",
+        all_records=_all_records(snapshot),
+        left=out.plural(snapshot.left_over, "record") if snapshot.left_over else "nothing",
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
@@ -70,10 +76,18 @@ def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
 
 
 def _ended(snapshot: "GateSnapshot") -> str:
-    query = snapshot.query
-    if query is None or query.ended_ms is None:
+    return _moment(snapshot, snapshot.query.ended_ms if snapshot.query is not None else None)
+
+
+def _moment(snapshot: "GateSnapshot", then_ms: int | None) -> str:
+    if then_ms is None:
         return out.UNKNOWN
-    return f"{out.short_time(query.ended_ms)} ({since(snapshot, query.ended_ms)} ago)"
+    return f"{out.short_time(then_ms)} ({since(snapshot, then_ms)} ago)"
+
+
+def _all_records(snapshot: "GateSnapshot") -> str:
+    records = snapshot.run_records
+    return "all records" if records is None else out.plural(records, "record")
 
 
 def _sentence(words: str) -> str:

@@ -13,12 +13,13 @@ from headrace.ledger import (
     IsolationProgress,
     Loss,
     PlannedRange,
+    QueryEnd,
     ReceiverRecord,
     Status,
     lost_records,
 )
 from headrace.operations.attention import Need, gate_needs
-from headrace.operations.gate_history import GateHistory, silence_ms
+from headrace.operations.gate_history import HISTORY, GateHistory, silence_ms
 from headrace.operations.lags import GateLag
 from headrace.operations.states import GateState, ReceiverState
 from headrace.operations.trends import (
@@ -203,6 +204,9 @@ class GateSnapshot:
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
         query: The query that runs behind it, or ended there without a finish; None where none does.
+        ended_ms: When the last query ended, if it said so; None while one runs.
+        ended_error: The error that ended it; None where it was none.
+        run_records: Records of the newest checkpoint's batches; None where not all are known here.
         isolating: How far the batch is that is isolated now; None where none is.
         control: What operators have put in force, in words: who, why, since when; None if nothing.
         lag_seconds: How old the oldest record is that no batch has begun; 0 if none waits.
@@ -249,6 +253,9 @@ class GateSnapshot:
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
     query: QuerySnapshot | None
+    ended_ms: int | None
+    ended_error: str | None
+    run_records: int | None
     isolating: IsolationSnapshot | None
     control: str | None
     lag_seconds: float | None = None
@@ -309,9 +316,12 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
         error=_error(batches),
         lost_records=lost_records(history.losses),
-        advice=advice_on(gate, batches, samples),
+        advice=advice_on(gate, batches, samples) if gate.ended is None else (),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
+        ended_ms=gate.ended_ms if history.query is None else None,
+        ended_error=gate.ended_error if history.query is None else None,
+        run_records=_run_records(run),
         isolating=_isolating(history.isolating),
         control=history.control.describe() if history.control else None,
         lag_seconds=lag.seconds,
@@ -320,6 +330,12 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_values(sample, *terms),
         **_values(change, *moved),
     )
+
+
+def _run_records(run: Sequence[BatchRecord]) -> int | None:
+    """The records of all batches of a checkpoint; None where there are more than were read."""
+    has_all = len(run) < HISTORY
+    return sum(batch.planned_records for batch in run) if run and has_all else None
 
 
 def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
@@ -345,11 +361,15 @@ def _state(
     history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
 ) -> GateState:
     if not history.batches:
-        return GateState.NEW
+        return _end(history, waiting=None) or GateState.NEW
     newest = history.batches[0]
     left_over = _left_over(newest)
     waiting = left_over if lag_now is None else lag_now
-    found = _trouble(history, now_ms) or _quiet(history, now_ms, waiting=waiting)
+    found = (
+        _trouble(history, now_ms)
+        or _end(history, waiting=left_over)
+        or _quiet(history, now_ms, waiting=waiting)
+    )
     if found is not None:
         return found
     if left_over == 0:
@@ -371,6 +391,14 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
         return GateState.ISOLATING
     is_late = _elapsed_ms(newest, now_ms) > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS)
     return GateState.OVERDUE if is_late else None
+
+
+def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
+    """How the last query ended, as its program has said; None while one runs, or none has said."""
+    if history.gate.ended is None or history.query is not None:
+        return None
+    is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
+    return GateState.FINISHED if is_finished else GateState.STOPPED
 
 
 def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:

@@ -4,10 +4,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from headrace.control.operator_control import LAST_MS
 from headrace.ledger import BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
 """What stands where a value is not known yet."""
+
+
+_DAY_MS: Final = 86_400_000
 
 
 def count(number: float | None) -> str:
@@ -93,7 +97,7 @@ def full_time(ms: int | None, now_ms: int) -> str:
 
 
 def _local(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000).astimezone()
+    return datetime.fromtimestamp(min(ms, LAST_MS - _DAY_MS) / 1_000).astimezone()
 
 
 def printable(text: str) -> str:
@@ -113,8 +117,7 @@ def status_word(batch: BatchRecord) -> str:
 
 def error_line(error: ErrorReport) -> str:
     """An error in short: its class, and the first line of its message."""
-    first_line = error.message.strip().partition("\n")[0]
-    return f"{error.error_class}: {first_line}" if first_line else error.error_class
+    return error.line
 
 
 def short_error(error: ErrorReport | None) -> str:
