@@ -18,6 +18,10 @@ FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
 """The years 1 to 9999 (µs since 1970)."""
 
+FIRST_DAY: Final = -719_162
+LAST_DAY: Final = 2_932_896
+"""The same in days."""
+
 
 def nullable(columns: StructType) -> StructType:
     """The same columns, each of which may be null, as Spark asks of what comes from Python."""
@@ -88,14 +92,20 @@ def _holds(array: pa.Array) -> bool:
     """Whether all its times are of years that Python has, as whoever collects them needs."""
     kind = array.type
     if pa.types.is_timestamp(kind):
-        bounds = pc.min_max(array.cast(pa.timestamp("us")).cast(pa.int64()))
-        least, most = bounds["min"].as_py(), bounds["max"].as_py()
-        return least is None or (least >= FIRST_US and most <= LAST_US)
+        return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)
+    if pa.types.is_date(kind):
+        return _within(array.cast(pa.int32()), FIRST_DAY, LAST_DAY)
     if pa.types.is_struct(kind):
         return all(map(_holds, array.flatten()))
     if pa.types.is_map(kind):
         return _holds(array.items)
     return not pa.types.is_list(kind) or _holds(array.flatten())
+
+
+def _within(array: pa.Array, first: int, last: int) -> bool:
+    bounds = pc.min_max(array)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    return least is None or (least >= first and most <= last)
 
 
 def _places(there: Sequence[bool]) -> list[int | None]:
