@@ -1,6 +1,6 @@
 """From decoded records to an Arrow column of structs, without those that do not fit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any, Final
 
@@ -48,8 +48,8 @@ class Columns:
         while True:
             there = [record is not None for record in records]
             whole = records if all(there) else list(compress(records, there))
-            columns = [list(map(take, whole)) for take in self._takes]
             try:
+                columns = [list(map(take, whole)) for take in self._takes]
                 arrays = [
                     pa.array(column, kind.type)
                     for column, kind in zip(columns, self._type, strict=True)
@@ -58,7 +58,7 @@ class Columns:
                     raise OverflowError("a time is outside of the years 1 to 9999")
                 return Decoded(self._spread(arrays, there), reasons)
             except _UNFIT:
-                unfit = self._unfit(columns, list(compress(range(len(records)), there)))
+                unfit = self._unfit(whole, list(compress(range(len(records)), there)))
                 if not unfit:
                     raise
                 reasons = {**reasons, **unfit}
@@ -73,13 +73,13 @@ class Columns:
         places = _places(there)
         return structs.take(pa.array(places, pa.int64()))
 
-    def _unfit(self, columns: Iterable[Sequence[Any]], numbers: Sequence[int]) -> dict[int, str]:
-        """Which records have a value that its column cannot hold."""
+    def _unfit(self, records: Sequence[Any], numbers: Sequence[int]) -> dict[int, str]:
+        """Which records have a value that its column cannot hold, or that cannot be taken."""
         found: dict[int, str] = {}
-        for field, kind, column in zip(self._fields, self._type, columns, strict=True):
-            for number, value in zip(numbers, column, strict=True):
+        for field, kind, take in zip(self._fields, self._type, self._takes, strict=True):
+            for number, record in zip(numbers, records, strict=True):
                 try:
-                    fits = _holds(pa.array([value], kind.type))
+                    fits = _holds(pa.array([take(record)], kind.type))
                 except _UNFIT:
                     fits = False
                 if not fits:
