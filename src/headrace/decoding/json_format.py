@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
+from headrace.decoding.ddl_types import types_in
 from headrace.decoding.formats import Decoded
 from headrace.errors import OptionError
 
@@ -33,6 +34,13 @@ _PLAIN: Final[dict[type[t.DataType], Any]] = {
     t.DateType: date,
     t.TimestampType: datetime,
 }
+
+_NAMES: Final = re.compile(
+    "STRING|(VAR)?CHAR|CHARACTER|BOOLEAN|TINYINT|BYTE|SMALLINT|SHORT|INT|INTEGER|BIGINT|LONG|FLOAT"
+    "|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE|TIMESTAMP(_LTZ)?|ARRAY|STRUCT|MAP",
+    re.IGNORECASE,
+)
+"""Names of types in Spark's schemas that are text."""
 
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
 """The largest number that is no infinity as a FLOAT."""
@@ -58,26 +66,34 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
             or the path of a file with such a text, or with a `StructType`'s JSON.
 
     Raises:
-        OptionError: it is none of these, the file cannot be read, or (from `headrace.decode`) the
-            schema does not parse.
+        OptionError: it is none of these, the file cannot be read, a field has no type or one that
+            JSON does not have, or (from `headrace.decode`) the schema does not parse.
         SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
     if isinstance(schema, Path):
-        try:
-            return JsonFormat(schema.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(
-                f"The JSON schema's file {schema} cannot be read ({error}); name one with Spark's"
-                " types, such as: id BIGINT NOT NULL, name STRING"
-            ) from error
-    if isinstance(schema, t.StructType):
-        return JsonFormat(schema.json())
-    if isinstance(schema, str):
-        return JsonFormat(schema.strip())
-    raise OptionError(
-        f"The JSON schema is a {type(schema).__name__}; give text, a StructType or a Path."
-    )
+        text = _text_of(schema)
+    elif isinstance(schema, t.StructType):
+        text = schema.json()
+    elif isinstance(schema, str):
+        text = schema
+    else:
+        raise OptionError(
+            f"The JSON schema is a {type(schema).__name__}; give text, a StructType or a Path."
+        )
+    form = JsonFormat(text.strip())
+    form.check()
+    return form
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"The JSON schema's file {file} cannot be read ({error}); name one with Spark's"
+            " types, such as: id BIGINT NOT NULL, name STRING"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +102,41 @@ class JsonFormat:
 
     schema: str
 
+    def check(self) -> None:
+        """Check as much of the schema as is known without Spark.
+
+        Raises:
+            OptionError: a field has no type, or one that JSON does not have.
+        """
+        if self.schema.startswith("{"):
+            _checked(self._parsed(None))
+            return
+        types = list(types_in(self.schema))
+        if not types:
+            raise self._error("no field has a type")
+        for field, name in types:
+            if not _NAMES.fullmatch(name):
+                raise _not_of_json(field, name)
+
     def columns(self, spark: SparkSession) -> t.StructType:
         """The schema's fields."""
-        try:
-            if self.schema.startswith("{"):
-                import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+        return _checked(self._parsed(spark))
 
-                parsed = t.StructType.fromJson(json_text.loads(self.schema))
-            else:
-                parsed = spark.createDataFrame([], self.schema).schema
+    def _parsed(self, spark: SparkSession | None) -> t.StructType:
+        try:
+            if spark is not None and not self.schema.startswith("{"):
+                return spark.createDataFrame([], self.schema).schema
+            import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+
+            return t.StructType.fromJson(json_text.loads(self.schema))
         except (PySparkException, ValueError, KeyError, TypeError) as error:
-            raise OptionError(
-                f"The JSON schema {self.schema[:200]!r} does not parse"
-                f" ({_first_line(error)}); write fields with Spark's types, such as: id BIGINT NOT"
-                " NULL, name STRING"
-            ) from None
-        if not parsed.fields:
-            raise OptionError("The JSON schema has no fields; name at least one, with its type.")
-        for field in parsed.fields:
-            _python_type(field.dataType, field.name)
-        return parsed
+            raise self._error(_first_line(error)) from None
+
+    def _error(self, why: str) -> OptionError:
+        return OptionError(
+            f"The JSON schema {self.schema[:200]!r} does not parse ({why}); write fields with"
+            " Spark's types, such as: id BIGINT NOT NULL, name STRING"
+        )
 
     def decoder(self, columns: t.StructType) -> "JsonDecoder":
         """A decoder of these columns."""
@@ -147,6 +178,22 @@ class JsonDecoder:
         return self._columns.structs(records, reasons)
 
 
+def _checked(columns: t.StructType) -> t.StructType:
+    if not columns.fields:
+        raise OptionError("The JSON schema has no fields; name at least one, with its type.")
+    for field in columns.fields:
+        _python_type(field.dataType, field.name)
+    return columns
+
+
+def _not_of_json(field: str, kind: str) -> OptionError:
+    return OptionError(
+        f"The JSON schema's field {field} is of {kind}, which JSON does not have; use STRING,"
+        " BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP_LTZ,"
+        " ARRAY, STRUCT or MAP with STRING as its keys."
+    )
+
+
 def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
     kind = _python_type(field.dataType, field.name)
     return (name, kind | None, None) if field.nullable else (name, kind)
@@ -176,11 +223,7 @@ def _python_type(kind: t.DataType, where: str) -> Any:
     if isinstance(kind, t.DecimalType):
         return _ExactDecimal
     if type(kind) not in _PLAIN:
-        raise OptionError(
-            f"The JSON schema's field {where} is of {kind.simpleString()}, which JSON does not"
-            " have; use STRING, BOOLEAN, a number, DECIMAL, DATE, TIMESTAMP, ARRAY, STRUCT or MAP"
-            " with STRING as its keys."
-        )
+        raise _not_of_json(where, kind.simpleString())
     return _PLAIN[type(kind)]
 
 
