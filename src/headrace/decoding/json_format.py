@@ -45,6 +45,9 @@ _NAMES: Final = re.compile(
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
 """The largest number that is no infinity as a FLOAT."""
 
+_MOST_PLACES: Final = 1_000
+"""Of a decimal's first digit, from its point. Spark has 38; 10^9 ends the process in Arrow."""
+
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """What is a number in a text; Python's Decimal takes more, such as ``1_0``."""
 
@@ -58,8 +61,8 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
 
     Each field has to be of its type, and there unless it may be null; fields that the schema does
     not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
-    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC), decimals
-    are numbers or text. Of a field that is there twice the last one counts.
+    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC; rounded to
+    microseconds), decimals are numbers or text. Of a field that is there twice the last one counts.
 
     Args:
         schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
@@ -158,7 +161,7 @@ class JsonDecoder:
         struct = msgspec.defstruct("Record", _required_first(fields), rename=names, gc=False)
         decoder = msgspec.json.Decoder(struct, dec_hook=_exact_decimal, float_hook=Decimal)
         self._decode: Callable[[bytes], Any] = decoder.decode
-        self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
+        self._errors = (msgspec.MsgspecError, RecursionError, ValueError, ArithmeticError)
         self._columns = Columns(columns, list(map(attrgetter, attributes)))
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -240,14 +243,13 @@ def _nested(kind: t.StructType, where: str) -> Any:
 
 def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
     """A DECIMAL of what JSON has in its place: a number, or a text that is one."""
-    match value:
-        case bool():
-            pass
-        case Decimal() | int():
-            return _ExactDecimal(value)
-        case str() if _NUMBER.fullmatch(value):
-            return _ExactDecimal(value)
-    raise ValueError("Expected a decimal number")
+    is_number = isinstance(value, Decimal | int) and not isinstance(value, bool)
+    if not (is_number or (isinstance(value, str) and _NUMBER.fullmatch(value))):
+        raise ValueError("Expected a decimal number")
+    number = _ExactDecimal(value)  # type: ignore[arg-type]
+    if abs(number.adjusted()) > _MOST_PLACES:
+        raise ValueError("Number out of range")
+    return number
 
 
 def _reason(error: Exception, value: bytes) -> str:
@@ -256,6 +258,8 @@ def _reason(error: Exception, value: bytes) -> str:
         return "it is empty"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
+    if isinstance(error, ArithmeticError):
+        return "it does not fit the JSON schema: Number out of range"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     said = _first_line(error)
