@@ -122,6 +122,7 @@ def test_items_that_have_a_size_are_not_counted(registry: RegistryServer) -> Non
 
 CUT = "it is no record of the Avro schema (EOFError)"
 ENUM = "an enum of its Avro record has no such symbol"
+BLOCK = "a block of its Avro record is not of the size that it says"
 UNION = "a union of its Avro record has no such branch"
 
 
@@ -145,6 +146,9 @@ UNION = "a union of its Avro record has no such branch"
         ({"type": "array", "items": "double"}, BILLION, CUT),
         ({"type": "array", "items": "int"}, b"\xff" * 9 + b"\x01\x00\x00", CUT),  # -2^63
         ({"type": "map", "values": "int"}, BILLION, CUT),
+        ({"type": "array", "items": "int"}, b"\x01\x00\x02\x00", BLOCK),  # of 0 bytes
+        ({"type": "array", "items": "int"}, b"\x01\x01\x02\x00", BLOCK),
+        ({"type": "map", "values": "double"}, b"\x01\x02\x02a" + b"\x00" * 9, BLOCK),
         ({"type": "map", "values": "int"}, b"\x02\x01", "a length in its Avro record is negative"),
         ({"type": "fixed", "name": "F", "size": 2}, b"\x00", CUT),
     ],
@@ -161,6 +165,24 @@ def test_no_part_of_a_value_is_read_as_another_than_it_says(
     alone = decoded(headrace.avro(json_text.dumps(writer)), b"\x02" + value)
     assert list(alone.reasons) == [0]
     assert decoded(headrace.avro(json_text.dumps(ID)), good).reasons == {}
+
+
+@pytest.mark.parametrize("reader", [ID, None])
+def test_blocks_that_say_their_size_are_read_and_skipped(
+    registry: RegistryServer, reader: Any
+) -> None:
+    writer = record(
+        ("x", {"type": "array", "items": "int"}),
+        ("y", {"type": "map", "values": "double"}),
+        ("id", "long"),
+    )
+    double = b"\x02a" + b"\x00" * 8
+    value = b"\x03\x04\x02\x02\x02\x04\x00" + b"\x01\x14" + double + b"\x00" + b"\x0e"
+    result = decoded_as(registry, writer, value, reader=reader)
+    assert result.reasons == {}
+    row = result.values[0].as_py()
+    assert row["id"] == 7
+    assert row.get("x", [1, 1, 2]) == [1, 1, 2]
 
 
 def test_an_int_of_more_than_32_bits_is_no_long_either(registry: RegistryServer) -> None:

@@ -102,8 +102,10 @@ class AvroCheck:
                 count, at = _number(data, at)
                 if count == 0:
                     return at
-                if count < 0:
-                    count, at = -count, _long(data, at)
+                end = None
+                if count < 0:  # then its size in bytes follows, by which fastavro skips it
+                    size, at = _number(data, at)
+                    count, end = -count, at + size
                 if item == 0:
                     self._empty_items += count
                     if self._empty_items > MAX_EMPTY_ITEMS:
@@ -115,6 +117,10 @@ class AvroCheck:
                 else:
                     for _ in range(count):
                         at = item(data, at)
+                if end is not None and at != end:
+                    raise MalformedError(
+                        "a block of its Avro record is not of the size that it says"
+                    )
 
         return skip
 

@@ -45,8 +45,9 @@ _NAMES: Final = re.compile(
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
 """The largest number that is no infinity as a FLOAT."""
 
-_MOST_PLACES: Final = 1_000
-"""Of a decimal's first digit, from its point. Spark has 38; 10^9 ends the process in Arrow."""
+_MOST_DIGITS: Final = 38
+"""Spark's most, before and behind a decimal's point. Arrow takes more than 76 in all for 0, or ends
+its process at an exponent of 10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """What is a number in a text; Python's Decimal takes more, such as ``1_0``."""
@@ -247,7 +248,8 @@ def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
     if not (is_number or (isinstance(value, str) and _NUMBER.fullmatch(value))):
         raise ValueError("Expected a decimal number")
     number = _ExactDecimal(value)  # type: ignore[arg-type]
-    if abs(number.adjusted()) > _MOST_PLACES:
+    places = -number.as_tuple().exponent  # type: ignore[operator]
+    if number.adjusted() >= _MOST_DIGITS or places > _MOST_DIGITS:
         raise ValueError("Number out of range")
     return number
 
