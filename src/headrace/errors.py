@@ -4,7 +4,8 @@
 
     HeadraceError
     ├── OptionError          an option or argument is unknown, of the wrong type or out of range
-    │   └── RejectionError   a handler rejects rows that are not of its batch
+    │   ├── RejectionError   a handler rejects rows that are not of its batch
+    │   └── TooManyRejectedError  a handler rejects more than a batch may
     ├── LedgerError          the ledger cannot be opened, read or written
     │   └── SchemaError      the ledger's schema is not one this version can use
     ├── GateInUseError       another query stands behind the gate
@@ -47,6 +48,10 @@ class RejectionError(OptionError):
 
     So the batch is deferred, and not isolated.
     """
+
+
+class TooManyRejectedError(OptionError):
+    """A handler rejects more records than a batch may; its halves may have fewer."""
 
 
 class LedgerError(HeadraceError):

@@ -16,6 +16,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.registry import RegistryServer, framed
@@ -103,7 +104,7 @@ def test_values_have_the_types_of_the_schema() -> None:
         (written(ORDER, {"id": 1, "name": "hunter2"})[0][:-2], "it is no record"),
         (written(ORDER, {"id": 1, "name": "hunter2"})[0] + b"x", "it is longer than a record"),
         (b"\x02\x02\x08\xff\xfe\xfd\xfc", "it is no record"),
-        (b"\x02\x7f", "it is no record"),
+        (b"\x02\x7f", "a union of its Avro record has no such branch"),
     ],
 )
 def test_what_is_no_record_has_a_reason_without_its_content(value: bytes, reason: str) -> None:
@@ -314,6 +315,25 @@ def test_an_id_that_nobody_knows_rejects_the_record_alone(registry: RegistryServ
         4: "the schema registry does not know the id 99",
     }
     assert registry.asked == ["/schemas/ids/99", "/schemas/ids/1"]
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32 - 1])
+def test_an_id_that_no_registry_has_rejects_the_record_and_asks_nobody(
+    registry: RegistryServer, number: int
+) -> None:
+    registry.status = 500  # Confluent's says 404 of a path that it does not have
+    avro = headrace.avro(json_text.dumps(ORDER), registry=registry.client())
+    files = descriptor_pb2.FileDescriptorSet()
+    files.file.add().ParseFromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    proto = headrace.protobuf(
+        files.SerializeToString(), "google.protobuf.Timestamp", registry=registry.client()
+    )
+    reasons = {0: f"the schema registry does not know the id {number}"}
+    assert decoded(avro, framed(number, b"\x02\x00")).reasons == reasons
+    decoder = proto.decoder(proto.columns())
+    values = pa.array([framed(number, b"\x00")], pa.binary())
+    assert decoder.decode(values).reasons == reasons
+    assert registry.asked == []
 
 
 def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(

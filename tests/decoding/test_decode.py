@@ -292,11 +292,8 @@ def test_rows_without_their_place_or_value_are_refused(
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("id BIGINTEGER", "The JSON schema 'id BIGINTEGER' does not parse"),
-        ('{"type": "struct"}', "does not parse"),
-        ("{", "does not parse"),
-        ("", "does not parse|has no fields"),
-        ("id BINARY", "field id is of binary, which JSON does not have"),
+        ("id BIGINT NOT NUL", "The JSON schema 'id BIGINT NOT NUL' does not parse"),
+        ("id MAP<BIGINT, STRING>", "field id is of map<bigint,string>, which JSON does not have"),
     ],
 )
 def test_a_schema_that_does_not_parse_is_refused_in_one_sentence(
@@ -305,6 +302,18 @@ def test_a_schema_that_does_not_parse_is_refused_in_one_sentence(
     with pytest.raises(OptionError, match=sentence) as raised:
         headrace.json(schema).columns(spark)
     assert "\n" not in str(raised.value)
+
+
+def test_timestamps_without_a_zone_are_refused_with_the_name_of_the_others(
+    spark: SparkSession,
+) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        with pytest.raises(OptionError, match=r"field t is of timestamp_ntz, .* TIMESTAMP_LTZ"):
+            headrace.json("t TIMESTAMP").columns(spark)
+        assert headrace.json("t TIMESTAMP_LTZ").columns(spark).names == ["t"]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_a_schema_is_read_from_a_file(spark: SparkSession, tmp_path: Path) -> None:

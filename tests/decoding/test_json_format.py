@@ -3,6 +3,7 @@
 import json as json_text
 import re
 import sys
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -109,7 +110,15 @@ def test_what_may_be_null_may_be_missing_and_a_null_value_stays_null() -> None:
         ('{"id": 1, "price": "\u0661"}', "Expected a decimal number"),
         ('{"id": 1, "price": "NaN"}', "Expected a decimal number"),
         ('{"id": 1, "price": true}', "Expected a decimal number"),
-        ('{"id": 1, "price": 1e999999999}', "cannot be held|out of range"),
+        ('{"id": 1, "price": 1e999999999}', "Number out of range"),
+        ('{"id": 1, "price": 1e-999999999}', "Number out of range"),
+        ('{"id": 1, "price": "-1e-999999999"}', "Number out of range"),
+        ('{"id": 1, "price": 1e99999999999999999999}', "Number out of range"),
+        ('{"id": 1, "price": "1e-99999999999999999999"}', "Number out of range"),
+        ('{"id": 1, "price": 1e-38}', r"its field price cannot be held by decimal\(5,2\)"),
+        ('{"id": 1, "price": "999.%s"}' % ("0" * 39), "Number out of range"),
+        ('{"id": 1, "price": 999.%s}' % ("0" * 401), "Number out of range"),
+        ('{"id": 1, "price": "%s"}' % ("9" * 39), "Number out of range"),
         ('{"id": 1, "ratio": 1e39}', r"Expected `float` <= 3.4\d+e\+38 - at `\$.ratio`"),
         ('{"id": 1, "ratio": -3.5e38}', r"Expected `float` >= -3.4\d+e\+38"),
         ('{"id": 1, "at": "0001-01-01T00:00:00+14:00"}', "at cannot be held by timestamp"),
@@ -156,12 +165,60 @@ def test_whatever_comes_each_value_is_a_record_or_has_a_reason(values: list[Any]
     [
         (17, "is a int; give text, a StructType or a Path"),
         (Path("/nowhere/orders.ddl"), "file /nowhere/orders.ddl cannot be read"),
+        ("id BIGNT", "field id is of BIGNT, which JSON does not have; use STRING"),
+        ("name STRING, id BIGNT NOT NULL", "field id is of BIGNT"),
+        ("id: bignt", "field id is of bignt"),
+        ("`an, id` INTEGR COMMENT 'x STRING'", "field an, id is of INTEGR"),
+        ("tags ARRAY<STRNG>", "field tags is of STRNG"),
+        ("counts MAP<STRING, LNG>, x INT", "field counts is of LNG"),
+        ("to STRUCT<zip: INT, street STRIG NOT NULL>", "field street is of STRIG"),
+        ("price DECIMAL(10, 2), id BIGNT", "field id is of BIGNT"),
+        ("at TIMESTAMP_NTZ", "field at is of TIMESTAMP_NTZ, .* TIMESTAMP_LTZ"),
+        ("id", "'id' does not parse .no field has a type.*such as: id BIGINT"),
+        ("", "does not parse"),
+        ("{", "does not parse"),
+        ('{"type": "struct"}', "does not parse"),
+        ('{"type": "struct", "fields": []}', "has no fields"),
+        (t.StructType([t.StructField("x", t.BinaryType())]), "field x is of binary"),
+        (
+            t.StructType([t.StructField("x", t.TimestampNTZType())]),
+            "timestamp_ntz, .* TIMESTAMP_LTZ",
+        ),
     ],
 )
 def test_what_is_no_schema_is_refused(schema: Any, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence) as raised:
         headrace.json(schema)
     assert "\n" not in str(raised.value)
+
+
+TYPES = st.recursive(
+    st.sampled_from([t.StringType(), t.LongType(), t.DecimalType(9, 2), t.TimestampType()]),
+    lambda inner: st.one_of(
+        inner.map(t.ArrayType),
+        inner.map(lambda kind: t.MapType(t.StringType(), kind)),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda kinds: t.StructType(
+                [t.StructField(f"f{at}", kind) for at, kind in enumerate(kinds)]
+            )
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(TYPES, min_size=1, max_size=4), st.sampled_from(["{} {} NOT NULL", "`{}`: {}"]))
+def test_a_schema_of_types_that_json_has_is_accepted(kinds: list[t.DataType], form: str) -> None:
+    texts = [form.format(f"x{at}", kind.simpleString()) for at, kind in enumerate(kinds)]
+    assert headrace.json(", ".join(texts)).schema == ", ".join(texts)
+    with pytest.raises(OptionError, match="field last is of nothing"):
+        headrace.json(", ".join([*texts, "last nothing"]))
+
+
+@given(st.text() | st.text("id <>,:(`' STRUCT"))
+def test_whatever_is_given_as_a_schema_is_accepted_or_refused(schema: str) -> None:
+    with suppress(OptionError):
+        assert headrace.json(schema)
 
 
 @pytest.mark.parametrize(

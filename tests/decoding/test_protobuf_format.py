@@ -146,6 +146,29 @@ def test_what_is_required_has_to_be_there() -> None:
     assert result.values[0].as_py()["name"] is None
 
 
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (b"\x12\x01\xff", "name cannot be held by string"),
+        (b"\x2a\x01\xff", "tags cannot be held by array<string>"),
+        (b"\x3a\x05\x0a\x01\xff\x12\x00", "counts cannot be held by map<"),
+        (b"\x42\x06\x10\x80\x94\xeb\xdc\x03", "at cannot be held by timestamp"),  # 10^9 ns
+        (b"\x42\x0b\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "at cannot be held"),  # -1 ns
+    ],
+)
+def test_what_a_message_has_that_is_no_value_of_its_type_rejects_it(
+    value: bytes, field: str
+) -> None:
+    """Proto2 does not look whether a text is UTF-8."""
+    descriptors = files(syntax="proto2").SerializeToString()
+    form = headrace.protobuf(descriptors, "shop.Order")
+    good = b"\x08\x02"
+    result = decoded(form, good, good + value, good)
+    assert list(result.reasons) == [1]
+    assert field in result.reasons[1]
+    assert [row and row["id"] for row in result.values.to_pylist()] == [2, None, 2]
+
+
 @given(st.lists(st.none() | st.binary(max_size=20), max_size=8))
 def test_whatever_comes_each_value_is_a_message_or_has_a_reason(values: list[bytes | None]) -> None:
     result = decoded(ORDERS, *values)

@@ -16,11 +16,17 @@ from headrace.errors import (
     JournalError,
     LedgerError,
     MachineryError,
+    OptionError,
+    RejectionError,
+    SetupError,
     SourceError,
+    TooManyRejectedError,
 )
 from headrace.execution.handler_errors import (
+    ends_query,
     no_connection,
     not_the_records,
+    program_error,
     shorten_interrupts,
     unreadable,
 )
@@ -51,6 +57,25 @@ def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
         found = unreadable(raised)
         assert isinstance(found, kind)
         assert str(found) == "it is gone; do this."
+
+
+@pytest.mark.parametrize("kind", [OptionError, SetupError])
+def test_a_wrong_option_or_schema_is_the_program_s_fault_and_no_sink_is_away(
+    kind: type[Exception],
+) -> None:
+    wrapped = RuntimeError("the job failed")
+    wrapped.__cause__ = of_spark(TASK.format(kind.__name__))
+    for raised in (kind("it is gone; do this."), wrapped):
+        for found in (program_error(raised), ends_query(raised), not_the_records(raised)):
+            assert type(found) is kind
+            assert str(found) == "it is gone; do this."
+        assert unreadable(raised) is None
+        assert not no_connection(raised)
+
+
+@pytest.mark.parametrize("kind", [RejectionError, TooManyRejectedError, ValueError])
+def test_what_a_handler_rejects_wrongly_does_not_end_the_query(kind: type[Exception]) -> None:
+    assert ends_query(kind("More than 3 records are rejected.")) is None
 
 
 WHILE_READING = "It happened while Headrace read the source, or a schema."

@@ -12,8 +12,8 @@ from tests.services.examples import examples
 
 from headrace import Batch, retry
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError, OptionError, RejectionError
-from headrace.execution import isolate, rejections
+from headrace.errors import LedgerError, OptionError, RejectionError, SetupError
+from headrace.execution import OnFailure, isolate, rejections
 from headrace.ledger import (
     DeadLetterRecord,
     ErrorReport,
@@ -27,6 +27,8 @@ from headrace.testing import Crash, MemoryLog, MemoryReader, Record, StreamHarne
 
 GATE = "tested"
 BAD = Record(b"bad", b"k", (("trace", b"1"), ("none", None)), timestamp_ms=86_400_000)
+
+SPLITS = retry(2, "1 ms", then="isolate")
 
 Handle = Callable[[Any, Batch], None]
 
@@ -256,6 +258,30 @@ def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: str)
         (batch,) = stream.ledger.batches.newest()
         assert batch.error is not None
         assert batch.error.error_class == "headrace.errors.RejectionError"
+
+
+@pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms"), SPLITS])
+@pytest.mark.parametrize("kind", [OptionError, SetupError])
+def test_a_wrong_schema_or_option_stops_the_query_whatever_the_policy(
+    policy: str | OnFailure, kind: type[Exception]
+) -> None:
+    runs: list[str] = []
+
+    def handle(_df: Any, batch: Batch) -> None:
+        runs.append(batch.key)
+        raise kind("The JSON schema's field t is of timestamp_ntz; use TIMESTAMP_LTZ.")
+
+    with StreamHarness(handle, MemoryLog("a", "b", "c"), on_failure=policy) as stream:
+        with pytest.raises(kind, match="use TIMESTAMP_LTZ"):
+            stream.run()
+        assert (len(runs), letters(stream), counts(stream)) == (1, [], (0, 0, 3))
+        (batch,) = stream.ledger.batches.newest()
+        assert (batch.status, batch.attempts) == (Status.FAILED, 1)
+        assert batch.error is not None
+        assert batch.error.error_class == f"headrace.errors.{kind.__name__}"
+        stream.handler = lambda _df, _batch: None
+        stream.run()
+        assert counts(stream) == (3, 0, 0)
 
 
 def test_more_than_a_batch_may_reject_are_rejected_by_its_children(

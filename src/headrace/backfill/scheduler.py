@@ -36,6 +36,8 @@ from headrace.errors import (
     HeadraceError,
     JournalError,
     MachineryError,
+    OptionError,
+    SetupError,
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
@@ -318,13 +320,14 @@ class BackfillScheduler:
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
-            unread = isinstance(error, SourceError | JournalError | MachineryError)
+            blameless = isinstance(error, SourceError | JournalError | MachineryError | SetupError)
+            blameless = blameless or type(error) is OptionError
             ended = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
             status = self._ledger.batches.release(
                 key,
                 owner,
                 report,
-                max_backfills=_NEVER if unread else self._settings.max_backfills,
+                max_backfills=_NEVER if blameless else self._settings.max_backfills,
                 outcome_unknown=self._stopped() or ended,
             )
             if status is Status.FAILED:

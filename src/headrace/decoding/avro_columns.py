@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.decoding.columns import FIRST_US, LAST_US, nullable
+from headrace.decoding.columns import FIRST_DAY, FIRST_US, LAST_DAY, LAST_US, nullable
 from headrace.spark_versions import arrow_type
 
 _Ints = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _INT: Final = (-(2**31), 2**31 - 1)
 _BOUNDS: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
     ("int", None): _INT,
-    ("int", "date"): _INT,
+    ("int", "date"): (FIRST_DAY, LAST_DAY),
     ("long", None): (-(2**63), 2**63 - 1),
     ("long", "timestamp-micros"): (FIRST_US, LAST_US),
     ("long", "local-timestamp-micros"): (FIRST_US, LAST_US),
@@ -200,7 +200,7 @@ def _integers(
         found = np.where(unfit, 0, found)
     if times != 1:
         found = found * times
-    stored = found.astype(np.int32) if bounds == _INT else found
+    stored = found.astype(np.int32) if kind.bit_width == 32 else found
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(stored)])
 
 

@@ -7,7 +7,7 @@ from decimal import Context, Decimal
 from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
+from headrace.decoding.avro_check import AvroCheck, MalformedError
 from headrace.decoding.avro_columns import FlatAvro
-from headrace.decoding.avro_varints import OverlongError, check_numbers
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
 from headrace.decoding.registry import HEADER_BYTES, SchemaRegistry, payload, schema_id
@@ -49,6 +49,8 @@ _LOGICAL: Final[dict[str, t.DataType]] = {
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
+_DECIMAL_BITS: Final = 127
+"""Of a number of 38 digits, Spark's most; that of millions of bytes takes minutes to convert."""
 _SEVERAL: Final = "write one type, or a union of null and one"
 
 
@@ -148,7 +150,8 @@ class AvroDecoder:
         self._registry = of.registry
         self._reader = _parsed(of.schema, of.references, plain=True)
         self._read: Callable[..., Any] = _fastavro().schemaless_reader
-        self._written: dict[int, dict[str, Any] | str] = {}
+        self._plain = _Writer.of(self._reader)
+        self._written: dict[int, _Writer | str] = {}
         typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
         self._columns = Columns(columns, list(map(itemgetter, columns.names)))
@@ -183,7 +186,7 @@ class AvroDecoder:
         known = [
             b"\0" + number.to_bytes(HEADER_BYTES - 1, "big")
             for number, writer in self._written.items()
-            if writer == self._reader
+            if isinstance(writer, _Writer) and writer.schema == self._reader
         ]
         headers = pc.binary_slice(values, 0, HEADER_BYTES)
         is_known: npt.NDArray[np.bool_] = np.asarray(
@@ -205,17 +208,16 @@ class AvroDecoder:
 
     def _record(self, value: bytes) -> Any:
         if self._registry is None:
-            writer, data = self._reader, value
+            writer, data = self._plain, value
         else:
             writer, data = self._writer(self._registry, value), payload(value)
-        stream = BytesIO(data)
         try:
-            record = self._read(stream, writer, self._reader)
-            check_numbers(data, writer, _named(writer))
+            end = writer.check(data)
+            record = self._read(BytesIO(data), writer.schema, self._reader)
             if self._convert is not None:
                 record = self._convert(record)
-        except OverlongError:
-            raise _UnfitError("a number of its Avro record has more than 64 bits") from None
+        except MalformedError as error:
+            raise _UnfitError(str(error)) from None
         except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
             kind = type(error).__name__
             reason = (
@@ -224,11 +226,11 @@ class AvroDecoder:
                 else f"it is no record of the Avro schema ({kind})"
             )
             raise _UnfitError(reason) from None
-        if stream.read(1):
+        if end < len(data):
             raise _UnfitError("it is longer than a record of the Avro schema")
         return record
 
-    def _writer(self, registry: SchemaRegistry, value: bytes) -> Any:
+    def _writer(self, registry: SchemaRegistry, value: bytes) -> "_Writer":
         number = schema_id(value)
         if number is None:
             raise _UnfitError("it is not of a schema registry's wire format (0, then an id)")
@@ -248,17 +250,27 @@ class _UnfitError(Exception):
     """A value does not fit; its text is the reason."""
 
 
-def _writer_schema(
-    kind: str, text: str, references: Sequence[str], number: int
-) -> dict[str, Any] | str:
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """A schema that values are written with, and the check of these."""
+
+    schema: dict[str, Any]
+    check: AvroCheck
+
+    @classmethod
+    def of(cls, schema: dict[str, Any]) -> Self:
+        return cls(schema, AvroCheck(schema, _named(schema)))
+
+
+def _writer_schema(kind: str, text: str, references: Sequence[str], number: int) -> _Writer | str:
     """A writer's schema; or why it is none."""
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
         found = _parsed(text, references, plain=True)
+        return _Writer.of(found if isinstance(found, dict) else {"type": found})
     except Exception:  # noqa: BLE001  (whatever a registry has under an id)
         return f"the registry's schema {number} does not parse"
-    return found if isinstance(found, dict) else {"type": found}
 
 
 def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
@@ -388,7 +400,10 @@ def _of_map(convert: _Convert) -> _Convert:
 
 
 def _decimal(value: bytes, scale: int) -> Decimal:
-    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE)
+    number = int.from_bytes(value, "big", signed=True)
+    if number.bit_length() > _DECIMAL_BITS:
+        raise MalformedError("a decimal of its Avro record has more than 38 digits")
+    return Decimal(number).scaleb(-scale, _WIDE)
 
 
 def _fastavro() -> "ModuleType":

@@ -1,6 +1,6 @@
 """From decoded records to an Arrow column of structs, without those that do not fit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any, Final
 
@@ -17,6 +17,10 @@ _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
 """The years 1 to 9999 (µs since 1970)."""
+
+FIRST_DAY: Final = -719_162
+LAST_DAY: Final = 2_932_896
+"""The same in days."""
 
 
 def nullable(columns: StructType) -> StructType:
@@ -44,8 +48,8 @@ class Columns:
         while True:
             there = [record is not None for record in records]
             whole = records if all(there) else list(compress(records, there))
-            columns = [list(map(take, whole)) for take in self._takes]
             try:
+                columns = [list(map(take, whole)) for take in self._takes]
                 arrays = [
                     pa.array(column, kind.type)
                     for column, kind in zip(columns, self._type, strict=True)
@@ -54,7 +58,7 @@ class Columns:
                     raise OverflowError("a time is outside of the years 1 to 9999")
                 return Decoded(self._spread(arrays, there), reasons)
             except _UNFIT:
-                unfit = self._unfit(columns, list(compress(range(len(records)), there)))
+                unfit = self._unfit(whole, list(compress(range(len(records)), there)))
                 if not unfit:
                     raise
                 reasons = {**reasons, **unfit}
@@ -69,13 +73,13 @@ class Columns:
         places = _places(there)
         return structs.take(pa.array(places, pa.int64()))
 
-    def _unfit(self, columns: Iterable[Sequence[Any]], numbers: Sequence[int]) -> dict[int, str]:
-        """Which records have a value that its column cannot hold."""
+    def _unfit(self, records: Sequence[Any], numbers: Sequence[int]) -> dict[int, str]:
+        """Which records have a value that its column cannot hold, or that cannot be taken."""
         found: dict[int, str] = {}
-        for field, kind, column in zip(self._fields, self._type, columns, strict=True):
-            for number, value in zip(numbers, column, strict=True):
+        for field, kind, take in zip(self._fields, self._type, self._takes, strict=True):
+            for number, record in zip(numbers, records, strict=True):
                 try:
-                    fits = _holds(pa.array([value], kind.type))
+                    fits = _holds(pa.array([take(record)], kind.type))
                 except _UNFIT:
                     fits = False
                 if not fits:
@@ -88,14 +92,20 @@ def _holds(array: pa.Array) -> bool:
     """Whether all its times are of years that Python has, as whoever collects them needs."""
     kind = array.type
     if pa.types.is_timestamp(kind):
-        bounds = pc.min_max(array.cast(pa.timestamp("us")).cast(pa.int64()))
-        least, most = bounds["min"].as_py(), bounds["max"].as_py()
-        return least is None or (least >= FIRST_US and most <= LAST_US)
+        return _within(array.cast(pa.timestamp("us")).cast(pa.int64()), FIRST_US, LAST_US)
+    if pa.types.is_date(kind):
+        return _within(array.cast(pa.int32()), FIRST_DAY, LAST_DAY)
     if pa.types.is_struct(kind):
         return all(map(_holds, array.flatten()))
     if pa.types.is_map(kind):
         return _holds(array.items)
     return not pa.types.is_list(kind) or _holds(array.flatten())
+
+
+def _within(array: pa.Array, first: int, last: int) -> bool:
+    bounds = pc.min_max(array)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    return least is None or (least >= first and most <= last)
 
 
 def _places(there: Sequence[bool]) -> list[int | None]:

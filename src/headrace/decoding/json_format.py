@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
 from headrace.decoding.columns import Columns
+from headrace.decoding.ddl_types import types_in
 from headrace.decoding.formats import Decoded
 from headrace.errors import OptionError
 
@@ -34,8 +35,19 @@ _PLAIN: Final[dict[type[t.DataType], Any]] = {
     t.TimestampType: datetime,
 }
 
+_NAMES: Final = re.compile(
+    "STRING|(VAR)?CHAR|CHARACTER|BOOLEAN|TINYINT|BYTE|SMALLINT|SHORT|INT|INTEGER|BIGINT|LONG|FLOAT"
+    "|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE|TIMESTAMP(_LTZ)?|ARRAY|STRUCT|MAP",
+    re.IGNORECASE,
+)
+"""Names of types in Spark's schemas that are text."""
+
 _LARGEST_FLOAT: Final = 3.4028235677973362e38
 """The largest number that is no infinity as a FLOAT."""
+
+_MOST_DIGITS: Final = 38
+"""Spark's most, before and behind a decimal's point. Arrow takes more than 76 in all for 0, or ends
+its process at an exponent of 10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """What is a number in a text; Python's Decimal takes more, such as ``1_0``."""
@@ -50,34 +62,42 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
 
     Each field has to be of its type, and there unless it may be null; fields that the schema does
     not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
-    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC), decimals
-    are numbers or text. Of a field that is there twice the last one counts.
+    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC; rounded to
+    microseconds), decimals are numbers or text. Of a field that is there twice the last one counts.
 
     Args:
         schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
             or the path of a file with such a text, or with a `StructType`'s JSON.
 
     Raises:
-        OptionError: it is none of these, the file cannot be read, or (from `headrace.decode`) the
-            schema does not parse.
+        OptionError: it is none of these, the file cannot be read, a field has no type or one that
+            JSON does not have, or (from `headrace.decode`) the schema does not parse.
         SetupError: msgspec is not installed (``pip install 'headrace[json]'``).
     """
     _msgspec()
     if isinstance(schema, Path):
-        try:
-            return JsonFormat(schema.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(
-                f"The JSON schema's file {schema} cannot be read ({error}); name one with Spark's"
-                " types, such as: id BIGINT NOT NULL, name STRING"
-            ) from error
-    if isinstance(schema, t.StructType):
-        return JsonFormat(schema.json())
-    if isinstance(schema, str):
-        return JsonFormat(schema.strip())
-    raise OptionError(
-        f"The JSON schema is a {type(schema).__name__}; give text, a StructType or a Path."
-    )
+        text = _text_of(schema)
+    elif isinstance(schema, t.StructType):
+        text = schema.json()
+    elif isinstance(schema, str):
+        text = schema
+    else:
+        raise OptionError(
+            f"The JSON schema is a {type(schema).__name__}; give text, a StructType or a Path."
+        )
+    form = JsonFormat(text.strip())
+    form.check()
+    return form
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"The JSON schema's file {file} cannot be read ({error}); name one with Spark's"
+            " types, such as: id BIGINT NOT NULL, name STRING"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +106,41 @@ class JsonFormat:
 
     schema: str
 
+    def check(self) -> None:
+        """Check as much of the schema as is known without Spark.
+
+        Raises:
+            OptionError: a field has no type, or one that JSON does not have.
+        """
+        if self.schema.startswith("{"):
+            _checked(self._parsed(None))
+            return
+        types = list(types_in(self.schema))
+        if not types:
+            raise self._error("no field has a type")
+        for field, name in types:
+            if not _NAMES.fullmatch(name):
+                raise _not_of_json(field, name)
+
     def columns(self, spark: SparkSession) -> t.StructType:
         """The schema's fields."""
-        try:
-            if self.schema.startswith("{"):
-                import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+        return _checked(self._parsed(spark))
 
-                parsed = t.StructType.fromJson(json_text.loads(self.schema))
-            else:
-                parsed = spark.createDataFrame([], self.schema).schema
+    def _parsed(self, spark: SparkSession | None) -> t.StructType:
+        try:
+            if spark is not None and not self.schema.startswith("{"):
+                return spark.createDataFrame([], self.schema).schema
+            import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+
+            return t.StructType.fromJson(json_text.loads(self.schema))
         except (PySparkException, ValueError, KeyError, TypeError) as error:
-            raise OptionError(
-                f"The JSON schema {self.schema[:200]!r} does not parse"
-                f" ({_first_line(error)}); write fields with Spark's types, such as: id BIGINT NOT"
-                " NULL, name STRING"
-            ) from None
-        if not parsed.fields:
-            raise OptionError("The JSON schema has no fields; name at least one, with its type.")
-        for field in parsed.fields:
-            _python_type(field.dataType, field.name)
-        return parsed
+            raise self._error(_first_line(error)) from None
+
+    def _error(self, why: str) -> OptionError:
+        return OptionError(
+            f"The JSON schema {self.schema[:200]!r} does not parse ({why}); write fields with"
+            " Spark's types, such as: id BIGINT NOT NULL, name STRING"
+        )
 
     def decoder(self, columns: t.StructType) -> "JsonDecoder":
         """A decoder of these columns."""
@@ -127,7 +162,7 @@ class JsonDecoder:
         struct = msgspec.defstruct("Record", _required_first(fields), rename=names, gc=False)
         decoder = msgspec.json.Decoder(struct, dec_hook=_exact_decimal, float_hook=Decimal)
         self._decode: Callable[[bytes], Any] = decoder.decode
-        self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
+        self._errors = (msgspec.MsgspecError, RecursionError, ValueError, ArithmeticError)
         self._columns = Columns(columns, list(map(attrgetter, attributes)))
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -145,6 +180,22 @@ class JsonDecoder:
                 add(None)
                 reasons[number] = _reason(error, value)
         return self._columns.structs(records, reasons)
+
+
+def _checked(columns: t.StructType) -> t.StructType:
+    if not columns.fields:
+        raise OptionError("The JSON schema has no fields; name at least one, with its type.")
+    for field in columns.fields:
+        _python_type(field.dataType, field.name)
+    return columns
+
+
+def _not_of_json(field: str, kind: str) -> OptionError:
+    return OptionError(
+        f"The JSON schema's field {field} is of {kind}, which JSON does not have; use STRING,"
+        " BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP_LTZ,"
+        " ARRAY, STRUCT or MAP with STRING as its keys."
+    )
 
 
 def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
@@ -176,11 +227,7 @@ def _python_type(kind: t.DataType, where: str) -> Any:
     if isinstance(kind, t.DecimalType):
         return _ExactDecimal
     if type(kind) not in _PLAIN:
-        raise OptionError(
-            f"The JSON schema's field {where} is of {kind.simpleString()}, which JSON does not"
-            " have; use STRING, BOOLEAN, a number, DECIMAL, DATE, TIMESTAMP, ARRAY, STRUCT or MAP"
-            " with STRING as its keys."
-        )
+        raise _not_of_json(where, kind.simpleString())
     return _PLAIN[type(kind)]
 
 
@@ -197,14 +244,14 @@ def _nested(kind: t.StructType, where: str) -> Any:
 
 def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
     """A DECIMAL of what JSON has in its place: a number, or a text that is one."""
-    match value:
-        case bool():
-            pass
-        case Decimal() | int():
-            return _ExactDecimal(value)
-        case str() if _NUMBER.fullmatch(value):
-            return _ExactDecimal(value)
-    raise ValueError("Expected a decimal number")
+    is_number = isinstance(value, Decimal | int) and not isinstance(value, bool)
+    if not (is_number or (isinstance(value, str) and _NUMBER.fullmatch(value))):
+        raise ValueError("Expected a decimal number")
+    number = _ExactDecimal(value)  # type: ignore[arg-type]
+    places = -number.as_tuple().exponent  # type: ignore[operator]
+    if number.adjusted() >= _MOST_DIGITS or places > _MOST_DIGITS:
+        raise ValueError("Number out of range")
+    return number
 
 
 def _reason(error: Exception, value: bytes) -> str:
@@ -213,6 +260,8 @@ def _reason(error: Exception, value: bytes) -> str:
         return "it is empty"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
+    if isinstance(error, ArithmeticError):
+        return "it does not fit the JSON schema: Number out of range"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     said = _first_line(error)

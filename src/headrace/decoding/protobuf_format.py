@@ -251,7 +251,7 @@ def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
     if field.type in _PLAIN:
         return _PLAIN[field.type], lambda value: value
     if field.type == _MESSAGE and field.message_type.full_name == _TIMESTAMP:
-        return t.TimestampType(), lambda value: value.seconds * 1_000_000 + value.nanos // 1_000
+        return t.TimestampType(), _microseconds
     if field.type != _MESSAGE:
         raise OptionError(
             f"The field {field.full_name} is a group, which Spark's types cannot hold; leave it out"
@@ -260,6 +260,12 @@ def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
     kind, takes = _struct(field.message_type, within)
     named = list(zip(kind.names, takes, strict=True))
     return kind, lambda message: {name: take(message) for name, take in named}
+
+
+def _microseconds(timestamp: Any) -> int:
+    if not 0 <= timestamp.nanos < 1_000_000_000:
+        raise ValueError("its nanoseconds are those of another second")
+    return int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
 
 
 def _descriptor(of: ProtobufFormat) -> Any:

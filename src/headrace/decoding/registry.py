@@ -27,6 +27,8 @@ _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 """What the registry itself says of a subject, a version or a schema that it does not have."""
 
 HEADER_BYTES: Final = 5
+_LAST_ID: Final = 2**31 - 1
+"""The largest id that a registry gives; it answers another with an error, as if it were broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class SchemaRegistry:
         Raises:
             RegistryError: it cannot be reached, or refuses; with the note that it was being read.
         """
-        return _CACHE.schema(self, number)
+        return None if number > _LAST_ID else _CACHE.schema(self, number)
 
     def newest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject, asked for now.

@@ -17,9 +17,9 @@ from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import (
+    ends_query,
     machinery_error,
     not_the_records,
-    unreadable,
 )
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
@@ -96,6 +96,7 @@ class BatchExecutor:
         Raises:
             LedgerError: its outcome cannot be written down.
             DataLossError, CorruptionError: its records cannot be read, whatever the policy.
+            OptionError, SetupError: the handler's program is wrong, whatever the policy.
             Exception: what the handler raised, where the policy stops then.
         """
         batch = attached.batch
@@ -106,7 +107,7 @@ class BatchExecutor:
                 return False
             error = self._handle(df, batch, ranges, number, attached.sequence)
             at_once = error is None
-            if error is not None and unreadable(error) is None:
+            if error is not None and ends_query(error) is None:
                 error = self._retry(error, df, batch, ranges, number)
             if error is None:
                 self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
@@ -319,7 +320,7 @@ class BatchExecutor:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
-            if last is None or self._is_ended_by(last) or unreadable(last) is not None:
+            if last is None or self._is_ended_by(last) or ends_query(last) is not None:
                 break
             wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
@@ -355,7 +356,7 @@ class BatchExecutor:
                 batch.schedule_id, report, owner=self._owner, outcome_unknown=True
             )
             raise error
-        if (why := unreadable(error)) is not None:
+        if (why := ends_query(error)) is not None:
             # Not the handler's failure: the batch is run again when the query is started again.
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None

@@ -1,4 +1,4 @@
-"""What an exception of a handler says: the source is at fault, the query is stopped, or neither."""
+"""What an exception of a handler says: the source or the program is at fault, or neither."""
 
 import errno
 import re
@@ -19,7 +19,9 @@ from headrace.errors import (
     LedgerError,
     MachineryError,
     NotProcessedError,
+    OptionError,
     RejectionError,
+    SetupError,
     SourceError,
 )
 from headrace.ledger import ErrorReport
@@ -69,7 +71,9 @@ def exits_as_errors(batch: str) -> Iterator[None]:
         ) from error
 
 
-_KINDS: Final = {kind.__name__: kind for kind in (DataLossError, CorruptionError)}
+_UNREADABLE: Final = (DataLossError, CorruptionError)
+_PROGRAMS: Final = (OptionError, SetupError)
+_KINDS: Final = {kind.__name__: kind for kind in (*_UNREADABLE, *_PROGRAMS)}
 
 # Spark has a task's exception as text: the traceback, as the Python worker wrote it.
 _IN_A_TASK: Final = re.compile(
@@ -93,12 +97,31 @@ def unreadable(error: BaseException) -> HeadraceError | None:
     Returns:
         A ``DataLossError`` or ``CorruptionError`` as the task raised it; None for anything else.
     """
+    return _raised(error, _UNREADABLE)
+
+
+def program_error(error: BaseException) -> HeadraceError | None:
+    """Why the program cannot run as it is, in one sentence, if that is what was raised.
+
+    A schema or an option is wrong, or a machine lacks a package: no record is at fault, and no
+    sink is away. Of what Spark raises the text is searched, as for `unreadable`.
+    """
+    return _raised(error, _PROGRAMS)
+
+
+def ends_query(error: BaseException) -> HeadraceError | None:
+    """Why the query is to stop, whatever its policy: the source or the program is at fault."""
+    return unreadable(error) or program_error(error)
+
+
+def _raised(error: BaseException, kinds: tuple[type[HeadraceError], ...]) -> HeadraceError | None:
+    """An error of exactly one of these kinds, from this process or from a task."""
     for each in _with_causes(error):
-        if isinstance(each, DataLossError | CorruptionError):
-            return each
+        if type(each) in kinds:
+            return cast(HeadraceError, each)
         if isinstance(each, Py4JJavaError | PySparkException):
             found = _IN_A_TASK.search(_text(each))
-            if found is not None:
+            if found is not None and _KINDS[found[1]] in kinds:
                 return _KINDS[found[1]](found[2])
     return None
 
@@ -131,11 +154,12 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
 def not_the_records(error: BaseException) -> HeadraceError | None:
     """Why a handler's exception says nothing of its records; None where it may.
 
-    The source could not be read, a disk is full, the ledger failed, or the JVM is gone.
+    The source could not be read, the program is wrong, a disk is full, the ledger failed, or the
+    JVM is gone.
     """
     if isinstance(error, NotProcessedError):
         return error
-    found = unreadable(error) or unreachable_source(error)
+    found = ends_query(error) or unreachable_source(error)
     if found is not None:
         return found
     for each in _with_causes(error):

@@ -20,7 +20,7 @@ from headrace.control.isolation import (
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import no_connection, not_the_records, unreadable
+from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
@@ -104,6 +104,7 @@ class Isolator:
         Raises:
             LedgerError: the batch is not this owner's any more.
             DataLossError, CorruptionError: a child cannot be read, and the stream stops at that.
+            OptionError, SetupError: the handler's program is wrong.
             Exception: what the handler raised with which the query ends.
         """
         ranges = self._ranges(batch)
@@ -152,7 +153,7 @@ class Isolator:
         elif (end := self._end(error)) is not None:
             self._abandon(end, running=row)
             raise error
-        elif (unread := unreadable(error)) is not None:
+        elif (unread := ends_query(error)) is not None:
             self._leave_unread(row, unread)
             isolation.leave(part, unread)
         elif (blameless := not_the_records(error)) is not None:

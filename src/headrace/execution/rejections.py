@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.decoding.reports import MAX_REPORTED, REPORTS, new_run, reported_to
-from headrace.errors import LedgerError, OptionError, RejectionError
+from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
 from headrace.source.losses import OnLoss
@@ -101,7 +101,7 @@ class Rejections:
         """How many records were rejected.
 
         Raises:
-            OptionError: too many could not be decoded.
+            TooManyRejectedError: too many could not be decoded.
         """
         self._take_reported()
         return len(self._reasons)
@@ -117,7 +117,7 @@ class Rejections:
         Raises:
             RejectionError: a row is not of the batch, or does not say where it is; or the reason is
                 none.
-            OptionError: there are too many.
+            TooManyRejectedError: there are too many.
             LedgerError: there is no source to read from.
         """
         if self._reader is None:
@@ -136,7 +136,7 @@ class Rejections:
                 self._check_place(place)
                 reasons.setdefault(place, why)
                 if len(reasons) > most:
-                    raise OptionError(
+                    raise TooManyRejectedError(
                         f"More than {most:,} records of batch {self._batch} are rejected,"
                         f" the first with the reason {next(iter(reasons.values())).message!r}; if"
                         " so many are bad, raise an exception, so that the batch has failed."
@@ -147,7 +147,8 @@ class Rejections:
         """What was rejected, by topic, partition and offset; each record is read once.
 
         Raises:
-            OptionError: there is no record at one of the offsets, or they are too large together.
+            RejectionError: there is no record at one of the offsets.
+            TooManyRejectedError: they are too large together.
             DataLossError, CorruptionError: a record has left the source.
             BrokerError, JournalError: the source cannot be read now.
         """
@@ -164,14 +165,14 @@ class Rejections:
                     self._letters[letter.topic, letter.partition, letter.offset] = letter
                     size += _size(letter)
                     if size > MAX_REJECTED_BYTES:
-                        raise OptionError(
+                        raise TooManyRejectedError(
                             f"The records of batch {self._batch} that are rejected have more than"
                             f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, so that"
                             " the batch itself has failed."
                         )
                 self._lose(missing, gone)
             for topic, partition, offset in missing.keys() - self._letters.keys():
-                raise OptionError(
+                raise RejectionError(
                     f"{topic}-{partition} at {offset}, which the handler of batch {self._batch}"
                     " rejects, is no record of the source; reject rows that the batch has."
                 )

@@ -126,16 +126,23 @@ DEFECTS: Final = (
     ),
     Planted(
         "a number of more than 64 bits that is read as another",
-        "decoding/avro_varints.py",
+        "decoding/avro_check.py",
+        "        if shift == 63 and byte > 1:\n",
         "        if shift == 70 and byte > 1:\n",
-        "        if shift == 77 and byte > 1:\n",
         "tests/decoding/test_avro_format.py",
+    ),
+    Planted(
+        "a record within itself that ends the Python worker",
+        "decoding/avro_check.py",
+        "if self._level > MAX_LEVELS:",
+        "if self._level > 1_000 * MAX_LEVELS:",
+        "tests/decoding/test_avro_limits.py",
     ),
     Planted(
         "a time after the year 9999 that ends the job",
         "decoding/columns.py",
-        "return least is None or (least >= FIRST_US and most <= LAST_US)",
-        "return least is None or least >= FIRST_US",
+        "return least is None or (least >= first and most <= last)",
+        "return least is None or least >= first",
         "tests/decoding/test_json_format.py tests/decoding/test_avro_format.py",
     ),
 )

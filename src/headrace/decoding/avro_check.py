@@ -1,0 +1,225 @@
+"""Checks an Avro record before fastavro decodes it, which has no limits and takes index -1."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+MAX_LEVELS: Final = 100
+"""Levels of a record within itself, as in Protocol Buffers. Beyond some thousands of them
+fastavro overflows the stack of its process."""
+
+MAX_EMPTY_ITEMS: Final = 10_000
+"""Items of arrays in one value that take no byte, of which a few bytes may claim any number."""
+
+_INT: Final = range(-(2**31), 2**31)
+
+_Skip = Callable[[bytes, int], int]
+"""Returns the end of a value that begins at the offset; reads at least one byte."""
+
+
+class MalformedError(ValueError):
+    """A value is no record of its schema; the text is the reason."""
+
+
+class AvroCheck:
+    """Checks records of one schema; not for several threads at a time.
+
+    Args:
+        schema: the writer's, as fastavro has parsed it.
+        named: the schemas that it names.
+    """
+
+    def __init__(self, schema: Any, named: dict[str, Any]) -> None:
+        self._named: Final = named
+        self._records: Final[dict[str, Any]] = {}
+        self._level = 0
+        self._empty_items = 0
+        self._skip: Final = _function(self._compile(schema))
+
+    def __call__(self, data: bytes) -> int:
+        """Check a record at the beginning of the data, and return its end.
+
+        Raises:
+            MalformedError: fastavro would decode it into something else, or not in time.
+            EOFError: it ends too early.
+        """
+        self._level = self._empty_items = 0
+        try:
+            end = self._skip(data, 0)
+        except IndexError:
+            raise EOFError from None
+        if end > len(data):
+            raise EOFError
+        return end
+
+    def _compile(self, schema: Any) -> int | _Skip:
+        """The number of bytes of each value of a schema; or, if they differ, what skips one."""
+        if isinstance(schema, list):
+            return _union([self._compile(branch) for branch in schema])
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        compiled: int | _Skip
+        match kind:
+            case "record" | "error":
+                compiled = self._record(schema["name"], schema["fields"])
+            case "array":
+                compiled = self._blocks(self._compile(schema["items"]))
+            case "map":
+                compiled = self._blocks(_sequence([_sized, self._compile(schema["values"])]))
+            case "fixed":
+                compiled = schema["size"]
+            case "enum":
+                compiled = _enum(len(schema["symbols"]))
+            case str() if kind in _PLAIN:
+                compiled = _PLAIN[kind]
+            case str() if kind in self._records:
+                known = self._records[kind]
+                compiled = self._nested(kind) if known is None else known
+            case _:
+                compiled = self._compile(self._named[kind] if isinstance(kind, str) else kind)
+        return compiled
+
+    def _record(self, name: str, fields: Sequence[Any]) -> int | _Skip:
+        self._records[name] = None
+        compiled = _sequence([self._compile(field["type"]) for field in fields])
+        self._records[name] = compiled
+        return compiled
+
+    def _nested(self, name: str) -> _Skip:
+        """A record within itself, which is known only when it is compiled."""
+
+        def skip(data: bytes, at: int) -> int:
+            self._level += 1
+            if self._level > MAX_LEVELS:
+                raise MalformedError(f"it is nested more than {MAX_LEVELS} levels deep")
+            end: int = self._records[name](data, at)
+            self._level -= 1
+            return end
+
+        return skip
+
+    def _blocks(self, item: int | _Skip) -> _Skip:
+        def skip(data: bytes, at: int) -> int:
+            while True:
+                count, at = _number(data, at)
+                if count == 0:
+                    return at
+                end = None
+                if count < 0:  # then its size in bytes follows, by which fastavro skips it
+                    size, at = _number(data, at)
+                    count, end = -count, at + size
+                if item == 0:
+                    self._empty_items += count
+                    if self._empty_items > MAX_EMPTY_ITEMS:
+                        raise MalformedError(
+                            f"it has more than {MAX_EMPTY_ITEMS:,} items of no size"
+                        )
+                elif isinstance(item, int):
+                    at += count * item
+                else:
+                    for _ in range(count):
+                        at = item(data, at)
+                if end is not None and at != end:
+                    raise MalformedError(
+                        "a block of its Avro record is not of the size that it says"
+                    )
+
+        return skip
+
+
+def _function(compiled: int | _Skip) -> _Skip:
+    return (lambda _data, at: at + compiled) if isinstance(compiled, int) else compiled
+
+
+def _sequence(parts: Sequence[int | _Skip]) -> int | _Skip:
+    """Values one after another; neighbours of a known size are skipped together."""
+    merged: list[int | _Skip] = []
+    for part in parts:
+        if isinstance(part, int) and merged and isinstance(merged[-1], int):
+            merged[-1] += part
+        elif part != 0:
+            merged.append(part)
+    if not merged:
+        return 0
+    if len(merged) == 1:
+        return merged[0]
+    skips = [_function(part) for part in merged]
+
+    def skip(data: bytes, at: int) -> int:
+        for each in skips:
+            at = each(data, at)
+        return at
+
+    return skip
+
+
+def _union(branches: Sequence[int | _Skip]) -> _Skip:
+    skips = [_function(branch) for branch in branches]
+
+    def skip(data: bytes, at: int) -> int:
+        branch, at = _number(data, at)
+        if not 0 <= branch < len(skips):
+            raise MalformedError("a union of its Avro record has no such branch")
+        return skips[branch](data, at)
+
+    return skip
+
+
+def _enum(count: int) -> _Skip:
+    def skip(data: bytes, at: int) -> int:
+        symbol, at = _number(data, at)
+        if not 0 <= symbol < count:
+            raise MalformedError("an enum of its Avro record has no such symbol")
+        return at
+
+    return skip
+
+
+def _sized(data: bytes, at: int) -> int:
+    size, at = _number(data, at)
+    if size < 0:
+        raise MalformedError("a length in its Avro record is negative")
+    return at + size
+
+
+def _boolean(data: bytes, at: int) -> int:
+    if data[at] > 1:
+        raise MalformedError("a boolean of its Avro record is neither 0 nor 1")
+    return at + 1
+
+
+def _int(data: bytes, at: int) -> int:
+    if data[at] < 0x80:
+        return at + 1
+    number, at = _number(data, at)
+    if number not in _INT:
+        raise MalformedError("an int of its Avro record has more than 32 bits")
+    return at
+
+
+def _long(data: bytes, at: int) -> int:
+    return at + 1 if data[at] < 0x80 else _number(data, at)[1]
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number of at most 64 bits, and its end."""
+    byte = data[at]
+    value, shift = byte & 0x7F, 0
+    while byte >= 0x80:
+        at += 1
+        shift += 7
+        byte = data[at]
+        if shift == 63 and byte > 1:
+            raise MalformedError("a number of its Avro record has more than 64 bits")
+        value |= (byte & 0x7F) << shift
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+_PLAIN: Final[dict[str, int | _Skip]] = {
+    "null": 0,
+    "boolean": _boolean,
+    "int": _int,
+    "long": _long,
+    "float": 4,
+    "double": 8,
+    "bytes": _sized,
+    "string": _sized,
+}
