@@ -3,6 +3,7 @@
 import os
 import uuid
 from pathlib import Path
+from typing import Final
 
 
 def this_process() -> str:
@@ -61,11 +62,18 @@ def _machine() -> str:
         return ""
 
 
+_ENDED: Final = ("Z", "X")
+
+
 def _started(number: int) -> str:
-    """When a process began, in ticks since the machine's start; empty if there is none."""
+    """When a process began, in ticks since the machine's start; empty if it has ended.
+
+    One that has ended is listed until its parent has asked for its status, perhaps never.
+    """
     try:
         fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     # The second field, the command in brackets, may have spaces and brackets in it.
-    return fields.rpartition(")")[2].split()[19]
+    state, *others = fields.rpartition(")")[2].split()
+    return "" if state in _ENDED else others[18]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.services.ledgers import patient, report_sample
+from tests.services.waiting import wait_until
 
 from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
@@ -295,6 +296,20 @@ def test_a_query_whose_process_has_ended_is_replaced_at_once(ended: str, of: str
     gate = Gate(query(owner, 1_000, None if of == "planner" else ended))
     await_gate(gate)
     assert (gate.waits, gate.gone) == (0, [None, owner])
+
+
+@pytest.mark.integration
+def test_a_process_that_ended_and_that_nobody_has_asked_about_is_gone() -> None:
+    says = "from headrace.processes import this_process; print(this_process(), flush=True); input()"
+    command = [sys.executable, "-c", says]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        name = child.stdout.readline().strip()
+        assert not is_gone(name)
+        child.kill()
+        wait_until(lambda: is_gone(name))
 
 
 def test_a_query_of_a_process_that_lives_is_not_gone() -> None:

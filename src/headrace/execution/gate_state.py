@@ -94,6 +94,11 @@ class StreamState:
         with self._ending:
             self._query = None
 
+    @property
+    def has_said_its_end(self) -> bool:
+        """Whether the end of the last run was reported."""
+        return self._query is not None and str(self._query.runId) == self._ended_run
+
     @contextmanager
     def ending(self, run: str) -> Iterator[Self | None]:
         """Within, no other query starts. None where this run is not the last, or was reported."""

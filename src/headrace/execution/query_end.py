@@ -6,6 +6,7 @@ that event comes, so what was not said by then is said when Python exits.
 
 import atexit
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -49,9 +50,15 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
             _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, raised)
 
 
+_EVENTS_S: Final = 2.0
+"""How long a program that ends waits for the events of queries that have ended. Spark logs a trace
+for each event that it can deliver no more."""
+
+
 @atexit.register
 def _record_ends() -> None:
     """Say how those queries ended whose events have not come."""
+    deadline_s = time.monotonic() + _EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query
         if query is None or state.is_remote:
@@ -60,6 +67,8 @@ def _record_ends() -> None:
             is_active, error = query.isActive, _error(query)
         except Py4JError:  # its Spark was stopped, which delivers the events
             continue
+        while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         with _ending(ledger_url, gate, str(query.runId)) as own:
             if own is not None:
                 taken = own.is_bounded and not is_active
