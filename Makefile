@@ -35,7 +35,7 @@ test: set-up  ## run the tests: all three tiers
 	@$(BIN)/python -m pytest -m "not soak and not compat" -n 4 --dist loadfile \
 		--no-loadscope-reorder --durations=10 --durations-min=5 $(ARGS)
 
-unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, under a minute
+unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, about 75 seconds
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
