@@ -5,6 +5,7 @@ that event comes, so what was not said by then is said when Python exits.
 """
 
 import atexit
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -61,18 +62,18 @@ def _record_ends() -> None:
     deadline_s = time.monotonic() + _EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query
-        if query is None or state.is_remote:
+        # Over Spark Connect a query goes on without its program.
+        if not isinstance(query, StreamingQuery):
             continue
-        try:
+        # Where its Spark was stopped, which delivers the events, nobody answers any more.
+        with contextlib.suppress(Py4JError):
             is_active, error = query.isActive, _error(query)
-        except Py4JError:  # its Spark was stopped, which delivers the events
-            continue
-        while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        with _ending(ledger_url, gate, str(query.runId)) as own:
-            if own is not None:
-                taken = own.is_bounded and not is_active
-                _record(ledger_url, gate, error, has_taken_all=taken)
+            while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            with _ending(ledger_url, gate, str(query.runId)) as own:
+                if own is not None:
+                    taken = own.is_bounded and not is_active
+                    _record(ledger_url, gate, error, has_taken_all=taken)
 
 
 def _error(query: StreamingQuery) -> ErrorReport | None:
