@@ -31,7 +31,7 @@ from headrace.operations.trends import (
     law_of,
     newest_run,
 )
-from headrace.operations.words import error_line, planned_or_counted, status_word
+from headrace.operations.words import planned_or_counted, status_word
 
 OVERDUE: Final = 3
 """Intervals after which a running batch takes longer than it should."""
@@ -453,4 +453,4 @@ def _partition(planned: PlannedRange) -> PartitionSnapshot:
 def _error(batches: Sequence[BatchRecord]) -> str | None:
     failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
-    return None if error is None else error_line(error)
+    return None if error is None else error.line

@@ -115,13 +115,8 @@ def status_word(batch: BatchRecord) -> str:
     return "interrupted" if batch.interrupted else batch.status
 
 
-def error_line(error: ErrorReport) -> str:
-    """An error in short: its class, and the first line of its message."""
-    return error.line
-
-
 def short_error(error: ErrorReport | None) -> str:
     """An error in one line, its class without the module; empty where there is none."""
     if error is None:
         return ""
-    return error_line(replace(error, error_class=error.error_class.rpartition(".")[2]))
+    return replace(error, error_class=error.error_class.rpartition(".")[2]).line

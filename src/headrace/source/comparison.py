@@ -222,14 +222,18 @@ def _gone_unread(
     ledger: Ledger, gate: str, name: str, hulls: _Hulls, topics: Mapping[str, Topic]
 ) -> Iterator[str]:
     """Records of topics that are gone which the gate has seen, and neither read nor counted."""
-    seen = ledger.history.latest_seen(gate)
-    for (tp, topic_id), hull in sorted(hulls.items(), key=str):
-        topic = topics.get(tp.topic)
-        if topic is not None and topic.may_be(topic_id):
-            continue
+    gone = {
+        (tp, topic_id): hull
+        for (tp, topic_id), hull in hulls.items()
+        if tp.topic not in topics or not topics[tp.topic].may_be(topic_id)
+    }
+    if not gone:
+        return
+    seen, losses = ledger.history.latest_seen(gate), ledger.history.losses(gate)
+    for (tp, topic_id), hull in sorted(gone.items(), key=str):
         unread = tp.range(hull.until, max(hull.until, seen.get((tp, topic_id), 0)))
-        losses = [loss for loss in ledger.history.losses(gate) if loss.topic_id == topic_id]
-        counted = merge(loss.offsets for loss in losses).get(tp, ())
+        own = (loss.offsets for loss in losses if loss.topic_id == topic_id)
+        counted = merge(own).get(tp, ())
         for offsets in unread.subtract(counted):
             yield (
                 f"{name} has no {tp.topic!r} of these batches any more, and no batch has read"
