@@ -66,6 +66,26 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
     assert "orders-0 [50, 60) was gone before it was read." in said
 
 
+def test_what_two_checkpoints_skip_is_4_until_somebody_accepts_it(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        again = replace(planned(90, 100), checkpoint_id="another")
+        succeed(ledger, again)
+    ended = invoke(ledger_url, "verify")
+    assert ended.exit_code == 4
+    assert "records between two are skipped, 40 skipped\n" in ended.stdout
+    assert "headrace accept orders --records 40 --why" in ended.stdout
+    assert "40 records skipped between two checkpoints." in told(ledger_url, "status")
+    refused = invoke(ledger_url, "accept", "orders", "--records", "41", "--why", "begun anew")
+    assert refused.exit_code == 1
+    assert "has missed 40 offsets" in str(refused.exception)
+    said = told(ledger_url, "accept orders --records 40 --why anew --by ada")
+    assert said == "orders: 0 lost and 40 skipped records are accepted.\n"
+    said = told(ledger_url, "verify")
+    assert said.startswith("orders: proven, 40 lost or skipped and accepted\n")
+    assert "no run reads it. Accepted: anew (ada)" in said
+    assert "skipped" not in told(ledger_url, "status")
+
+
 SHIFTED = (
     update(failure).where(failure.c.start_offset == 20).values(start_offset=17, until_offset=27)
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, Row
+from sqlalchemy import Engine, create_engine
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError
@@ -92,3 +93,31 @@ class KeyedSink:
     @property
     def everything(self) -> list[Place]:
         return sorted(place for kept in self.kept.values() for place in kept)
+
+
+@dataclass
+class OnceSink(KeyedSink):
+    """Keeps the same in a database that knows which batches it has, as `Batch.once` says.
+
+    At an odd call the process ends before the database has committed, at an even one after that.
+
+    Attributes:
+        database: where it is kept.
+    """
+
+    database: Engine = field(default_factory=lambda: create_engine("sqlite://"))
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        df.collect()
+        given = places(batch.ranges)
+        self.calls += 1
+        with self.database.begin() as connection:
+            if batch.once(connection):
+                found = [place for place in given if place in self.bad]
+                if found:
+                    self.refuse(found[0])
+                if self.calls == self.kill_at and self.calls % 2:
+                    raise Killed
+                self.kept[batch.key] = given
+        if self.calls == self.kill_at:
+            raise Killed

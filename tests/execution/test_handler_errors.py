@@ -131,6 +131,8 @@ def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None
     assert len("".join(traceback.format_exception(caught.value))) < 2000
     with pytest.raises(Py4JJavaError), shorten_interrupts():
         raise Py4JJavaError("", Thrown("java.lang.OutOfMemoryError"))
+    with pytest.raises(InterruptedError, match=sought), shorten_interrupts(lambda: True):
+        raise ValueError("a text of a thousand lines\n" * 1_000)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

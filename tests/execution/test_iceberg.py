@@ -141,8 +141,8 @@ def test_several_writes_of_one_handler_have_names(table: Table) -> None:
 
 
 def test_a_child_is_not_written_if_a_batch_that_it_was_split_off_is(table: Table) -> None:
-    child = Batch("a child", None, (), 1, "live", 1, _parents=("a half", TEN.key))
-    other = Batch("another", None, (), 1, "live", 1, _parents=("a half", FIFTY.key))
+    child = Batch("a child", None, (), 1, "live", 1, parent_keys=("a half", TEN.key))
+    other = Batch("another", None, (), 1, "live", 1, parent_keys=("a half", FIFTY.key))
     TEN.append_iceberg(frame("all"), table)
     assert not child.append_iceberg(frame("some"), table)
     assert other.append_iceberg(frame("other"), table)
@@ -151,7 +151,7 @@ def test_a_child_is_not_written_if_a_batch_that_it_was_split_off_is(table: Table
 
 def test_a_batch_is_not_written_once_a_part_of_it_is(table: Table) -> None:
     """Neither if that is seen before the write, nor if it comes while the rows are computed."""
-    part = Batch("a part", None, (), 1, "live", 1, _parents=("a half", TEN.key))
+    part = Batch("a part", None, (), 1, "live", 1, parent_keys=("a half", TEN.key))
     other = again(table)
     slow = frame("all", during=lambda: part.append_iceberg(frame("some"), other))
     for late in (slow, frame("all")):

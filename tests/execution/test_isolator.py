@@ -17,6 +17,7 @@ from tests.execution.readers import (
     READER,
     KeyedSink,
     Killed,
+    OnceSink,
     OrdersLog,
     Place,
     Poisoned,
@@ -57,7 +58,8 @@ class Scene:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.health = HandlerHealth()
+        self.now_s = 0.0
+        self.health = HandlerHealth(clock=lambda: self.now_s)
 
     def executor(
         self,
@@ -188,25 +190,27 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
         assert {row.owner for row in rows} == {None}
 
 
+@pytest.mark.parametrize("kind", [KeyedSink, OnceSink])
 @given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
 @examples(20)
 def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
-    bad: set[Place], kills: list[int], data: st.DataObject
+    kind: type[KeyedSink], bad: set[Place], kills: list[int], data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
-        kept: dict[str, list[Place]] = {}
+        sink = kind()
         crashed: str | None = None
         for kill_at in [*kills, None]:
-            sink, owner = KeyedSink(bad, kill_at, kept=kept), owner_that_is_gone()
+            owner = owner_that_is_gone()
+            sink.bad, sink.kill_at, sink.calls = bad, kill_at, 0
             with suppress(Killed):
                 scene.run_live(sink, owner=owner, gone=crashed)
             crashed = owner
             # Some of it can be processed in the next life.
             bad = {place for place in bad if data.draw(st.booleans())}
-        scene.backfill_all(KeyedSink(bad, kept=kept))
-        processed = [place for places_ in kept.values() for place in places_]
-        assert sorted(processed + scene.dead_letters) == EVERYTHING
-        assert scene.places(Status.SUCCESS) == sorted(processed)
+        sink.bad = bad
+        scene.backfill_all(sink)
+        assert sorted(sink.everything + scene.dead_letters) == EVERYTHING
+        assert scene.places(Status.SUCCESS) == sink.everything
         assert scene.places(Status.DEAD) == scene.dead_letters
 
 
@@ -257,6 +261,29 @@ def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there
     assert scene.dead_letters == [(0, 3)]
 
 
+@pytest.mark.parametrize(
+    ("sink", "isolates"), [(OnceSink({(0, 3)}), True), (KeyedSink({(0, 3)}), False)]
+)
+def test_what_has_an_unknown_outcome_is_isolated_at_once_if_its_sink_can_be_asked(
+    scene: Scene, sink: KeyedSink, isolates: bool
+) -> None:
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    scene.ledger.batches.begin(planned("orders", *WHOLE))
+    scene.ledger.batches.fail(key, ValueError("no"))
+    assert scene.row(key).outcome_unknown
+    assert (scene.backfill(key, sink) is None) is isolates
+    assert scene.dead_letters == [(0, 3)] * isolates
+
+
+def test_a_part_knows_the_batches_that_it_was_split_off(scene: Scene) -> None:
+    sink = KeyedSink({(0, 3)})
+    key = scene.run_live(sink)
+    parts = [batch for batch in sink.batches if batch.key != key]
+    assert parts
+    assert {batch.parent_keys[-1] for batch in parts} == {key}
+    assert sink.batches[0].parent_keys == ()
+
+
 def test_a_backfill_isolates_nothing_while_its_query_is_stopped(scene: Scene) -> None:
     key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
     scene.ledger.batches.fail(key, ValueError("no"))
@@ -290,6 +317,15 @@ def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(scene: Scene, ru
     assert scene.dead_letters == sorted(bad)
     assert sink.everything == sorted(set(EVERYTHING) - bad)
     assert {batch.kind for batch in sink.batches} == {"live", "backfill"}
+
+
+def test_a_backfill_waits_for_no_stream_that_has_stood_still_for_that_long(scene: Scene) -> None:
+    sink, waits = KeyedSink({(0, 5)}), list[float]()
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)], policy=DEFER)
+    scene.now_s = 60
+    assert scene.backfill(key, sink, sleep=waits.append) is not None
+    assert waits == []
+    assert scene.dead_letters == []
 
 
 def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(

@@ -278,8 +278,8 @@ def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine)
 
 
 WHOLE = batch("whole")
-HALVES = [Batch(f"half {n}", None, (), 1, "live", 1, _parents=("whole",)) for n in (1, 2)]
-QUARTER = Batch("quarter", None, (), 1, "live", 1, _parents=("half 1", "whole"))
+HALVES = [Batch(f"half {n}", None, (), 1, "live", 1, parent_keys=("whole",)) for n in (1, 2)]
+QUARTER = Batch("quarter", None, (), 1, "live", 1, parent_keys=("half 1", "whole"))
 
 
 def test_a_batch_is_not_written_once_a_part_of_it_is(engine: Engine) -> None:
@@ -301,7 +301,9 @@ def test_nothing_is_written_as_a_whole_and_in_parts_whoever_is_faster(
     for turn in range(30):
         whole = batch(f"whole {turn}")
         parts = [
-            Batch(f"part {turn}.{n}", None, (), 1, "live", 1, _parents=(f"half {turn}", whole.key))
+            Batch(
+                f"part {turn}.{n}", None, (), 1, "live", 1, parent_keys=(f"half {turn}", whole.key)
+            )
             for n in range(3)
         ]
         other = sqlalchemy.create_engine(url)

@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "failures": "headrace.cli.failures",
         "dead-letters": "headrace.cli.dead_letters_command",
         "verify": "headrace.cli.verify",
+        "accept": "headrace.cli.accept",
         "backfill": "headrace.cli.backfill",
         "drop": "headrace.cli.failures",
         "prune": "headrace.cli.prune",

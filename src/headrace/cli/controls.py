@@ -54,7 +54,7 @@ class Acting:
     @property
     def who(self) -> str:
         """Who does it."""
-        return _by(self.by)
+        return acting_user(self.by)
 
     def chosen(self) -> "Chosen":
         """The gates that it is about."""
@@ -238,7 +238,8 @@ def _opened(url: str, chosen: Chosen) -> Ledger:
     return Ledger.join(url)
 
 
-def _by(by: str | None) -> str:
+def acting_user(by: str | None) -> str:
+    """Who does it: as given, or the user of this process."""
     if by is not None:
         return by
     try:

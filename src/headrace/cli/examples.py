@@ -29,6 +29,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "dead-letters drop": ('headrace dead-letters drop 17 --reason "a test order"',),
         "dead-letters send": ("headrace dead-letters send 17", "headrace dead-letters send --all"),
         "verify": ("headrace verify --gate orders --checkpoint ckpt/orders",),
+        "accept": ('headrace accept orders --records 150 --why "begun anew on purpose"',),
         "backfill": (
             "headrace backfill --handler shop.orders:write --all --dry-run",
             "headrace backfill 1a2b3c4d --handler shop.orders:write",

@@ -46,8 +46,11 @@ _EXIT_STATUS: Final = {
     Verdict.PROVEN: ExitStatus.DONE,
     Verdict.EMPTY: ExitStatus.DONE,
     Verdict.OPEN: ExitStatus.OPEN,
+    Verdict.SKIPPED: ExitStatus.BROKEN,
     Verdict.BROKEN: ExitStatus.BROKEN,
 }
+
+_WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
 
 SPANS: Final = 20
 """Lines for spans: beyond it only those of which there is something to say have one."""
@@ -58,8 +61,16 @@ _FINE: Final = ("processed", "pruned")
 _HEADLINES: Final = {
     Verdict.PROVEN: ("proven", "green"),
     Verdict.OPEN: ("no gap or overlap, but not all is processed yet", "yellow"),
+    Verdict.SKIPPED: ("no gap or overlap within a run, but records between two are skipped", "red"),
     Verdict.BROKEN: ("BROKEN: gaps, overlaps, or rows that do not agree", "bold red"),
 }
+
+_GONE: Final = (
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+    FindingKind.LOST,
+    FindingKind.SKIPPED,
+)
 
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
@@ -67,6 +78,7 @@ _STYLES: Final = {
     FindingKind.DEAD: "red",
     FindingKind.REJECTED: "red",
     FindingKind.LOST: "red",
+    FindingKind.SKIPPED: "red",
 }
 
 
@@ -101,7 +113,8 @@ def verify(
     Exit status 0: each is processed, or explained as dead or lost; or there is none yet.
     Exit status 3: there is no gap and no overlap, but some batches are not done yet; or the ledger
     has no gate, or not the one that is named, so that nothing is proven.
-    Exit status 4: there is a gap or an overlap, or a batch is gone.
+    Exit status 4: there is a gap or an overlap, or a batch is gone; or records between two
+    checkpoints are skipped, and nobody has accepted that (headrace accept).
     Exit status 1: there was an error, and nobody knows.
     """
     if (option or options_file) and not source:
@@ -130,7 +143,7 @@ def verify(
     if not as_json:
         typer.echo()
         out.show(Text(words, style="dim"))
-    worst = next((v for v in (Verdict.BROKEN, Verdict.OPEN) if v in verdicts), Verdict.PROVEN)
+    worst = next((each for each in _WORST if each in verdicts), Verdict.PROVEN)
     raise typer.Exit(_EXIT_STATUS[worst])
 
 
@@ -219,14 +232,16 @@ def verification_view(
         return Group(out.line(nothing), *last)
     words, style = _HEADLINES[verification.verdict]
     gone: Counter[FindingKind] = Counter()
+    accepted = 0
     for finding in verification.findings:
-        gone[finding.kind] += finding.offsets.count
-    counted = "".join(
-        f", {out.count(gone[kind])} {kind}"
-        for kind in (FindingKind.DEAD, FindingKind.REJECTED, FindingKind.LOST)
-        if gone[kind]
-    )
+        if finding.accepted is None:
+            gone[finding.kind] += finding.offsets.count
+        else:
+            accepted += finding.offsets.count
+    counted = "".join(f", {out.count(gone[kind])} {kind}" for kind in _GONE if gone[kind])
     headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
+    if accepted:
+        headline.append(f", {out.count(accepted)} lost or skipped and accepted")
     shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
     if any(span.pruned for span in verification.spans):
         shown += [Text(), Text(PRUNED, style="dim")]
@@ -234,6 +249,9 @@ def verification_view(
         shown += [Text(), _findings_table(verification.findings)]
     if verification.contradictions:
         shown += [Text(), _contradictions_table(verification.contradictions)]
+    if missed := gone[FindingKind.LOST] + gone[FindingKind.SKIPPED]:
+        words = f"headrace accept {gate} --records {missed} --why '...' says that this is known."
+        shown += [Text(), Text(out.printable(words), style="dim")]
     if last:
         shown += [Text(), *last]
     return Group(*shown)

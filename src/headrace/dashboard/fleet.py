@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from headrace.ledger import (
     GateQuery,
     GateRecord,
     Ledger,
+    Missed,
     Pulse,
     RateSample,
     Unresolved,
@@ -50,6 +50,7 @@ class Fleet:
         """How old the next record to be read was when each gate's last batch was planned (s)."""
         self._lags = Lags()
         self._queries: Mapping[str, tuple[GateQuery, bool]] = {}
+        self._missed: Mapping[str, Missed] = {}
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
@@ -93,6 +94,8 @@ class Fleet:
             self.controls, self._actions = ledger.controls.all(), pulse.actions
         if again:
             self._queries = ledger.gates.last_queries()
+        if again or pulse.repaired != self.repaired:
+            self._missed = ledger.missed.all()
         if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger))
         if again:
@@ -123,7 +126,6 @@ class Fleet:
             control=self.controls.get(name),
             query=query,
             gone=gone,
+            missed=self._missed.get(name, Missed()),
         )
-        snapshot = take_snapshot(history, now_ms)
-        lost = pulse.lost.get(name, 0)
-        return replace(snapshot, lost_records=lost) if lost else snapshot
+        return take_snapshot(history, now_ms)

@@ -42,6 +42,9 @@ class Batch:
             gate: by any process, of any checkpoint, a backfill's or a child's too. Another one when
             the same batch runs again. A sink that keeps the newest by it is right; one that is to
             write each batch once goes by ``key``.
+        parent_keys: the keys of the batches that this one was split off, the nearest first; empty
+            for one that was not. A batch that has failed may be in the sink nevertheless, when its
+            handler raised after its write: a sink that is written under keys replaces theirs.
     """
 
     key: str
@@ -50,9 +53,10 @@ class Batch:
     attempt: int
     kind: str
     sequence: int
+    parent_keys: tuple[str, ...] = ()
     _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
     _reject: Reject | None = field(default=None, repr=False, compare=False)
-    _parents: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    _ask: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -113,7 +117,9 @@ class Batch:
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
-        return sinks.once(connection, (self.key, *self._parents), name)
+        is_new = sinks.once(connection, (self.key, *self.parent_keys), name)
+        self._note_asked()
+        return is_new
 
     def delta_options(self, name: str = "") -> dict[str, str]:
         """Options of a write into a Delta table, by which the table has this batch once.
@@ -158,7 +164,8 @@ class Batch:
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """
-        return sinks.append_iceberg(df, table, (self.key, *self._parents), name)
+        keys = (self.key, *self.parent_keys)
+        return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
     def kafka_headers(self, *columns: str) -> Column:
         """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.
@@ -212,6 +219,10 @@ class Batch:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
         self._reject(rows, reason)
 
+    def _note_asked(self) -> None:
+        if self._ask is not None:
+            self._ask()
+
 
 Handler = Callable[[DataFrame, Batch], None]
 
@@ -254,10 +265,13 @@ class HandlerTransaction:
 
     Attributes:
         committed: whether it was: then the batch is a success, whatever the handler raises later.
+        asked: whether a sink was asked that knows which batches it has, and writes no part beside
+            the whole. Then what an earlier run left there does no harm, whatever became of that.
     """
 
     def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
         self.committed = False
+        self.asked = False
         self.rejections: Final = rejections
         self._batch: Final = batch
         self._open: Final = open_
@@ -271,6 +285,10 @@ class HandlerTransaction:
         """Whether the answer to the commit was lost."""
         return isinstance(self._undone_by, UnknownCommitError)
 
+    def ask(self) -> None:
+        """Note that a sink was asked what it has."""
+        self.asked = True
+
     @contextmanager
     def open(self) -> Iterator[Connection]:
         """Begin the transaction.
@@ -283,6 +301,7 @@ class HandlerTransaction:
         try:
             self.rejections.read()  # now, for at its end a ledger in a file is locked
             connection = stack.enter_context(self._open())
+            self.ask()  # The batch would be a success if an earlier run had committed it.
             yield connection
             stack.close()
         except BaseException as error:

@@ -86,6 +86,8 @@ class BatchExecutor:
         self._control_wait_s = control_wait_s
         self._stopped = stopped
         self._sleep = sleep
+        self._asked: set[str] = set()
+        """Batches that have failed in a run that asked its sink what it has of them."""
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
         """Run a batch of the stream, attached to this owner just now, and write its outcome down.
@@ -177,6 +179,7 @@ class BatchExecutor:
                 self._health.note(df)
             except Exception as error:
                 if not self._is_done(batch, transaction, error):
+                    self._note_asked(batch, transaction)
                     return error
                 if not self._policy.skips or self._is_ended_by(error):
                     raise
@@ -208,6 +211,7 @@ class BatchExecutor:
             reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
             if not self._is_done(batch, transaction, error):
+                self._note_asked(batch, transaction)
                 if raised or self._is_ended_by(error):
                     return error
                 # The handler was not called, or it had returned.
@@ -281,9 +285,10 @@ class BatchExecutor:
             batch.attempts + again,
             Kind.BACKFILL if again else batch.kind,
             sequence,
+            self._parents(batch),
             transaction.open,
             transaction.reject,
-            self._parents(batch),
+            transaction.ask,
         )
 
     def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
@@ -361,8 +366,7 @@ class BatchExecutor:
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
-        # One with a run whose outcome is unknown may be in the sink, under its own key.
-        if blameless is None and self._policy.last == "isolate" and not batch.outcome_unknown:
+        if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):
             self._isolate(batch, leases, error)
         else:
             self._fail(batch, blameless or error)
@@ -395,12 +399,21 @@ class BatchExecutor:
         """Whether a batch that fails in a backfill may be split, into keys of their own.
 
         If all its runs have raised, the sink has nothing of it. A run whose outcome is unknown may
-        have come further: such a batch is run whole, until it has failed so often that it has most
-        likely failed in that run too, or one backfill is left.
+        have come further: unless the sink can be asked, such a batch is run whole, until it has
+        failed so often that it has most likely failed in that run too, or one backfill is left.
         """
         enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
-        known = batch.backfills >= enough or not batch.outcome_unknown
+        known = batch.backfills >= enough or not self._is_unknown(batch)
         return self._policy.last == "isolate" and known
+
+    def _is_unknown(self, batch: BatchRecord) -> bool:
+        """Whether an interrupted run may have left a batch in its sink, under its own key."""
+        return batch.outcome_unknown and batch.schedule_id not in self._asked
+
+    def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
+        """Note that a batch has failed in a run that asked its sink what it has of it."""
+        if transaction.asked:
+            self._asked.add(batch.schedule_id)
 
     def _isolate(
         self,
@@ -423,6 +436,7 @@ class BatchExecutor:
                     health=self._health,
                     run=partial(self._run_again, reader=reader),
                     end=self._end,
+                    is_unknown=self._is_unknown,
                     stopped=self._stopped,
                     sleep=self._sleep,
                     control_wait_s=control_wait_s,

@@ -129,7 +129,8 @@ class GatedHandler:
                 could; it is run when the query is started again.
             Exception: what the handler raises, where the policy stops then.
         """
-        with cancel_when(self._stopped, "the query was stopped"):
+        stopped = cancel_when(self._stopped, "the query was stopped")
+        with shorten_interrupts(self._stopped), stopped:
             self._run(df, batch_id)
 
     def _run(self, df: DataFrame, batch_id: int) -> None:
@@ -253,5 +254,5 @@ class GatedHandler:
         run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
         with self._live_turn, run.watched():
             number = self._ledger.gates.next_sequence(self._gate)
-            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number, run.open, run.reject)
+            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number, (), run.open, run.reject)
             self._handle(df, batch)

@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
@@ -35,16 +35,19 @@ _STOPPED_QUERY: Final = (
 
 
 @contextmanager
-def shorten_interrupts() -> Iterator[None]:
+def shorten_interrupts(stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Say in few words that a batch was interrupted because its query is stopped.
 
     Spark searches what a handler raises for these, by a pattern that overflows its stack on the
-    many lines that Py4J makes of it.
+    many lines that Py4J makes of it. While a query is ``stopped`` anything that is raised is that.
     """
     try:
         yield
-    except Py4JJavaError as error:
-        if str(error.java_exception).startswith(_INTERRUPTED):
+    except Exception as error:
+        interrupted = isinstance(error, Py4JJavaError) and str(error.java_exception).startswith(
+            _INTERRUPTED
+        )
+        if interrupted or stopped():
             raise InterruptedError(_STOPPED_QUERY) from None
         raise
 

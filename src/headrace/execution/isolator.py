@@ -54,6 +54,7 @@ class Isolator:
         run: runs the handler on a child; returns why it failed.
         end: describes what a run raised if the query ends with it, and it says nothing of the
             records; None for anything else.
+        is_unknown: whether an interrupted run may have left a batch in its sink.
         stopped: whether the query is being stopped.
         sleep: waits so many seconds.
         control_wait_s: how long to wait for a run of another batch that passes (s).
@@ -70,6 +71,7 @@ class Isolator:
         health: HandlerHealth,
         run: Callable[[BatchRecord], Exception | None],
         end: Callable[[Exception], ErrorReport | None],
+        is_unknown: Callable[[BatchRecord], bool],
         stopped: Callable[[], bool],
         sleep: Callable[[float], None],
         control_wait_s: float = 0,
@@ -83,6 +85,7 @@ class Isolator:
         self._run = run
         self._letters = reader.dead_letter_topic(policy.topic)
         self._end = end
+        self._is_unknown = is_unknown
         self._stopped = stopped
         self._sleep = sleep
         self._control_wait_s = control_wait_s
@@ -158,7 +161,7 @@ class Isolator:
             isolation.leave(part, unread)
         elif (blameless := not_the_records(error)) is not None:
             isolation.defer(part, blameless)
-        elif row.outcome_unknown and part != self._root:
+        elif self._is_unknown(row) and part != self._root:
             # It may be in the sink, under its own key.
             isolation.leave(part, error)
         else:

@@ -12,7 +12,7 @@ matters when two processes have a batch, because one of them was frozen for long
 import copy
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,8 +75,13 @@ class _Presence(Enum):
     PARTS = "parts"
 
 
-def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str) -> bool:
-    """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off."""
+def append_iceberg(
+    df: DataFrame, table: "Table", keys: Sequence[str], name: str, *, asked: Callable[[], None]
+) -> bool:
+    """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off.
+
+    ``asked`` is called once it is known what the table has.
+    """
     mark, *above = marks = [f"{key}/{name}" if name else key for key in keys]
     properties = {ICEBERG_PROPERTY: mark}
     if above:
@@ -85,6 +90,7 @@ def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str
     watched = copy.copy(table)
     watched.catalog = watcher = _Watcher(table.catalog, marks)  # type: ignore[assignment]
     watcher.look(table)
+    asked()
     try:
         if watcher.found is _Presence.NOTHING:
             watched.append(df.toArrow(), snapshot_properties=properties)

@@ -12,6 +12,7 @@ from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.isolating import IsolationProgress
 from headrace.ledger.ledger import Ledger
+from headrace.ledger.missed import Accepted, Missed
 from headrace.ledger.outages import Timeouts
 from headrace.ledger.proof import extended, lost_records, verify
 from headrace.ledger.receivers import ReceiverRecord, ReceiverReport, StreamRate
@@ -42,6 +43,7 @@ from headrace.ledger.urls import normalize_url, redact_url, without_secrets
 __all__ = [
     "DEFECTS",
     "TRANSITIONS",
+    "Accepted",
     "Admission",
     "AlikeBatches",
     "AlikeLetters",
@@ -63,6 +65,7 @@ __all__ = [
     "Kind",
     "Ledger",
     "Loss",
+    "Missed",
     "PlannedBatch",
     "PlannedRange",
     "Processed",

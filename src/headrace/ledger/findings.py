@@ -72,6 +72,8 @@ class Finding:
             the trace.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
         reason: Why a batch could not read it.
+        accepted: Why what was lost or skipped need not be processed, with who says so; None where
+            nobody does.
     """
 
     kind: FindingKind
@@ -83,6 +85,7 @@ class Finding:
     error: ErrorReport | None = None
     topic_id: str | None = None
     reason: str | None = None
+    accepted: str | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -130,6 +133,8 @@ class Verdict(StrEnum):
     """Every offset from the first to the last is processed, or explained as dead or lost."""
     OPEN = "open"
     """There is neither a gap nor an overlap, but some batches are not done."""
+    SKIPPED = "skipped"
+    """Something between two runs is read by neither, and nobody has accepted that."""
     BROKEN = "broken"
     """There is a defect."""
     EMPTY = "empty"
@@ -157,4 +162,6 @@ class Verification:
             return Verdict.BROKEN
         if not (self.spans or self.findings):
             return Verdict.EMPTY
+        if any(each.kind is FindingKind.SKIPPED and not each.accepted for each in self.findings):
+            return Verdict.SKIPPED
         return Verdict.OPEN if FindingKind.OPEN in kinds else Verdict.PROVEN

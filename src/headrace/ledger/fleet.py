@@ -125,7 +125,6 @@ class Pulse:
     Attributes:
         gates: By name, a value that is another one whenever something about the gate has changed.
         unresolved: How much of each gate is unresolved; gates of which nothing is are left out.
-        lost: How many offsets each gate has lost; gates that have lost none are left out.
         actions: The number of the newest action of an operator on each gate that had one.
         elsewhere: Another one whenever a receiver or a stage of a flow has reported.
         repaired: The number of the newest action about failures; None before the first.
@@ -133,7 +132,6 @@ class Pulse:
 
     gates: Mapping[str, tuple[Any, ...]]
     unresolved: Mapping[str, Unresolved]
-    lost: Mapping[str, int]
     actions: Mapping[str, int]
     elsewhere: tuple[Any, ...]
     repaired: int | None
@@ -189,7 +187,6 @@ class FleetStore(Store):
         return Pulse(
             gates={row.name: tuple(row) for row in rows},
             unresolved=unresolved,
-            lost={row.name: row.lost_offsets for row in rows if row.lost_offsets},
             actions={row.name: row.last_action for row in rows if row.last_action},
             elsewhere=elsewhere[:2],
             repaired=elsewhere[2],

@@ -18,6 +18,7 @@ from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
 from headrace.ledger.metric_rows import MetricStore
+from headrace.ledger.missed import MissedStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
@@ -77,6 +78,7 @@ class Ledger:
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
         outputs: The attempts to write batches into topics.
+        missed: What was lost or skipped, and what of it was accepted.
         repairs: What operators did about failures.
         fleet: All gates at one look, and the history of one.
     """
@@ -94,6 +96,7 @@ class Ledger:
         self.signals = SignalStore(database, clock)
         self.outputs = OutputStore(database, clock)
         self.fleet = FleetStore(database, clock)
+        self.missed = MissedStore(database, clock)
         self.repairs = RepairStore(database, clock)
 
     @classmethod

@@ -1,7 +1,7 @@
 """The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby, islice
@@ -13,6 +13,13 @@ from headrace.ledger.checkpoints import CoverageTally
 from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.findings import Finding, FindingKind, Span, Verification
 from headrace.ledger.ledger import Ledger
+from headrace.ledger.missed import (
+    Accepted,
+    Ranges,
+    between_runs,
+    merged_by_topic,
+    with_acceptance,
+)
 from headrace.ledger.records import BatchRecord, Covered, Loss, Rejected
 from headrace.ledger.transitions import Status
 
@@ -130,9 +137,6 @@ class PartitionCheck:
         )
 
 
-Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
-"""What was lost, by the topic's id."""
-
 _MOST_NAMED: Final = 10
 """Batches that are named; beyond it they are counted."""
 
@@ -170,6 +174,7 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
         lambda: history.losses(gate_name),
         batch,
         lambda: ledger.dead_letters.rejected(gate_name),
+        lambda: ledger.missed.accepted(gate_name),
     )
     after = history.checkpoints(gate_name)
     return extended(
@@ -213,14 +218,15 @@ def prove(
     losses: Callable[[], Iterable[Loss]],
     batch: Callable[[str], BatchRecord | None],
     rejected: Callable[[], Iterable[Rejected]] = tuple,
+    accepted: Callable[[], Iterable[Accepted]] = tuple,
 ) -> Verification:
     """Prove what became of these ranges.
 
     The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
     their starts; a topic that was recreated under its name is another topic. The losses are asked
     for after the last range: a loss is written down before the batch that goes on behind it. So is
-    what batches rejected, which counts where its batch is processed. A batch that is dead or open
-    is asked for its error; it is None if it was pruned meanwhile.
+    what batches rejected, which counts where its batch is processed, and what was accepted. A batch
+    that is dead or open is asked for its error; it is None if it was pruned meanwhile.
     """
     spans: list[Span] = []
     found: list[Finding] = []
@@ -231,45 +237,24 @@ def prove(
             check.add(list(tied))
         spans.append(check.end())
         found += check.findings
-    found += _between_runs(spans)
+    found += between_runs(spans)
     all_losses = list(losses())
     lost = _losses_by_topic(loss for loss in all_losses if loss.schedule_id is None)
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
     found += _lost_by_batches(spans, found, all_losses)
     found += _rejected(spans, found, rejected())
+    found = list(with_acceptance(found, accepted()))
     return Verification(
         spans=tuple(_by_age(_accounted(spans, found))),
         findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
     )
 
 
-def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
-    """What runs have left out between them, and what two of them have read."""
-    by_offset = sorted(spans, key=lambda span: (span.topic_id or "", span.offsets))
-    for (topic_id, _), same in groupby(
-        by_offset, key=lambda span: (span.topic_id, span.offsets.topic_partition)
-    ):
-        so_far = RangeSequence()
-        for span in same:
-            for kind, offsets in (
-                (FindingKind.SKIPPED, so_far.gap_before(span.offsets)),
-                (FindingKind.READ_AGAIN, so_far.shared_with(span.offsets)),
-            ):
-                if offsets:
-                    yield Finding(
-                        kind, offsets, span.checkpoint_id, other=so_far.last, topic_id=topic_id
-                    )
-            so_far.append(span.offsets, span.checkpoint_id)
+def _losses_by_topic(losses: Iterable[Loss]) -> Ranges:
+    return merged_by_topic((loss.topic_id, loss.offsets) for loss in losses)
 
 
-def _losses_by_topic(losses: Iterable[Loss]) -> Lost:
-    found: dict[str | None, list[OffsetRange]] = defaultdict(list)
-    for loss in losses:
-        found[loss.topic_id].append(loss.offsets)
-    return {topic_id: merge(ranges) for topic_id, ranges in found.items()}
-
-
-def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
+def _explained(found: Iterable[Finding], lost: Ranges) -> Iterator[Finding]:
     """The same, but what losses explain is lost."""
     for each in found:
         if each.kind not in _MAY_BE_LOST:
@@ -284,7 +269,7 @@ def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
                 yield replace(each, offsets=piece)
 
 
-def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
+def _lost_outside(spans: Iterable[Span], lost: Ranges) -> Iterator[Finding]:
     """What was lost before or behind all that was read."""
     read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
     for span in spans:

@@ -43,6 +43,8 @@ class RepairKind(StrEnum):
     """Dead letters are sent to Kafka again."""
     DROP_LETTERS = "drop letters"
     """Dead letters need not be processed."""
+    ACCEPT = "accept"
+    """What was lost or skipped need not be processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class RepairStore(Store):
             return sum(changed_rows(connection, _RETRY, each) for each in values)
 
         target = _listed("batch", keys)
-        row = self._row(gate_name, RepairKind.RETRY, target, by=by, why=why)
+        row = repair_row(gate_name, RepairKind.RETRY, target, by=by, why=why, now_ms=self._clock())
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
@@ -208,7 +210,9 @@ class RepairStore(Store):
             return changed_rows(connection, _DROP, values)
 
         target = _listed("batch", [key])
-        row = self._row(gate_name, RepairKind.DROP_BATCH, target, by=by, why=why)
+        row = repair_row(
+            gate_name, RepairKind.DROP_BATCH, target, by=by, why=why, now_ms=self._clock()
+        )
         return self._do(gate_name, row, drop)
 
     def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
@@ -227,13 +231,15 @@ class RepairStore(Store):
             )
 
         target = _listed("dead letter", [str(each) for each in letters])
-        row = self._row(gate_name, RepairKind.DROP_LETTERS, target, by=by, why=why)
+        row = repair_row(
+            gate_name, RepairKind.DROP_LETTERS, target, by=by, why=why, now_ms=self._clock()
+        )
         return self._do(gate_name, row, drop)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
         """Write down that dead letters are about to be sent; the number for `end_send`."""
         target = _listed("dead letter", [str(each) for each in letters])
-        row = self._row(gate_name, RepairKind.SEND, target, by=by, why=why)
+        row = repair_row(gate_name, RepairKind.SEND, target, by=by, why=why, now_ms=self._clock())
 
         def begin(connection: Connection) -> int:
             inserted = insert(repair).values(row).returning(repair.c.repair_id)
@@ -275,18 +281,24 @@ class RepairStore(Store):
 
         return self._database.write(do)
 
-    def _row(
-        self, gate_name: str, kind: RepairKind, target: str, *, by: str, why: str
-    ) -> dict[str, Any]:
-        return {
-            "gate": gate_name,
-            "kind": kind,
-            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
-            "why": operator_text("The reason", why, 1, MOST_WHY),
-            "time_ms": self._clock(),
-            "target": target,
-            "outcome": None,
-        }
+
+def repair_row(
+    gate_name: str, kind: RepairKind, target: str, *, by: str, why: str, now_ms: int
+) -> dict[str, Any]:
+    """A row of ``repair`` for an action that has no outcome yet.
+
+    Raises:
+        OptionError: The name or the reason is empty, or too long.
+    """
+    return {
+        "gate": gate_name,
+        "kind": kind,
+        "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+        "why": operator_text("The reason", why, 1, MOST_WHY),
+        "time_ms": now_ms,
+        "target": target,
+        "outcome": None,
+    }
 
 
 def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:

@@ -238,6 +238,21 @@ lost: Final = Table(
     Column("reason", Text),
 )
 
+accepted: Final = Table(
+    "accepted",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("from_offset", BigInteger, primary_key=True),
+    Column("until_offset", BigInteger, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("why", Text, nullable=False),
+)
+"""What was lost or skipped, and need not be processed: somebody says so, with the reason."""
+
 dead_letter: Final = Table(
     "dead_letter",
     metadata,

@@ -85,6 +85,11 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
     if snapshot.lost_records:
         lost = f"{out.plural(snapshot.lost_records, 'record')} lost before they were read."
         yield Need(Urgency.NOW, gate, lost, Where.VERIFY, f"headrace verify --gate {gate}")
+    if snapshot.skipped_records:
+        skipped = (
+            f"{out.plural(snapshot.skipped_records, 'record')} skipped between two checkpoints."
+        )
+        yield Need(Urgency.NOW, gate, skipped, Where.VERIFY, f"headrace verify --gate {gate}")
     yield from _of_its_state(snapshot)
     left_s = snapshot.retention_left_s
     if left_s is not None and left_s < RETENTION_IS_NEAR_S:

@@ -87,7 +87,7 @@ def _sentence(findings: Sequence[Finding]) -> str:
             sentence = f"{first.offsets} lies between what {runs} read, and no run reads it."
         case FindingKind.READ_AGAIN:
             sentence = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
-    return sentence
+    return sentence if first.accepted is None else f"{sentence} Accepted: {first.accepted}"
 
 
 def _state(finding: Finding) -> str:

@@ -12,6 +12,7 @@ from headrace.ledger import (
     Kind,
     Ledger,
     Loss,
+    Missed,
     PlannedRange,
     RateSample,
     ReceiverRecord,
@@ -37,6 +38,7 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
+    missed: Missed = field(default_factory=Missed)
     unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
@@ -57,6 +59,7 @@ class GateHistory:
             samples=ledger.rates.history(gate.name, HISTORY),
             ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.history.losses(gate.name),
+            missed=ledger.missed.of(gate.name),
             unresolved=ledger.batches.count_unresolved(gate.name),
             receivers=ledger.receivers.of_gate(gate.name),
             query=query,

@@ -200,7 +200,9 @@ class GateSnapshot:
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: How many of ``batches`` are.
         error: Why the newest failed one of ``batches`` failed.
-        lost_records: Offsets that were gone from the source before they were read, ever.
+        lost_records: Offsets that were gone from the source before they were read, but for those
+            that somebody has accepted.
+        skipped_records: Offsets between what two of its checkpoints have read, but for those.
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
         query: The query that runs behind it, or ended there without a finish; None where none does.
@@ -250,6 +252,7 @@ class GateSnapshot:
     in_progress: int
     error: str | None
     lost_records: int
+    skipped_records: int
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
     query: QuerySnapshot | None
@@ -315,7 +318,8 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         dead_letters=history.unresolved.letters,
         in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
         error=_error(batches),
-        lost_records=lost_records(history.losses),
+        lost_records=history.missed.lost,
+        skipped_records=history.missed.skipped,
         advice=advice_on(gate, batches, samples) if gate.ended is None else (),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),

@@ -43,7 +43,7 @@ DEFECTS: Final = (
     Planted(
         "a batch that may be in its sink, and is split into other keys",
         "execution/executor.py",
-        'if blameless is None and self._policy.last == "isolate" and not batch.outcome_unknown:',
+        'if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):',
         'if blameless is None and self._policy.last == "isolate":',
         "tests/execution/test_failures.py tests/execution/test_isolator.py "
         "tests/execution/test_endings.py",

@@ -1,0 +1,276 @@
+"""What a gate has not read and will not: lost, or skipped between two runs; and who accepts it.
+
+What was lost was gone from the source before it was read. What was skipped lies between what two
+checkpoints have read, as after a start with a new checkpoint and ``startingOffsets=latest``.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+from sqlalchemy import Boolean, Connection, Row, and_, bindparam, exists, insert, or_, select
+
+from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
+from headrace.errors import OptionError
+from headrace.ledger.batch_rows import has_children, offset_range, offsets_in
+from headrace.ledger.error_report import storable
+from headrace.ledger.findings import Finding, FindingKind, Span
+from headrace.ledger.repairs import RepairKind, repair_row
+from headrace.ledger.store import Store
+from headrace.ledger.tables import accepted, checkpoint, lost, repair
+
+Ranges = Mapping[str | None, Mapping[TopicPartition, tuple[OffsetRange, ...]]]
+"""Without overlaps and in order, by the topic's id; None where that is not known."""
+
+_OTHER: Final = checkpoint.alias()
+_EVERY: Final = bindparam("every", type_=Boolean)
+
+# Nothing lies between two runs where there is one.
+_SEVERAL_RUNS: Final = (
+    select(checkpoint)
+    .where(or_(_EVERY, checkpoint.c.gate == bindparam("gate")))
+    .where(
+        exists().where(
+            and_(
+                _OTHER.c.gate == checkpoint.c.gate,
+                _OTHER.c.topic == checkpoint.c.topic,
+                _OTHER.c.topic_id == checkpoint.c.topic_id,
+                _OTHER.c.checkpoint_id != checkpoint.c.checkpoint_id,
+            )
+        )
+    )
+)
+
+_LOST: Final = select(lost).where(
+    or_(_EVERY, lost.c.gate == bindparam("gate")), ~has_children(lost.c.schedule_id)
+)
+
+_ACCEPTED: Final = (
+    select(accepted)
+    .where(or_(_EVERY, accepted.c.gate == bindparam("gate")))
+    .order_by(accepted.c.time_ms, accepted.c.from_offset)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A row of ``accepted``: what was lost or skipped, and need not be processed.
+
+    Attributes:
+        offsets: Where.
+        topic_id: Tells the topic from one that was recreated under its name, where that is known.
+        why: The reason in the words of who accepts it, with their name.
+    """
+
+    offsets: OffsetRange
+    topic_id: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What a gate will not read, and nobody has accepted. A count is one of offsets."""
+
+    lost: int = 0
+    skipped: int = 0
+    ranges: tuple[tuple[str | None, OffsetRange], ...] = ()
+    """All of it, each with the topic's id."""
+
+    @property
+    def offsets(self) -> int:
+        """How many there are."""
+        return self.lost + self.skipped
+
+
+class MissedStore(Store):
+    """What gates have lost or skipped, and what of it was accepted."""
+
+    def of(self, gate_name: str) -> Missed:
+        """What one gate has missed."""
+        return self._missed(gate_name).get(gate_name, Missed())
+
+    def all(self) -> Mapping[str, Missed]:
+        """What each gate has missed that has missed something."""
+        return self._missed(None)
+
+    def accepted(self, gate_name: str) -> tuple[Accepted, ...]:
+        """What was accepted of one gate, oldest first."""
+        rows = self._database.rows(_ACCEPTED, every=False, gate=gate_name)
+        return tuple(map(_accepted_from, rows))
+
+    def accept(self, gate_name: str, records: int, by: str, why: str) -> Missed:
+        """Write down that what a gate has missed until now need not be processed; what it was.
+
+        Args:
+            gate_name: Whose.
+            records: How many offsets that is, as they were shown: it is about those alone.
+            by: Who accepts it.
+            why: The reason, in their words.
+
+        Raises:
+            OptionError: It has missed another number of offsets, or none; or the name or the reason
+                is empty, or too long.
+            LedgerError: The gate is not declared.
+        """
+        missed = self.of(gate_name)
+        if records != missed.offsets:
+            raise OptionError(
+                f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
+                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
+                f" what they are with `headrace verify --gate {gate_name}`, and name that number."
+            )
+        if not records:
+            return missed
+        target = f"{records:,} offsets that were lost or skipped"
+        row = repair_row(gate_name, RepairKind.ACCEPT, target, by=by, why=why, now_ms=self._clock())
+        rows = [
+            {
+                "gate": gate_name,
+                "topic": offsets.topic,
+                "topic_id": topic_id or "",
+                "partition": offsets.partition,
+                "from_offset": offsets.start,
+                "until_offset": offsets.until,
+                "time_ms": row["time_ms"],
+                "why": storable(f"{row['why'].strip()} ({row['by_whom']})"),
+            }
+            for topic_id, offsets in missed.ranges
+        ]
+        statement = self._database.insert(accepted)
+        further = statement.excluded
+        statement = statement.on_conflict_do_update(
+            index_elements=list(accepted.primary_key),
+            set_={name: further[name] for name in ("until_offset", "time_ms", "why")},
+        )
+
+        def accept(connection: Connection) -> None:
+            self._insert_under(gate_name, connection, statement, rows)
+            outcome = {"outcome": f"{records:,} accepted"}
+            self._insert_under(gate_name, connection, insert(repair), row | outcome)
+
+        self._database.write(accept)
+        return missed
+
+    def _missed(self, gate_name: str | None) -> Mapping[str, Missed]:
+        which = {"every": gate_name is None, "gate": gate_name}
+        lost_rows = _by_gate(self._database.rows(_LOST, **which))
+        run_rows = _by_gate(self._database.rows(_SEVERAL_RUNS, **which))
+        accepted_rows = _by_gate(self._database.rows(_ACCEPTED, **which))
+        found = {
+            name: _missed_by_one(
+                lost_rows.get(name, ()), run_rows.get(name, ()), accepted_rows.get(name, ())
+            )
+            for name in sorted({*lost_rows, *run_rows})
+        }
+        return {name: missed for name, missed in found.items() if missed.offsets}
+
+
+def between_runs(runs: Iterable[Span]) -> Iterator[Finding]:
+    """What runs have left out between them, and what two of them have read."""
+    by_offset = sorted(runs, key=lambda run: (run.topic_id or "", run.offsets))
+    for (topic_id, _), same in groupby(
+        by_offset, key=lambda run: (run.topic_id, run.offsets.topic_partition)
+    ):
+        so_far = RangeSequence()
+        for run in same:
+            for kind, offsets in (
+                (FindingKind.SKIPPED, so_far.gap_before(run.offsets)),
+                (FindingKind.READ_AGAIN, so_far.shared_with(run.offsets)),
+            ):
+                if offsets:
+                    yield Finding(
+                        kind, offsets, run.checkpoint_id, other=so_far.last, topic_id=topic_id
+                    )
+            so_far.append(run.offsets, run.checkpoint_id)
+
+
+def with_acceptance(found: Iterable[Finding], those: Iterable[Accepted]) -> Iterator[Finding]:
+    """The same findings; of what was lost or skipped the part that was accepted says so."""
+    by_partition: dict[object, list[Accepted]] = defaultdict(list)
+    for each in those:
+        by_partition[each.topic_id, each.offsets.topic_partition].append(each)
+    for finding in found:
+        left = [finding]
+        if finding.kind in {FindingKind.LOST, FindingKind.SKIPPED}:
+            for each in by_partition[finding.topic_id, finding.offsets.topic_partition]:
+                left = [piece for part in left for piece in _split(part, each)]
+        yield from left
+
+
+def _split(finding: Finding, by: Accepted) -> Iterator[Finding]:
+    for piece, inside in finding.offsets.split_by([by.offsets]):
+        why = by.why if inside and finding.accepted is None else finding.accepted
+        yield replace(finding, offsets=piece, accepted=why)
+
+
+def _missed_by_one(
+    lost_rows: Iterable[Row[Any]], run_rows: Iterable[Row[Any]], accepted_rows: Iterable[Row[Any]]
+) -> Missed:
+    losses = [(row, row.topic_id or None, _offsets_from(row, "a loss")) for row in lost_rows]
+    gone = merged_by_topic((topic_id, offsets) for _, topic_id, offsets in losses)
+    unplanned = merged_by_topic(
+        (topic_id, offsets) for row, topic_id, offsets in losses if not row.schedule_id
+    )
+    rows = map(_accepted_from, accepted_rows)
+    known = merged_by_topic((each.topic_id, each.offsets) for each in rows)
+    lost_ranges = [
+        (topic_id, left)
+        for topic_id, partitions in gone.items()
+        for ranges in partitions.values()
+        for offsets in ranges
+        for left in _without(offsets, topic_id, known)
+    ]
+    skipped = [
+        (each.topic_id, left)
+        for each in between_runs(_runs_from(run_rows))
+        if each.kind is FindingKind.SKIPPED
+        for part in _without(each.offsets, each.topic_id, unplanned)
+        for left in _without(part, each.topic_id, known)
+    ]
+    return Missed(
+        sum(offsets.count for _, offsets in lost_ranges),
+        sum(offsets.count for _, offsets in skipped),
+        (*lost_ranges, *skipped),
+    )
+
+
+def merged_by_topic(ranges: Iterable[tuple[str | None, OffsetRange]]) -> Ranges:
+    """Ranges with the topics' ids: what several name is there once."""
+    found: dict[str | None, list[OffsetRange]] = defaultdict(list)
+    for topic_id, offsets in ranges:
+        found[topic_id].append(offsets)
+    return {
+        topic_id: {tp: tuple(own) for tp, own in merge(those).items()}
+        for topic_id, those in found.items()
+    }
+
+
+def _without(offsets: OffsetRange, topic_id: str | None, cover: Ranges) -> list[OffsetRange]:
+    return offsets.subtract(cover.get(topic_id, {}).get(offsets.topic_partition, ()))
+
+
+def _runs_from(rows: Iterable[Row[Any]]) -> Iterator[Span]:
+    for row in rows:
+        untils = offsets_in(row.until_offsets)
+        for partition, start in offsets_in(row.start_offsets).items():
+            until = max(start, untils.get(partition, start))
+            read = OffsetRange(row.topic, partition, start, until)
+            yield Span(row.checkpoint_id, read, since_ms=None, topic_id=row.topic_id or None)
+
+
+def _accepted_from(row: Row[Any]) -> Accepted:
+    whose = f"what was accepted of gate {row.gate!r}"
+    return Accepted(_offsets_from(row, whose), row.topic_id or None, row.why)
+
+
+def _offsets_from(row: Row[Any], whose: str) -> OffsetRange:
+    return offset_range(whose, row.topic, row.partition, row.from_offset, row.until_offset)
+
+
+def _by_gate(rows: Iterable[Row[Any]]) -> Mapping[str, list[Row[Any]]]:
+    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        found[row.gate].append(row)
+    return found
