@@ -118,7 +118,15 @@ class MachineryError(NotProcessedError):
 
 
 class SinkDownError(NotProcessedError):
-    """Records that have nothing to do with each other fail one after the other, and none passes."""
+    """Records that have nothing to do with each other fail one after the other, and none passes.
+
+    Attributes:
+        last: The class and the message of what the handler raised last, which the text begins with.
+    """
+
+    def __init__(self, text: str, last: tuple[str, str]) -> None:
+        super().__init__(text)
+        self.last = last
 
 
 class BatchSplitError(NotProcessedError):

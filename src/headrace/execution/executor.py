@@ -366,10 +366,20 @@ class BatchExecutor:
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
+        nothing_passes = False
         if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):
-            self._isolate(batch, leases, error)
+            nothing_passes = self._isolate(batch, leases, error).down is not None
         else:
             self._fail(batch, blameless or error)
+        if self._health.is_wrong(error, nothing_passes=nothing_passes):
+            _LOG.error(
+                "The handler of gate %r has processed nothing since its query was started, and"
+                " fails with the same error whatever it is given, so the query is stopped. Mend the"
+                " handler, and start the query again: what has failed waits for that. %s",
+                batch.gate,
+                ErrorReport.of(error).line,
+            )
+            raise error
 
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""

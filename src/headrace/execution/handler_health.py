@@ -10,6 +10,27 @@ from pyspark.sql import DataFrame
 from headrace.errors import SinkDownError
 from headrace.ledger import ErrorReport
 
+ALIKE: Final = 3
+"""So many batches in a row fail with the same error of the program, and it is the handler's."""
+
+_PROGRAM: Final = frozenset(
+    {
+        "AnalysisException",
+        "AttributeError",
+        "ImportError",
+        "IndentationError",
+        "ModuleNotFoundError",
+        "NameError",
+        "ParseException",
+        "PySparkAttributeError",
+        "PySparkTypeError",
+        "SyntaxError",
+        "TypeError",
+        "UnboundLocalError",
+    }
+)
+"""Names of exceptions that a program raises whatever its records; a record may lead to some."""
+
 _LOOK_S: Final = 0.05
 """How often it is looked whether something has passed."""
 
@@ -32,6 +53,8 @@ class HandlerHealth:
         self._changing = threading.Lock()
         self._asking = 0
         self._down: SinkDownError | None = None
+        self._has_worked = False
+        self._alike: list[str] = []
 
     @property
     def down(self) -> SinkDownError | None:
@@ -41,12 +64,26 @@ class HandlerHealth:
     def stopped_by(self, last: Exception | ErrorReport) -> SinkDownError:
         """Note that an isolation was stopped: batches that fail are not isolated now."""
         why = ErrorReport.of(last) if isinstance(last, Exception) else last
-        first_line = why.message.partition("\n")[0]
         self._down = SinkDownError(
-            "The sink seems to be down, for records that have nothing to do with each other fail"
-            f" one after the other, and none passes: {why.error_class}: {first_line}"
+            f"{why.line} (nothing passes: records that have nothing to do with each other fail one"
+            " after the other, so the sink seems to be down, or the handler to be wrong)",
+            (why.error_class, why.message),
         )
         return self._down
+
+    def is_wrong(self, error: Exception, *, nothing_passes: bool) -> bool:
+        """Whether the handler itself is wrong, now that a batch of the stream has failed.
+
+        It is where it has processed nothing yet, and fails with one and the same error of its
+        program, such as an AttributeError, in several batches, or in parts of one that have no
+        record in common.
+        """
+        why = ErrorReport.of(error)
+        self._alike = [*(each for each in self._alike if each == why.line), why.line][-ALIKE:]
+        if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:
+            return False
+        same = self._down is not None and self._down.last == (why.error_class, why.message)
+        return len(self._alike) == ALIKE or (nothing_passes and same)
 
     def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
         """A run has succeeded; within the handler's turn.
@@ -56,7 +93,7 @@ class HandlerHealth:
             is_dense: Whether there is a record at each of its offsets. Then it is not looked for
                 one.
         """
-        self._down, self._last_s = None, self._clock()
+        self._down, self._last_s, self._has_worked = None, self._clock(), True
         if self._asking and (is_dense or _has_records(df)):
             self.passes += 1
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Final, NamedTuple
 
-from headrace.errors import READ
+from headrace.errors import READ, SinkDownError
 
 MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of an exception's message that are kept, from its beginning."""
@@ -101,7 +101,8 @@ class ErrorReport:
     def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
         """Describe an exception, with those that caused it; a report stays as it is.
 
-        Class and message are those of the root cause where Spark only wraps it.
+        Class and message are those of the root cause where Spark only wraps it, and of what the
+        handler raised where Headrace says that nothing passes, which stands below it.
         """
         if isinstance(error, ErrorReport):
             return error
@@ -110,6 +111,9 @@ class ErrorReport:
         prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         error_class, message = prefix + kind.__qualname__, str(described)
         trace = "".join(described.format())
+        if isinstance(error, SinkDownError):
+            of_handler, said = error.last
+            return cls(of_handler, f"{said[: MAX_MESSAGE_LENGTH // 2]}\n{message}", trace)
         return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
 
     @property
