@@ -28,7 +28,7 @@ def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str)
     assert gate["state"] == "paused"
     assert gate["control"].startswith("paused by ops: sink migration, since ")
     resumed = invoke(ledger_url, "resume", "orders")
-    assert "orders: under no control; no query runs behind it now." in resumed.output
+    assert "orders: under no limit and not paused; no query runs behind it now." in resumed.output
     with Ledger.open(ledger_url) as ledger:
         assert not ledger.controls.of("orders").paused
         assert [each.by for each in ledger.controls.history("orders")] == [

@@ -17,7 +17,7 @@ from tests.services.ledgers import report_sample
 
 from headrace.cli.gate_view import gate_view
 from headrace.cli.status import status_view
-from headrace.control import EstimatorSettings
+from headrace.control import Control, ControlAction, ControlKind, EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
@@ -39,7 +39,7 @@ from headrace.operations.states import GateState
     [
         (GateHistory(a_gate(rate_per_s=None)), GateState.NEW),
         (with_lags(900, 1_000), GateState.KEEPING_UP),
-        (with_lags(9_000, 8_500, 8_000), GateState.DRAINING),
+        (with_lags(9_000, 8_500, 8_000), GateState.CATCHING_UP),
         (with_lags(9_000, 9_010, 9_000), GateState.HOLDING),
         (with_lags(9_000), GateState.HOLDING),
         (with_lags(9_000, 9_500, 10_000), GateState.FALLING_BEHIND),
@@ -86,6 +86,34 @@ def test_a_gate_whose_query_has_said_how_it_ended_is_neither_dead_nor_stalled(
     assert said in headline(snapshot)
     assert "(5.00 s ago)" in headline(snapshot)
     assert snapshot.needs == ()
+
+
+def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan_saw() -> None:
+    history = with_lags(900, 1_000)
+    ended = replace(history.gate, ended_ms=NOW_MS - 5_000, ended="finished", ended_error=None)
+    snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
+    assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (0, None, None)
+    assert take_snapshot(history, NOW_MS).lag == 1_000
+
+
+def limited_to(records_per_s: float) -> Control:
+    action = ControlAction(
+        1, "orders", ControlKind.LIMIT, "jo", "", NOW_MS - 60_000, records_per_s=records_per_s
+    )
+    return Control("orders", NOW_MS, limit=action)
+
+
+def test_a_gate_that_an_operator_limits_is_limited_and_not_behind() -> None:
+    history = with_lags(9_000, 9_500, 10_000)
+    first, *others = history.batches
+    behind = replace(history, control=limited_to(10))
+    limited = replace(behind, batches=(replace(first, reason="limited to 10 records/s"), *others))
+    snapshot = take_snapshot(limited, NOW_MS)
+    assert snapshot.state is GateState.LIMITED
+    assert headline(snapshot).startswith("Limited to 10 records/s by jo, since ")
+    assert headline(snapshot).endswith("; 9,000 records left waiting.")
+    assert [each.command for each in snapshot.needs] == ["headrace limit off orders"]
+    assert take_snapshot(behind, NOW_MS).state is GateState.FALLING_BEHIND
 
 
 def test_a_batch_takes_as_long_as_spark_reports_and_until_then_as_the_ledger_saw() -> None:

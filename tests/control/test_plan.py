@@ -343,7 +343,9 @@ def test_an_operator_s_limit_below_every_rate_is_what_is_admitted_and_the_reason
         operator=under(400.7),
     )
     assert (planned.records, planned.rate_per_s) == (400, 400.0)
-    assert planned.describe(planned.reason) == "limited to 400.7 records/s by jo, since 12:00 UTC"
+    assert (
+        planned.describe(planned.reason) == "limited to 400.7 records/s by jo, since 12:00:00 UTC"
+    )
     assert set(planned.reasons.values()) == {Reason.LIMITED}
 
 
@@ -355,5 +357,5 @@ def test_an_operator_s_limit_that_is_not_the_least_takes_nothing_away() -> None:
 def test_under_a_pause_nothing_is_admitted_and_the_reason_says_by_whom() -> None:
     planned = plan(orders([0, 5]), orders([3000, 5]), 800.0, PRESSED, operator=under(9.0, PAUSE))
     assert (planned.records, planned.lag, planned.until) == (0, 3000, orders([0, 5]))
-    assert planned.describe(planned.reason) == "paused by ops: sink migration, since 12:00 UTC"
+    assert planned.describe(planned.reason) == "paused by ops: sink migration, since 12:00:00 UTC"
     assert list(planned.reasons.values()) == [Reason.HELD, Reason.NOTHING_NEW]

@@ -15,7 +15,6 @@ from tests.ledger.samples import stored
 from headrace.backfill import OwnerSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError
 from headrace.execution import Batch
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
@@ -227,7 +226,7 @@ def test_a_stopped_query_does_not_wait_for_another_process(scene: Scene) -> None
     handler, key = scene.gated(), scene.begin(FIRST)
     scene.ledger.batches.attach(key, 0, owner="another machine", lease_ms=60_000)
     handler.follow(STOPPED, None)
-    with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
+    with pytest.raises(InterruptedError):
         handler(DF, 0)
     assert scene.batches == []
     assert scene.row(key).owner == "another machine"
@@ -244,7 +243,7 @@ def test_a_stopped_query_does_not_wait_for_its_next_retry(scene: Scene) -> None:
     retrying = scene.gated(policy=retry(5, "1 hour", then="defer"), sleep=stop_in_the_third)
     scene.error = FullError("no space left")
     key = scene.begin(FIRST)
-    with pytest.raises(FullError):
+    with pytest.raises(InterruptedError):
         retrying(DF, 0)
     assert (len(waits), len(scene.batches)) == (3, 1)
     assert scene.row(key).status is Status.FAILED

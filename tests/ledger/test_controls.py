@@ -133,12 +133,12 @@ def test_a_control_says_who_and_why_and_since_when(ledger: Ledger, clock: Manual
     control = ledger.controls.limit("orders", 200, "jo", until_ms=clock() + 7_200_000)
     assert control.paused
     assert control.describe() == (
-        "paused by ops: sink migration, since 22:13 UTC; "
-        "limited to 200 records/s by jo, since 22:13 UTC until 2023-11-15 00:13 UTC"
+        "paused by ops: sink migration, since 22:13:20 UTC; "
+        "limited to 200 records/s by jo, since 22:13:20 UTC until 2023-11-15 00:13:20 UTC"
     )
     clock.now_ms += 86_400_000
     later = ledger.controls.of("orders")
-    assert later.describe() == "paused by ops: sink migration, since 2023-11-14 22:13 UTC"
+    assert later.describe() == "paused by ops: sink migration, since 2023-11-14 22:13:20 UTC"
 
 
 def test_a_gate_s_controls_are_its_own(ledger: Ledger) -> None:

@@ -254,7 +254,7 @@ def control_values(control: Control) -> dict[str, Any]:
 
 
 def _sentence(ledger: Ledger, control: Control) -> str:
-    described = control.describe() or "under no control"
+    described = control.describe() or "under no limit and not paused"
     if ledger.gates.query(control.gate) is None:
         when = "no query runs behind it now"
     else:

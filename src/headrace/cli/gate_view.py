@@ -52,9 +52,10 @@ _DRAIN_TRENDS: Final = {
 # Green is fine, yellow is to be watched, red is somebody's work.
 _STYLES: Final = {
     GateState.KEEPING_UP: "green",
-    GateState.DRAINING: "green",
+    GateState.CATCHING_UP: "green",
     GateState.HOLDING: "yellow",
     GateState.FALLING_BEHIND: "yellow",
+    GateState.LIMITED: "yellow",
     GateState.INTERRUPTED: "yellow",
     GateState.PAUSED: "yellow",
     GateState.STALLED: "red",
@@ -219,7 +220,7 @@ def _cost_details(snapshot: GateSnapshot) -> list[str]:
     """What is known of a batch's cost, besides what it costs before its first record."""
     words = ["before its first record"]
     if snapshot.record_us is not None:
-        words.append(f"{snapshot.record_us:,.3g} µs a record")
+        words.append(f"{out.fine_duration(snapshot.record_us / 1000)} a record")
     if snapshot.noise is not None:
         words.append(f"noise {snapshot.noise:.0%}")
     if snapshot.cost_changed_ms is not None:
@@ -232,12 +233,10 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
     moving = "" if trend is None else f"{_ARROWS[trend]} {trend}"
     if change is not None and trend is not Trend.STEADY:
         moving += f" {out.count(abs(change))}/s"
-    old = []
+    old = ""
     if snapshot.lag_is_old:
-        old = [
-            f"{out.duration(snapshot.lag_age_ms)} ago",
-            f"now {out.count(snapshot.lag_now)} not begun",
-        ]
+        is_asked = snapshot.lag_now is not None
+        old = "now" if is_asked else f"{out.duration(snapshot.lag_age_ms)} ago"
     oldest = ""
     if snapshot.lag_seconds:
         oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"
@@ -246,7 +245,7 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
         kept = f"deleted in {out.duration(snapshot.retention_left_s * 1000)}"
     arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
     return [
-        *old,
+        old,
         moving,
         oldest,
         kept,

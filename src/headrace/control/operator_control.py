@@ -58,7 +58,7 @@ class ControlAction:
         >>> ControlAction(
         ...     1, "orders", ControlKind.PAUSE, "ops", "sink migration", 36_840_000
         ... ).describe(36_900_000)
-        'paused by ops: sink migration, since 10:14 UTC'
+        'paused by ops: sink migration, since 10:14:00 UTC'
         """
         done = {
             ControlKind.PAUSE: "paused",
@@ -116,9 +116,9 @@ def _clock_time(time_ms: int, now_ms: int) -> str:
     """A time of day, with the date if that is not today's.
 
     >>> _clock_time(36_840_000, 36_900_000), _clock_time(36_840_000, 136_900_000)
-    ('10:14 UTC', '1970-01-01 10:14 UTC')
+    ('10:14:00 UTC', '1970-01-01 10:14:00 UTC')
     """
     then, now = (
         datetime.fromtimestamp(min(max(each, 0), LAST_MS) / 1000, UTC) for each in (time_ms, now_ms)
     )
-    return then.strftime("%H:%M UTC" if then.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+    return then.strftime("%H:%M:%S UTC" if then.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC")

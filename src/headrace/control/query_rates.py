@@ -5,7 +5,7 @@ a user can compare before changing over. The sources of a join share the time of
 learned law tells their costs apart, PID takes the whole time for each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,13 +85,20 @@ class QueryRates:
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
     def finished(
-        self, batch: FinishedBatch, stats: Mapping[str, BatchStats]
+        self,
+        batch: FinishedBatch,
+        stats: Mapping[str, BatchStats],
+        *,
+        limited: Collection[str] = (),
     ) -> dict[str, LearntRate]:
         """Take one finished batch into account; what it says of each gate that had records in it.
 
         Args:
             batch: What all gates share.
             stats: What it tells the law of each gate that had records in it.
+            limited: The gates of which an operator's limit made it as small as it was. PID takes
+                the rate of a small batch, most of which is its fixed cost, for all that the job can
+                process, and would go down under the limit: it is not told.
         """
         learned = self._learned
         if learned is None:
@@ -103,7 +110,13 @@ class QueryRates:
         least = {name: gate.settings.min_rate for name, gate in self._gates.items()}
         records = learned.records(least)
         return {
-            name: self._of_gate(name, each, records.get(name), changes.get(name), learned)
+            name: self._of_gate(
+                name,
+                None if name in limited else each,
+                records.get(name),
+                changes.get(name),
+                learned,
+            )
             for name, each in stats.items()
             if name in self._gates
         }
@@ -111,16 +124,16 @@ class QueryRates:
     def _of_gate(
         self,
         name: str,
-        stats: BatchStats,
+        stats: BatchStats | None,
         records: float | None,
         change: IntervalChange | None,
         learned: LearnedBatches,
     ) -> LearntRate:
         gate = self._gates[name]
-        by_pid = gate.pid.compute(*stats)
+        by_pid = None if stats is None else gate.pid.compute(*stats)
         by_learned = (
             None
-            if records is None or stats.num_elements <= 0
+            if records is None or (stats is not None and stats.num_elements <= 0)
             else max(records * 1000 / learned.interval_ms, gate.settings.min_rate)
         )
         cost = learned.cost.of_source(name, learned.changed_ms) if learned.cost else None

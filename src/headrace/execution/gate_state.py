@@ -22,10 +22,12 @@ class BatchEnd(NamedTuple):
     Attributes:
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
         waited_ms: How long it waited for the handler while a backfill had it.
+        is_limited: Whether an operator's limit made it as small as it was.
     """
 
     went_through: bool
     waited_ms: int
+    is_limited: bool = False
 
 
 class Turn:
@@ -70,6 +72,7 @@ class StreamState:
         self._end_ms: int | None = None
         self._helped: set[str] = set()
         self._waited_ms: dict[str, int] = {}
+        self._limited: set[str] = set()
         self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
         self._ending = threading.Lock()
@@ -131,10 +134,12 @@ class StreamState:
                 " first, or give this one a gate of another name."
             )
 
-    def batch_began(self) -> None:
-        """A batch goes to the handler."""
+    def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
+        """A batch goes to the handler; an operator's limit may have made it smaller."""
         with self._changing:
             self._running = True
+            if is_limited:
+                self._limited.add(batch)
 
     def batch_was_helped(self, batch: str) -> None:
         """A batch failed at first, or waited for another process that had it.
@@ -158,8 +163,11 @@ class StreamState:
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
-            ended = BatchEnd(batch not in self._helped, self._waited_ms.pop(batch, 0))
+            ended = BatchEnd(
+                batch not in self._helped, self._waited_ms.pop(batch, 0), batch in self._limited
+            )
             self._helped.discard(batch)
+            self._limited.discard(batch)
             call = self._on_batch_end
         if call is not None:
             call()

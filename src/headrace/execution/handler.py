@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import MAX_BACKFILLS, OwnerSettings
+from headrace.control.rate_law import Reason
 from headrace.core.lease import LEASE_MS
 from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, LedgerError
@@ -142,7 +143,8 @@ class GatedHandler:
         owned = self._attach(record, batch_id)
         if owned is None:
             return
-        self._state.batch_began()
+        is_limited = record.reason.startswith(Reason.LIMITED)
+        self._state.batch_began(record.schedule_id, is_limited=is_limited)
         try:
             if not self._executor.run_live(df, owned, batch_id):
                 self._state.batch_was_helped(record.schedule_id)

@@ -26,6 +26,7 @@ from headrace.control import (
     SourceCost,
     batch_stats,
 )
+from headrace.control.rate_law import Reason
 from headrace.core.stop import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import BatchEnd, all_states, state_of
@@ -291,7 +292,8 @@ def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
         and found.attempts == 1
         and not watched.ledger.batches.children(report.batch)
     )
-    return BatchEnd(at_once, ended.waited_ms)
+    is_limited = found is not None and found.reason.startswith(Reason.LIMITED)
+    return BatchEnd(at_once, ended.waited_ms, is_limited)
 
 
 def _row_of(watched: _GateRun, report: BatchReport) -> BatchRecord | None:
@@ -334,6 +336,7 @@ class _Lesson:
         stats: The same for the laws, by the clock of what was taught.
         teaches: Whether it says anything of the job.
         is_unread: Whether the batch went through, and no record of it was read.
+        is_limited: Whether an operator's limit made it as small as it was.
     """
 
     watched: _GateRun
@@ -342,6 +345,7 @@ class _Lesson:
     stats: BatchStats
     teaches: bool
     is_unread: bool
+    is_limited: bool
 
 
 def _lesson(watched: _GateRun, report: BatchReport, ended: BatchEnd) -> _Lesson:
@@ -352,7 +356,7 @@ def _lesson(watched: _GateRun, report: BatchReport, ended: BatchEnd) -> _Lesson:
     stats = batch_stats(previous, present, watched.interval_ms)
     stats = stats._replace(time_ms=stats.time_ms - watched.aside_ms)
     is_unread = ended.went_through and not present.records
-    return _Lesson(watched, report, present, stats, teaches, is_unread)
+    return _Lesson(watched, report, present, stats, teaches, is_unread, ended.is_limited)
 
 
 def _learn(rates: QueryRates | None, lessons: list[_Lesson]) -> dict[str, LearntRate]:
@@ -368,7 +372,11 @@ def _learn(rates: QueryRates | None, lessons: list[_Lesson]) -> dict[str, Learnt
         newest.overhead_ms,
         {lesson.report.gate for lesson in parts if lesson.present.left_over > 0},
     )
-    return rates.finished(batch, {lesson.report.gate: lesson.stats for lesson in parts})
+    return rates.finished(
+        batch,
+        {lesson.report.gate: lesson.stats for lesson in parts},
+        limited={lesson.report.gate for lesson in parts if lesson.is_limited},
+    )
 
 
 def _process(lesson: _Lesson, learnt: LearntRate | None) -> None:

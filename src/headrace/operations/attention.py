@@ -71,6 +71,7 @@ _STATES: Final = {
     GateState.ISOLATING: Urgency.WATCH,
     GateState.INTERRUPTED: Urgency.WATCH,
     GateState.FALLING_BEHIND: Urgency.WATCH,
+    GateState.LIMITED: Urgency.WATCH,
     GateState.PAUSED: Urgency.WATCH,
 }
 
@@ -129,6 +130,8 @@ def _command(snapshot: "GateSnapshot") -> str:
     newest = snapshot.newest
     if snapshot.state is GateState.PAUSED:
         return f"headrace resume {snapshot.gate}"
+    if snapshot.state is GateState.LIMITED:
+        return f"headrace limit off {snapshot.gate}"
     on_its_batch = {
         GateState.DEAD,
         GateState.OVERDUE,
@@ -176,7 +179,8 @@ _RANKS: Final = {
             GateState.INTERRUPTED,
             GateState.FALLING_BEHIND,
             GateState.HOLDING,
-            GateState.DRAINING,
+            GateState.LIMITED,
+            GateState.CATCHING_UP,
             GateState.PAUSED,
             GateState.NEW,
             GateState.KEEPING_UP,

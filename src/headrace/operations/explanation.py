@@ -261,7 +261,7 @@ def _cost(found: Explanation) -> str:
     fixed_ms, record_us = found.fixed_ms or 0, found.record_us or 0
     text = (
         f"As known now, a batch costs a = {out.duration(fixed_ms)} before its first record, and"
-        f" b = {record_us:,.3g} µs a record"
+        f" b = {out.fine_duration(record_us / 1000)} a record"
     )
     if found.law != LawName.LEARNED or record_us <= 0:
         return f"{text}."

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 HEADLINES: Final = {
     GateState.NEW: "No batch yet.",
     GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
-    GateState.DRAINING: "Draining: {waiting}, {to_go}.",
+    GateState.CATCHING_UP: "Catching up: {waiting}, {to_go}.",
     GateState.HOLDING: "Holding: {waiting}.",
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
+    GateState.LIMITED: "{control}; {waiting}.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     GateState.FINISHED: "Finished {said_end}: {all_records} processed, none left.",

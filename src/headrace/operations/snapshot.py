@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from headrace.control.isolation import expected_runs
 from headrace.core.lease import GATE_LEASE_MS
@@ -13,7 +13,6 @@ from headrace.ledger import (
     IsolationProgress,
     Loss,
     PlannedRange,
-    QueryEnd,
     ReceiverRecord,
     Status,
     lost_records,
@@ -21,7 +20,15 @@ from headrace.ledger import (
 from headrace.operations.attention import Need, gate_needs
 from headrace.operations.gate_history import HISTORY, GateHistory, silence_ms
 from headrace.operations.lags import GateLag
-from headrace.operations.states import GateState, ReceiverState
+from headrace.operations.states import (
+    GateState,
+    ReceiverState,
+    elapsed_ms,
+    gate_state,
+    is_over,
+    left_by,
+    waiting_behind,
+)
 from headrace.operations.trends import (
     LagChange,
     Trend,
@@ -32,11 +39,6 @@ from headrace.operations.trends import (
     newest_run,
 )
 from headrace.operations.words import planned_or_counted, status_word
-
-OVERDUE: Final = 3
-"""Intervals after which a running batch takes longer than it should."""
-
-SHORTEST_OVERDUE_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,9 @@ class GateSnapshot:
         record_us: What a record costs (µs), as learnt.
         noise: The standard deviation of a batch's time, as a part of it.
         cost_changed_ms: When the job's cost was last seen to change.
-        lag: Records that waited when the last batch was planned.
-        lag_age_ms: How long ago that was.
+        lag: Records that waited when the last batch was planned; once its query has ended, or is
+            silent, those that wait now, as the source says, or that batch has left.
+        lag_age_ms: How long ago that batch was planned.
         lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
             batch has come for a while, and None otherwise, or where the source does not answer.
         left_over: What that batch left of them.
@@ -290,6 +293,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     newest = batches[0] if batches else None
     run = newest_run(batches)
     change = LagChange.of(run)
+    over = newest is not None and is_over(history, newest, now_ms)
     sample = samples[0] if samples else None
     terms = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
     cost = batch_cost_of(gate)
@@ -300,7 +304,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
-        state=_state(history, change, now_ms, lag_now),
+        state=gate_state(history, change, now_ms, lag_now),
         rate_per_s=gate.rate_per_s,
         law=law_of(gate),
         fixed_ms=cost.fixed_s * 1000 if cost else None,
@@ -309,7 +313,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         cost_changed_ms=cost.changed_ms if cost else None,
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
-        left_over=_left_over(newest) if newest else None,
+        left_over=left_by(newest) if newest else None,
         drain_trend=drain_trend(run),
         batches=_batches(history, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
@@ -330,9 +334,10 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         control=history.control.describe() if history.control else None,
         lag_seconds=lag.seconds,
         retention_left_s=lag.retention_left_s,
-        **_values(newest, "reason", "lag"),
+        lag=waiting_behind(newest, lag_now) if over and newest else newest.lag if newest else None,
+        **_values(newest, "reason"),
         **_values(sample, *terms),
-        **_values(change, *moved),
+        **_values(None if over else change, *moved),
     )
 
 
@@ -361,66 +366,6 @@ def _values(source: object | None, *names: str) -> dict[str, Any]:
     return {name: None if source is None else getattr(source, name) for name in names}
 
 
-def _state(
-    history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
-) -> GateState:
-    if not history.batches:
-        return _end(history, waiting=None) or GateState.NEW
-    newest = history.batches[0]
-    left_over = _left_over(newest)
-    waiting = left_over if lag_now is None else lag_now
-    found = (
-        _trouble(history, now_ms)
-        or _end(history, waiting=left_over)
-        or _quiet(history, now_ms, waiting=waiting)
-    )
-    if found is not None:
-        return found
-    if left_over == 0:
-        return GateState.KEEPING_UP
-    moving = {Trend.FALLING: GateState.DRAINING, Trend.RISING: GateState.FALLING_BEHIND}
-    return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
-
-
-def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
-    """What is wrong with a gate's query or its newest batch; None if nothing is."""
-    newest, interval_ms = history.batches[0], history.gate.interval_ms
-    if newest.status in (Status.FAILED, Status.DEAD):
-        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
-    if history.gone is not None:
-        return GateState.DEAD
-    if newest.end_time_ms is not None:
-        return None
-    if history.isolating is not None:
-        return GateState.ISOLATING
-    is_late = _elapsed_ms(newest, now_ms) > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS)
-    return GateState.OVERDUE if is_late else None
-
-
-def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
-    """How the last query ended, as its program has said; None while one runs, or none has said."""
-    if history.gate.ended is None or history.query is not None:
-        return None
-    is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
-    return GateState.FINISHED if is_finished else GateState.STOPPED
-
-
-def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
-    """How a gate fares that runs no batch; None where one is to be expected, or runs."""
-    ended_ms = history.batches[0].end_time_ms
-    if ended_ms is None:
-        return None
-    if history.control is not None and history.control.hold is not None:
-        return GateState.PAUSED
-    if now_ms - ended_ms > silence_ms(history.gate.interval_ms):
-        return GateState.STALLED if waiting else GateState.IDLE
-    return None
-
-
-def _left_over(batch: BatchRecord) -> int | None:
-    return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
-
-
 def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
     reported = {sample.schedule_id: sample.processing_delay_ms for sample in history.samples}
     lost: dict[str | None, list[Loss]] = defaultdict(list)
@@ -431,21 +376,13 @@ def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
             id=batch.query_batch_id,
             status=status_word(batch),
             records=planned_or_counted(batch),
-            duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
+            duration_ms=reported.get(batch.schedule_id, elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
             lost=lost_records(lost[batch.schedule_id]),
             key=batch.schedule_id,
         )
         for batch in history.batches
     )
-
-
-def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
-    """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
-    began_ms = batch.created_time_ms
-    if batch.attempts > 1 and batch.start_time_ms is not None:
-        began_ms = batch.start_time_ms
-    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
 
 
 def _partition(planned: PlannedRange) -> PartitionSnapshot:

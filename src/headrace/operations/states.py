@@ -1,6 +1,17 @@
-"""How gates and receivers fare, in a word each."""
+"""How gates and receivers fare, in a word each, and what of the ledger's records says so."""
 
 from enum import StrEnum
+from typing import Final
+
+from headrace.control.rate_law import Reason
+from headrace.ledger import BatchRecord, QueryEnd, Status
+from headrace.operations.gate_history import GateHistory, silence_ms
+from headrace.operations.trends import LagChange, Trend
+
+OVERDUE: Final = 3
+"""Intervals after which a running batch takes longer than it should."""
+
+SHORTEST_OVERDUE_MS: Final = 5_000
 
 
 class GateState(StrEnum):
@@ -10,12 +21,14 @@ class GateState(StrEnum):
     """It has had no batch yet."""
     KEEPING_UP = "keeping up"
     """The last batch admitted all that was waiting."""
-    DRAINING = "draining"
+    CATCHING_UP = "catching up"
     """Records wait, and fewer each time."""
     HOLDING = "holding"
     """Records wait, about as many each time, or it is too early to say."""
     FALLING_BEHIND = "falling behind"
     """Records wait, and more each time."""
+    LIMITED = "limited"
+    """Records wait, and an operator's limit made the last batch smaller."""
     IDLE = "idle"
     """No batch for a while, and nothing was waiting: no data, or no query."""
     STALLED = "stalled"
@@ -51,3 +64,87 @@ class ReceiverState(StrEnum):
     """No records came lately."""
     SILENT = "silent"
     """It has not been seen for a while: it has died, or cannot reach the ledger."""
+
+
+def gate_state(
+    history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
+) -> GateState:
+    """How a gate fares, by the ledger's records and what its source says of what waits."""
+    if not history.batches:
+        return _end(history, waiting=None) or GateState.NEW
+    newest = history.batches[0]
+    left_over = left_by(newest)
+    waiting = left_over if lag_now is None else lag_now
+    found = (
+        _trouble(history, now_ms)
+        or _end(history, waiting=left_over)
+        or _quiet(history, now_ms, waiting=waiting)
+    )
+    if found is not None:
+        return found
+    if left_over == 0:
+        return GateState.KEEPING_UP
+    limited = history.control is not None and history.control.limit is not None
+    if limited and newest.reason.startswith(Reason.LIMITED):
+        return GateState.LIMITED
+    moving = {Trend.FALLING: GateState.CATCHING_UP, Trend.RISING: GateState.FALLING_BEHIND}
+    return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
+
+
+def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
+    """What is wrong with a gate's query or its newest batch; None if nothing is."""
+    newest, interval_ms = history.batches[0], history.gate.interval_ms
+    if newest.status in (Status.FAILED, Status.DEAD):
+        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
+    if history.gone is not None:
+        return GateState.DEAD
+    if newest.end_time_ms is not None:
+        return None
+    if history.isolating is not None:
+        return GateState.ISOLATING
+    is_late = elapsed_ms(newest, now_ms) > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS)
+    return GateState.OVERDUE if is_late else None
+
+
+def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
+    """How the last query ended, as its program has said; None while one runs, or none has said."""
+    if history.gate.ended is None or history.query is not None:
+        return None
+    is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
+    return GateState.FINISHED if is_finished else GateState.STOPPED
+
+
+def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
+    """How a gate fares that runs no batch; None where one is to be expected, or runs."""
+    ended_ms = history.batches[0].end_time_ms
+    if ended_ms is None:
+        return None
+    if history.control is not None and history.control.hold is not None:
+        return GateState.PAUSED
+    if now_ms - ended_ms > silence_ms(history.gate.interval_ms):
+        return GateState.STALLED if waiting else GateState.IDLE
+    return None
+
+
+def left_by(batch: BatchRecord) -> int | None:
+    """What a batch has left of what waited before it; None where that is not known."""
+    return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
+
+
+def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
+    """Whether no batch follows the newest one, which is done: what waits is what it has left."""
+    said = history.query is None and (history.gate.ended is not None or history.gone is not None)
+    return (said or history.is_silent(now_ms)) and newest.status is Status.SUCCESS
+
+
+def waiting_behind(newest: BatchRecord, lag_now: int | None) -> int | None:
+    """What waits once the newest batch is done, as the source says, or else the batch's plan."""
+    return left_by(newest) if lag_now is None else lag_now
+
+
+def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
+    """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
+    began_ms = batch.created_time_ms
+    if batch.attempts > 1 and batch.start_time_ms is not None:
+        began_ms = batch.start_time_ms
+    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)

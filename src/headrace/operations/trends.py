@@ -1,15 +1,15 @@
 """What the newest batches of a gate show: where its lag goes, and why its rate stays low."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
 from headrace.control import EstimatorSettings, SourceCost
+from headrace.control.rate_law import Reason
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
-from headrace.operations.words import count, duration
+from headrace.operations.diagnosis import BATCHES, Measured, diagnose
 
 WINDOW: Final = 6
 """Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough
@@ -17,12 +17,6 @@ to see a job slow down within seconds."""
 
 STEADY: Final = 0.02
 """A lag that changes by less than this part of the throughput is steady."""
-
-_RECENT: Final = 3
-"""Batches in a row that show what is usual by now."""
-
-_ABOUT: Final = 0.9
-"""The part of the interval from which on a batch takes about as long."""
 
 
 class Trend(StrEnum):
@@ -112,7 +106,7 @@ def advice_on(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> tuple[str, ...]:
     """What keeps a gate's rate at its lowest, and what helps; newest batches and samples first."""
-    found = (_nothing_read(batches, samples), _too_short_an_interval(gate, samples))
+    found = (_nothing_read(batches, samples), _low_rate(gate, batches, samples))
     return tuple(sentence for sentence in found if sentence is not None)
 
 
@@ -135,42 +129,41 @@ def law_of(gate: GateRecord) -> str | None:
 def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
     """Whether the handler has read nothing of the newest batches that were reported."""
     by_batch = {batch.schedule_id: batch for batch in batches}
-    newest = samples[:_RECENT]
+    newest = samples[:BATCHES]
     ended = [by_batch.get(sample.schedule_id or "") for sample in newest]
-    if len(newest) < _RECENT or any(sample.records for sample in newest):
+    if len(newest) < BATCHES or any(sample.records for sample in newest):
         return None
     # One that failed, or had to be run again, may have failed before it read.
     if not all(b and b.status is Status.SUCCESS and b.attempts == 1 for b in ended):
         return None
     return (
-        f"Spark has read no record of the last {_RECENT} batches, so no rate is learnt: have the"
+        f"Spark has read no record of the last {BATCHES} batches, so no rate is learnt: have the"
         " handler read its DataFrame."
     )
 
 
-def _too_short_an_interval(gate: GateRecord, samples: Sequence[RateSample]) -> str | None:
-    """Whether a batch's fixed cost is near the interval.
-
-    Where the model cannot tell, as batches were all of one size: whether batches at the lowest
-    rate take about the interval.
-    """
+def _low_rate(
+    gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
+) -> str | None:
+    """What keeps the rate low, unless somebody does."""
     try:
         settings = EstimatorSettings.from_text(gate.estimator)
     except OptionError:
         return None
-    cost, lowest = batch_cost_of(gate), settings.min_rate
-    if cost is not None and (sentence := settings.too_short(gate.interval_ms, cost)):
-        return sentence
-    taught = [sample for sample in samples if sample.rate_per_s is not None][:_RECENT]
-    if gate.rate_per_s is None or gate.rate_per_s > lowest or len(taught) < _RECENT:
-        return None
-    took_ms = round(statistics.median(each.processing_delay_ms for each in taught))
-    if any(each.rate_per_s != gate.rate_per_s for each in taught):
-        return None
-    if took_ms < _ABOUT * gate.interval_ms:
-        return None
-    return (
-        f"The rate is at its lowest, {count(lowest)}/s (minRate), and batches still take"
-        f" {duration(took_ms)} of an interval of {duration(gate.interval_ms)}: the fixed cost of a"
-        " batch is near the interval, and a longer interval carries more."
+    taught = [each for each in samples if each.rate_per_s is not None][:BATCHES]
+    return diagnose(
+        Measured(
+            settings,
+            gate.interval_ms,
+            gate.rate_per_s,
+            tuple(each.rate_per_s or 0.0 for each in taught),
+            tuple(each.processing_delay_ms for each in taught),
+            batch_cost_of(gate),
+            is_held_back=any(map(is_held_back, batches[:1])),
+        )
     )
+
+
+def is_held_back(batch: BatchRecord) -> bool:
+    """Whether an operator's limit, or a stage after it, made a batch as small as it was."""
+    return batch.reason.startswith((Reason.LIMITED, Reason.THROTTLED, Reason.HELD))

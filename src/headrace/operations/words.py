@@ -83,6 +83,18 @@ def duration(ms: float | None) -> str:
     return f"{seconds // 86_400} d {seconds % 86_400 // 3_600} h"
 
 
+def fine_duration(ms: float) -> str:
+    """A time span that may be far below a second.
+
+    >>> [fine_duration(ms) for ms in (0.0042, 0.81, 4.54, 19.5, 980, 12_300)]
+    ['4.2 µs', '810 µs', '4.5 ms', '20 ms', '980 ms', '12.3 s']
+    """
+    if ms >= 9_995:
+        return duration(ms)
+    value, unit = (ms * 1000, "µs") if ms < 0.9995 else (ms, "ms")
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
+
+
 def short_time(ms: int | None) -> str:
     """A moment for a table, in this machine's time zone: without the year."""
     return UNKNOWN if ms is None else f"{_local(ms):%m-%d %H:%M:%S}"

@@ -146,7 +146,11 @@ class GateLedger:
             return
         self._ledger.controls.mark_seen(self._gate.name, newest)
         self._seen_action = newest
-        _LOG.info("Gate %r is %s.", self._gate.name, operator.describe() or "under no control")
+        _LOG.info(
+            "Gate %r is %s.",
+            self._gate.name,
+            operator.describe() or "under no limit and not paused",
+        )
 
     def _await_report(self) -> None:
         if self._begun is None:
