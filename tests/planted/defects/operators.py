@@ -100,8 +100,8 @@ DEFECTS: Final = (
     Planted(
         "a dead letter of another gate that is dropped",
         "dashboard/action_forms.py",
-        "known = [] if found is None or found.gate != gate else [found]",
-        "known = [] if found is None else [found]",
+        "if found is None or found.gate != gate or not waits:",
+        "if found is None or not waits:",
         "tests/dashboard/test_action_forms.py",
     ),
     Planted(
