@@ -13,7 +13,9 @@ from tests.services.kafka import TopicFactory
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 from headrace.local.server import free_ports
-from headrace.metrics import MetricsMemory, Sources
+from headrace.metrics import MetricsMemory
+from headrace.operations.lags import LagWatch
+from headrace.operations.sources import Sources
 from headrace.testing import ManualClock
 
 
@@ -21,7 +23,9 @@ def asked(url: str) -> dict[str, float | None]:
     """What a scrape says of the gate ``orders`` that has asked its source."""
     now = ManualClock(now_ms=time.time_ns() // 1_000_000)
     with Ledger.open(url, create=False) as ledger:
-        samples = scrape(ledger, now, MetricsMemory(Sources()), wait_s=30, per_partition=True)
+        samples = scrape(
+            ledger, now, MetricsMemory(LagWatch(Sources())), wait_s=30, per_partition=True
+        )
     names = ("lag_records", "lag_seconds", "lag_age_seconds", "retention_remaining_seconds")
     return {name: value(samples, name) for name in names}
 
@@ -64,7 +68,7 @@ def test_a_broker_that_is_away_leaves_what_the_ledger_knows(tmp_path: Path) -> N
     url = gone_for_an_hour(tmp_path, "kafka", f"127.0.0.1:{port}", OffsetRange("orders", 0, 0, 10))
     now = ManualClock(now_ms=time.time_ns() // 1_000_000)
     with Ledger.open(url, create=False) as ledger:
-        samples = scrape(ledger, now, MetricsMemory(Sources()), wait_s=0)
+        samples = scrape(ledger, now, MetricsMemory(LagWatch(Sources())), wait_s=0)
     assert value(samples, "lag_records") == 0
     age_s = value(samples, "lag_age_seconds")
     assert age_s is not None

@@ -2,8 +2,10 @@ import math
 
 import pytest
 
+from headrace.core.ranges import TopicPartition
 from headrace.ledger.metric_rows import GateNow
-from headrace.operations.lags import Lags
+from headrace.operations.lags import KEPT_MS, Lags
+from headrace.operations.sources import PartitionAnswer, SourceAnswer
 from headrace.testing import temporary_ledger
 
 NOW_MS = 1_700_000_000_000
@@ -53,3 +55,15 @@ def test_a_backlog_is_gone_after_what_is_left_over_what_is_gained_each_second(
             lag = lags.of(ledger, [now], {}, NOW_MS + number * EVERY_MS)["orders"]
     assert lag.records == 1_000 + 3 * (arrivals - PLANNED) - PLANNED
     assert lag.drain_s == pytest.approx(drain_s)
+
+
+def test_how_old_the_oldest_record_is_stays_what_the_source_said_though_batches_follow() -> None:
+    """Where records are replayed, the ledger alone knows only since when they wait here."""
+    behind = gate(0, 60)
+    partition = PartitionAnswer(position=50, end=950, beginning=0, next_ms=NOW_MS - 1_700_000)
+    answers = {"orders": SourceAnswer(NOW_MS - 2_000, {TopicPartition("orders", 0): partition})}
+    with temporary_ledger() as ledger:
+        found = Lags().of(ledger, [behind], answers, NOW_MS)["orders"]
+        assert (found.seconds, found.records) == (1_700.0, 900)
+        later = Lags().of(ledger, [behind], answers, NOW_MS + KEPT_MS)["orders"]
+    assert later.seconds != 1_700 + KEPT_MS / 1000

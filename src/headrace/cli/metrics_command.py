@@ -10,11 +10,12 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.metrics import (
     MetricsMemory,
-    Sources,
     alert_rules,
     exposition,
     grafana_dashboard,
 )
+from headrace.operations.lags import LagWatch
+from headrace.operations.sources import Sources
 
 WAIT_S: Final = 3.0
 """How long it waits for the sources' answers."""
@@ -57,7 +58,7 @@ def metrics(
     with Ledger.open(ledger, create=False) as opened:
         text = exposition(
             opened,
-            memory=MetricsMemory(Sources()),
+            memory=MetricsMemory(LagWatch(Sources())),
             openmetrics=openmetrics,
             per_partition=per_partition,
             kafka_exporter_names=kafka_exporter_names,

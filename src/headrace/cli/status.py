@@ -21,8 +21,10 @@ from headrace.cli.shared_options import (
 from headrace.cli.watching import Watch, show_or_watch
 from headrace.ledger import Ledger
 from headrace.operations.attention import urgency_of
+from headrace.operations.lags import LagWatch
 from headrace.operations.observer import Observer
 from headrace.operations.snapshot import GateSnapshot
+from headrace.operations.sources import Sources
 from headrace.operations.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
@@ -51,7 +53,7 @@ def status(
     Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
     """
     with Ledger.open(ledger, create=False) as opened:
-        observer = Observer(opened)
+        observer = Observer(opened, LagWatch(Sources()))
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             gates = observer.look(gates_of(opened, gate, ledger))

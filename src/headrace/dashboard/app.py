@@ -43,7 +43,6 @@ from headrace.metrics import (
     OPENMETRICS_TYPE,
     PROMETHEUS_TYPE,
     MetricsMemory,
-    Sources,
     exposition,
 )
 
@@ -103,7 +102,7 @@ class Dashboard:
         self.sessions: Final = Sessions(self.token)
         self._outcomes: Final = OrderedDict[str, _Outcome]()
         self.port = settings.port
-        self._memory: Final = MetricsMemory(Sources())
+        self._memory: Final = MetricsMemory(self.hub.fleet.lags)
         self._scraping: Final = threading.Lock()
         self._site: Final = Site(environment(), self.link, settings.source_options)
         routes = [

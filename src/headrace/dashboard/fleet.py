@@ -18,8 +18,9 @@ from headrace.ledger import (
     Unresolved,
 )
 from headrace.operations.gate_history import GateHistory, sorted_query
-from headrace.operations.lags import Lags
+from headrace.operations.lags import GateLag, LagWatch
 from headrace.operations.snapshot import GateSnapshot, take_snapshot
+from headrace.operations.sources import Sources
 from headrace.operations.stages import StageSnapshot, stages_of
 
 LOOK_BACK: Final = 12
@@ -46,9 +47,8 @@ class Fleet:
         self.snapshots: Mapping[str, GateSnapshot] = {}
         self.controls: Mapping[str, Control] = {}
         """What operators have put in force, of each gate."""
-        self.lag_s: Mapping[str, float | None] = {}
-        """How old the next record to be read was when each gate's last batch was planned (s)."""
-        self._lags = Lags()
+        self.lags: Final = LagWatch(Sources())
+        """How far each gate is behind."""
         self._queries: Mapping[str, tuple[GateQuery, bool]] = {}
         self._missed: Mapping[str, Missed] = {}
         self.stages: tuple[StageSnapshot, ...] = ()
@@ -67,7 +67,7 @@ class Fleet:
         with self._lock:
             self._look(ledger)
 
-    def lags(self, gate: str) -> list[int | None]:
+    def last_lags(self, gate: str) -> list[int | None]:
         """The lag of a gate's last batches, the oldest first."""
         known = self._known.get(gate)
         return [] if known is None else [batch.lag for batch in reversed(known[1])]
@@ -84,11 +84,6 @@ class Fleet:
             self._read(ledger, changed)
         for name in gone:
             del self._known[name]
-            self.lag_s = {each: age for each, age in self.lag_s.items() if each != name}
-        if changed:
-            seen = [each for each in ledger.metrics.gates() if each.name in changed]
-            lags = self._lags.of(ledger, seen, {}, now_ms)
-            self.lag_s = {**self.lag_s, **{name: each.seconds for name, each in lags.items()}}
         again = now_ms - self._read_ms >= AGAIN_MS
         if again or pulse.actions != self._actions:
             self.controls, self._actions = ledger.controls.all(), pulse.actions
@@ -103,8 +98,12 @@ class Fleet:
         due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
         names = (changed | set(islice(due, AT_ONCE))) & self._known.keys()
         if names or gone:
+            seen = [each for each in ledger.metrics.gates() if each.name in names]
+            lags = self.lags.of(ledger, seen, now_ms)
             kept = {name: each for name, each in self.snapshots.items() if name not in gone}
-            self.snapshots = kept | {name: self._snapshot(name, pulse, now_ms) for name in names}
+            self.snapshots = kept | {
+                name: self._snapshot(name, pulse, now_ms, lags.get(name)) for name in names
+            }
         self.revisions, self.elsewhere = revisions, pulse.elsewhere
         self.repaired = pulse.repaired
 
@@ -114,7 +113,7 @@ class Fleet:
         for name, (batches, samples) in found.items():
             self._known[name] = gates[name], batches, samples
 
-    def _snapshot(self, name: str, pulse: Pulse, now_ms: int) -> GateSnapshot:
+    def _snapshot(self, name: str, pulse: Pulse, now_ms: int, lag: GateLag | None) -> GateSnapshot:
         gate, batches, samples = self._known[name]
         kept: tuple[RateSample, ...] = samples
         query, gone = sorted_query(self._queries.get(name))
@@ -128,4 +127,4 @@ class Fleet:
             gone=gone,
             missed=self._missed.get(name, Missed()),
         )
-        return take_snapshot(history, now_ms)
+        return take_snapshot(history, now_ms, lag)

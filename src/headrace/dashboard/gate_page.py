@@ -45,7 +45,6 @@ _NO_GATE: Final = "The ledger has no gate {!r}; the overview lists those it has.
 def gate_page(site: Site, name: str, query: Query) -> Page:
     """Everything about one gate."""
     refuse_a_long_name(name)
-    observers = _Observers()
     span = query.get("span", "15 min")
     span = span if span in SPANS else "15 min"
 
@@ -54,7 +53,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         if gate is None:
             return View({"state": site.render("no_gate.html", name=name)})
         history = GateHistory.read(ledger, gate)
-        snapshot = observers.of(ledger).snapshots([history], wait_s=0)[0]
+        snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
         control = ledger.controls.of(name)
         values: dict[str, Any] = {"gate": snapshot, "control": control, "now_ms": now_ms}
         values["drain"] = drain_state(ledger, name) if control.draining else None
@@ -99,18 +98,6 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         about={"gate": name, "span": span, "spans": tuple(SPANS)},
         beside=refuse_none,
     )
-
-
-class _Observers:
-    """What looks at the gate, kept while the ledger is the same."""
-
-    def __init__(self) -> None:
-        self._known: tuple[Ledger, Observer] | None = None
-
-    def of(self, ledger: Ledger) -> Observer:
-        if self._known is None or self._known[0] is not ledger:
-            self._known = ledger, Observer(ledger)
-        return self._known[1]
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:

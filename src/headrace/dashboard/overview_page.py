@@ -93,8 +93,8 @@ class _Rows:
             return known[2]
         values = {
             "control": control,
-            "lags": fleet.lags(snapshot.gate),
-            "lag_s": fleet.lag_s.get(snapshot.gate),
+            "lags": fleet.last_lags(snapshot.gate),
+            "lag_s": snapshot.lag_seconds,
         }
         html = self._site.render("gate_row.html", gate=snapshot, **values)
         self._made[snapshot.gate] = snapshot, in_force, html

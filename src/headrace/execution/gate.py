@@ -318,7 +318,7 @@ class Gate:
                     f"The gate {self.name!r} is not declared in its ledger yet; start its query"
                     " once."
                 )
-            return Observer(ledger, ask_sources=False).look([record])[0]
+            return Observer(ledger).look([record])[0]
 
     def _derived(
         self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool

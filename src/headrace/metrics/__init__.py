@@ -9,13 +9,11 @@ with needs_extra("metrics", "Metrics"):
     from headrace.metrics.exposition import MetricsMemory, exposition
     from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 from headrace.metrics.shipped import alert_rules, grafana_dashboard
-from headrace.operations.sources import Sources
 
 __all__ = [
     "OPENMETRICS_TYPE",
     "PROMETHEUS_TYPE",
     "MetricsMemory",
-    "Sources",
     "alert_rules",
     "exposition",
     "grafana_dashboard",

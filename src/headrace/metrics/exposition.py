@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger
-from headrace.ledger.metric_rows import GateNow
 from headrace.metrics.flows import flow_families
 from headrace.metrics.gates import lag_families, open_families, rate_families
 from headrace.metrics.partitions import partition_families
 from headrace.metrics.text import Family, gauge, labels_text, render
 from headrace.metrics.totals import Totals
-from headrace.operations.gate_history import silence_ms
-from headrace.operations.lags import Lags, lag_of
-from headrace.operations.sources import Sources
+from headrace.operations.lags import LagWatch
 
 
 @dataclass(slots=True)
@@ -26,12 +23,11 @@ class MetricsMemory:
     For one thread at a time.
 
     Attributes:
-        sources: Asks the sources of gates; None to go by the ledger alone.
+        lags: How far gates are behind. By default it goes by the ledger alone.
     """
 
-    sources: Sources | None = None
+    lags: LagWatch = field(default_factory=LagWatch)
     totals: Totals = field(default_factory=Totals)
-    lags: Lags = field(default_factory=Lags)
 
 
 def exposition(
@@ -95,12 +91,9 @@ class _Scrape:
         with self.timed("open_batches"):
             open_batches = ledger.metrics.open_batches()
             letters = ledger.metrics.waiting_letters()
-        if memory.sources is not None:
-            wanted = [gate.name for gate in gates if self._is_to_be_asked(gate)]
-            memory.sources.ask(ledger, wanted, self.wait_s)
-        answers = {} if memory.sources is None else memory.sources.answers()
         with self.timed("lags"):
-            lags = memory.lags.of(ledger, gates, answers, now_ms)
+            lags = memory.lags.of(ledger, gates, now_ms, wait_s=self.wait_s)
+        answers = memory.lags.answers()
         with self.timed("totals"):
             totals = memory.totals.collect(ledger, gates, open_batches, labels)
         with self.timed("flows"):
@@ -124,13 +117,6 @@ class _Scrape:
             *partitions,
             self.took,
         ]
-
-    def _is_to_be_asked(self, gate: GateNow) -> bool:
-        """Whether the source knows more than the ledger: no batch comes, or records wait."""
-        if gate.created_ms is None:
-            return False
-        is_silent = self.now_ms - gate.created_ms > silence_ms(gate.interval_ms)
-        return is_silent or bool(lag_of(gate))
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """How far gates are behind: in records, in seconds, and how long until they have caught up."""
 
 import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,8 @@ from typing import Final
 
 from headrace.ledger import BatchRecord, Ledger
 from headrace.ledger.metric_rows import GateNow
-from headrace.operations.sources import SourceAnswer
+from headrace.operations.gate_history import silence_ms
+from headrace.operations.sources import SourceAnswer, Sources
 
 SEED: Final = 12
 """Batches from which a gate is known that is seen for the first time."""
@@ -21,6 +23,13 @@ LOOK_AGAIN_MS: Final = 60_000
 
 WINDOW_MS: Final = 300_000
 """The time over which the pace of a gate is measured."""
+
+KEPT_MS: Final = 60_000
+"""How long the age of the oldest record counts as the source has said it, though batches follow."""
+
+OLD_S: Final = 60.0
+"""From this age (s) of the oldest unread record on, its source is asked how old it is, and when it
+is deleted."""
 
 _MOST_POINTS: Final = 2_000
 
@@ -87,8 +96,6 @@ class Lags:
         found = {}
         for gate in gates:
             answer = answers.get(gate.name)
-            if answer is not None and answer.asked_ms < (gate.created_ms or 0):
-                answer = None  # a batch knows better since
             self._see(gate, seeds.get(gate.name, ((),))[0])
             found[gate.name] = self._lag(ledger, gate, answer, now_ms)
         return found
@@ -116,11 +123,16 @@ class Lags:
     ) -> GateLag:
         if gate.created_ms is None:
             return GateLag()
+        oldest_ms = None if answer is None else answer.oldest_ms
+        if answer is not None and answer.asked_ms < gate.created_ms:
+            # A batch knows better since how many wait; how old they are, only the source does.
+            oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
+            answer = None
         left = lag_of(gate) if answer is None else answer.lag
         seen_ms = gate.created_ms if answer is None else answer.asked_ms
         return GateLag(
             records=left,
-            seconds=self._seconds(ledger, gate, answer, left, now_ms),
+            seconds=self._seconds(ledger, gate, oldest_ms, left, now_ms),
             age_s=max(now_ms - seen_ms, 0) / 1000,
             drain_s=self._drain_s(gate, left),
             retention_left_s=None if answer is None else answer.retention_left_s(),
@@ -131,13 +143,12 @@ class Lags:
         self,
         ledger: Ledger,
         gate: GateNow,
-        answer: SourceAnswer | None,
+        since_ms: int | None,
         left: int | None,
         now_ms: int,
     ) -> float | None:
         if not left:
             return None if left is None else 0.0
-        since_ms = None if answer is None else answer.oldest_ms
         if since_ms is None:
             since_ms = self._newest_at_ms(ledger, gate, now_ms)
         return None if since_ms is None else max(now_ms - since_ms, 0) / 1000
@@ -170,6 +181,44 @@ class Lags:
         passed_s = (last.time_ms - first.time_ms) / 1000
         net = (last.position - first.position) - (last.latest - first.latest)
         return left / (net / passed_s) if net > 0 else math.inf
+
+
+class LagWatch:
+    """How far gates are behind: one answer for all who look, from any thread.
+
+    Args:
+        sources: Asks the brokers or the journal, where the ledger knows too little: no batch has
+            come for a while, or records have waited for a minute. None to go by the ledger alone.
+    """
+
+    def __init__(self, sources: Sources | None = None) -> None:
+        self._sources = sources
+        self._lags = Lags()
+        self._looking = threading.Lock()
+
+    def answers(self) -> Mapping[str, SourceAnswer]:
+        """The newest answers of the sources, by gate."""
+        return {} if self._sources is None else self._sources.answers()
+
+    def of(
+        self, ledger: Ledger, gates: Sequence[GateNow], now_ms: int, *, wait_s: float = 0
+    ) -> dict[str, GateLag]:
+        """The lag of each gate, by name; sources that were not asked before are waited for."""
+        with self._looking:
+            lags = self._lags.of(ledger, gates, self.answers(), now_ms)
+            if self._sources is None:
+                return lags
+            asked = [each.name for each in gates if _knows_too_little(each, lags, now_ms)]
+            self._sources.ask(ledger, asked, wait_s)
+            return self._lags.of(ledger, gates, self.answers(), now_ms) if asked else lags
+
+
+def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -> bool:
+    """Whether the source knows more than the ledger."""
+    if gate.created_ms is None:
+        return False
+    is_silent = now_ms - gate.created_ms > silence_ms(gate.interval_ms)
+    return is_silent or (lags[gate.name].seconds or 0) >= OLD_S
 
 
 def lag_of(gate: GateNow) -> int | None:

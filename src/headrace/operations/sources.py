@@ -24,7 +24,9 @@ _Place = tuple[TopicPartition, str]
 """A partition, and which of its records: the next to be read, or its first."""
 
 ASK_AGAIN_S: Final = 10.0
-"""How often a source is asked at most."""
+"""How often a source is asked at most; where many are, no more than four in a second."""
+
+_PER_S: Final = 4.0
 
 WAIT_FOR_SOURCES_S: Final = 3.0
 """How long somebody who looks waits for the answers; a later one is there at a later look."""
@@ -132,7 +134,8 @@ class Sources:
 
     def _is_due(self, name: str) -> bool:
         running = name in self._running and self._running[name].is_alive()
-        return not running and time.monotonic() - self._asked_s.get(name, -3600) >= ASK_AGAIN_S
+        again_s = max(ASK_AGAIN_S, len(self._asked_s) / _PER_S)
+        return not running and time.monotonic() - self._asked_s.get(name, -3600) >= again_s
 
     def _start(self, ledger: Ledger, gate: GateRecord) -> None:
         batches = ledger.batches.newest(gate.name, 1, kind=Kind.LIVE, children=False)
