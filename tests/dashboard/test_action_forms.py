@@ -1,5 +1,5 @@
 import pytest
-from tests.dashboard.histories import a_ledger, add_dead_letter
+from tests.dashboard.histories import a_ledger, add_dead_letter, add_failure
 
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.ledger_link import LedgerLink
@@ -22,3 +22,52 @@ def test_a_dead_letter_is_not_that_of_another_gate(url: str, action: str) -> Non
         assert ledger.repairs.newest() == ()
         (record,) = ledger.dead_letters.oldest("orders")
         assert record.status is DeadLetterStatus.WAITING
+
+
+BULK = {"gate": "orders", "why": "a test", "error": "ValueError"}
+
+
+@pytest.mark.parametrize("action", ["drop-letters", "send-letters", "retry-alike"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *({"letter": each} for each in ("12a", "-1", str(10**20), "", "٣")),
+        {},
+        {"number": "1", "last": "9"},
+        {"error": "ValueError", "last": "9"},
+        {"error": "ValueError", "number": "1"},
+        {"error": "ValueError", "number": "2", "last": str(10**15)},
+        {"error": "ValueError", "number": "1", "last": "0"},
+        {"error": "ValueError", "number": "one", "last": "9"},
+    ],
+)
+def test_what_a_form_does_not_say_clearly_does_nothing(
+    url: str, action: str, form: dict[str, str]
+) -> None:
+    site = Site(environment(), LedgerLink(url), {})
+    with Ledger.open(url) as ledger:
+        add_dead_letter(ledger)
+        key = add_failure(ledger, start=30_000)
+        with pytest.raises(OptionError):
+            perform(site, action, {"gate": "orders", "why": "a test", **form}, "Ada")
+        assert ledger.repairs.newest() == ()
+        (record,) = ledger.dead_letters.oldest("orders")
+        assert record.status is DeadLetterStatus.WAITING
+        batch = ledger.batches.get(key)
+        assert batch is not None and batch.retry_ms is None
+
+
+def test_a_bulk_action_is_about_what_was_shown_and_nothing_that_has_come_since(url: str) -> None:
+    site = Site(environment(), LedgerLink(url), {})
+    with Ledger.open(url) as ledger:
+        add_dead_letter(ledger, start=20_000)
+        (shown,) = ledger.dead_letters.oldest("orders")
+        add_dead_letter(ledger, start=20_001)
+        form = {**BULK, "number": "1", "last": str(shown.dead_letter_id)}
+        assert "1 dead letter of gate orders is dropped." in perform(
+            site, "drop-letters", form, "Ada"
+        )
+        with pytest.raises(OptionError, match="showed 1 dead letter alike, and by now it is 0"):
+            perform(site, "drop-letters", form, "Ada")
+        statuses = [each.status for each in ledger.dead_letters.oldest("orders")]
+        assert statuses == [DeadLetterStatus.DROPPED, DeadLetterStatus.WAITING]

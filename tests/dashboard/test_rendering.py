@@ -57,16 +57,17 @@ def test_every_template_can_be_read() -> None:
 def test_a_session_ends_and_wrong_tokens_are_counted() -> None:
     clock = ManualClock()
     sessions = Sessions(TOKEN, clock.monotonic)
-    cookie = sessions.sign_in(TOKEN, "  Ada \n Lovelace ")
+    cookie = sessions.sign_in(TOKEN, "  Ada \n Lovelace ", "192.0.2.1")
     found = sessions.of(cookie)
     assert found is not None and found.who == "Ada Lovelace"
     for _ in range(10):
         with pytest.raises(RefusedError, match="wrong"):
-            sessions.sign_in("no", "Ada")
+            sessions.sign_in("no", "Ada", "192.0.2.1")
     with pytest.raises(RefusedError, match="too many"):
-        sessions.sign_in(TOKEN, "Ada")
+        sessions.sign_in(TOKEN, "Ada", "192.0.2.1")
+    sessions.sign_in(TOKEN, "Ada", "192.0.2.2")
     clock.sleep(61)
-    sessions.sign_in(TOKEN, "Ada")
+    sessions.sign_in(TOKEN, "Ada", "192.0.2.1")
     clock.sleep(13 * 3_600)
     assert sessions.of(cookie) is None
 

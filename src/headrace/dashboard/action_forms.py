@@ -3,15 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from headrace.dashboard.failure_pages import failed_alike, letters_alike, whole_number
 from headrace.dashboard.pages import NotFoundError, Site
 from headrace.errors import HeadraceError, OptionError
-from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operations.letter_sending import LetterSender
 from headrace.operations.limiting import WantedLimit
-from headrace.operations.words import duration, plural
-
-MOST_ALIKE: Final = 1_000
-"""Batches or records that one form acts on; the oldest first."""
+from headrace.operations.words import count, duration, plural
 
 Form = Mapping[str, str]
 
@@ -83,11 +81,11 @@ def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
 
 
 def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate, error = _field(form, "gate"), form.get("error", "")
-    found = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
-    keys = [each.schedule_id for each in found if each.status is Status.FAILED]
-    if not keys:
-        raise OptionError("None of these batches is failed any more; load the page again.")
+    gate, error = _field(form, "gate"), _given(form, "error")
+    last = _number(form, "last")
+    found = [each for each in failed_alike(ledger, gate, error) if each.created_time_ms <= last]
+    _refuse_others(form, len(found), "batch")
+    keys = [each.schedule_id for each in found]
     number = ledger.repairs.retry(gate, keys, who, why)
     return f"{plural(number, 'batch')} of gate {gate} {_do(number)} not wait any more."
 
@@ -125,25 +123,45 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
 
 
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
-    """The dead letters that a form is about: one by its number, or all alike that wait."""
-    gate, number = _field(form, "gate"), form.get("letter", "")
-    if number.isdecimal() and len(number) < 19:
-        found = ledger.dead_letters.get(int(number))
-        known = [] if found is None or found.gate != gate else [found]
-    else:
-        error = form.get("error", "")
-        known = list(
-            ledger.dead_letters.oldest(
-                gate,
-                statuses=[DeadLetterStatus.WAITING],
-                limit=MOST_ALIKE,
-                error_class=error or None,
-            )
+    """The dead letters that a form is about: one by its number, or all alike that it has shown."""
+    gate = _field(form, "gate")
+    if "letter" in form:
+        found = ledger.dead_letters.get(_number(form, "letter"))
+        waits = found is not None and found.status is DeadLetterStatus.WAITING
+        if found is None or found.gate != gate or not waits:
+            raise OptionError("No such dead letter waits any more; load the page again.")
+        return gate, [found]
+    error, last = _given(form, "error"), _number(form, "last")
+    alike = [each for each in letters_alike(ledger, gate, error) if each.dead_letter_id <= last]
+    _refuse_others(form, len(alike), "dead letter")
+    return gate, alike
+
+
+def _refuse_others(form: Form, number: int, noun: str) -> None:
+    """Refuse what is about others than the page has shown."""
+    shown = _number(form, "number")
+    if number != shown or not number:
+        raise OptionError(
+            f"The page showed {plural(shown, noun)} alike, and by now it is {count(number)}; load"
+            " the page again."
         )
-    waiting = [each for each in known if each.status is DeadLetterStatus.WAITING]
-    if not waiting:
-        raise OptionError("No such dead letter waits any more; load the page again.")
-    return gate, waiting
+
+
+def _given(form: Form, name: str) -> str:
+    """A field that may be empty, and has to be there."""
+    if name not in form:
+        raise OptionError(f"The field {name!r} is missing; send the form from its page.")
+    return form[name]
+
+
+def _number(form: Form, name: str) -> int:
+    number = whole_number(_given(form, name))
+    if number is None:
+        raise OptionError(
+            f"The field {name!r} is {form[name][:40]!r}, which is no number; send the form from its"
+            " page."
+        )
+    return number
 
 
 def _field(form: Form, name: str) -> str:

@@ -245,7 +245,8 @@ class Dashboard:
         form: Mapping[str, str] = request.scope["headrace.form"]
         target = _own_path(form.get("next", "/"))
         try:
-            cookie = self.sessions.sign_in(form.get("token", "").strip(), form.get("who", ""))
+            token, address = form.get("token", "").strip(), _client(request)
+            cookie = self.sessions.sign_in(token, form.get("who", ""), address)
         except RefusedError as refused:
             return self._respond(
                 request, "sign_in.html", refused.status, next=target, sentence=refused.sentence
@@ -324,6 +325,11 @@ class Dashboard:
         _LOG.error("The page %s failed.", _address(request), exc_info=error)
         sentence = "The dashboard itself has failed here; its log has the details."
         return self._refused(request, RefusedError(500, sentence))
+
+
+def _client(request: Request) -> str:
+    """Where a request comes from."""
+    return "" if request.client is None else request.client.host
 
 
 def _address(request: Request) -> str:

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -31,7 +32,10 @@ DISCARDED: Final = 64 * 1024 * 1024
 DISCARD_S: Final = 5.0
 
 MOST_FAILED: Final = 10
-"""Wrong tokens in a minute, from anybody; after that, nobody signs in for the rest of it."""
+"""Wrong tokens in a minute from one address; then nobody there signs in for the rest of it."""
+
+MOST_ADDRESSES: Final = 10_000
+"""Addresses of which wrong tokens are remembered; the last ones."""
 
 MOST_NAME: Final = 100
 """The longest name of somebody who signs in (characters)."""
@@ -83,21 +87,22 @@ class Sessions:
         self._token = token.encode()
         self._seconds = seconds
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._failed: deque[float] = deque(maxlen=MOST_FAILED)
+        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def sign_in(self, token: str, who: str) -> str:
-        """The cookie of a new session.
+    def sign_in(self, token: str, who: str, address: str) -> str:
+        """The cookie of a new session, for somebody at this address.
 
         Raises:
             RefusedError: The token is wrong, there were too many wrong ones, or nobody is named.
         """
         now_s, who = self._seconds(), " ".join(who.split())[:MOST_NAME]
-        if len(self._failed) == MOST_FAILED and now_s - self._failed[0] < 60:
+        failed = self._failed.get(_network(address))
+        if failed and len(failed) == MOST_FAILED and now_s - failed[0] < 60:
             raise RefusedError(
                 429, "There were too many wrong tokens within a minute; try again in a minute."
             )
         if not self.is_token(token):
-            self._failed.append(now_s)
+            self._note_failed(_network(address), now_s)
             raise RefusedError(
                 403,
                 "The token is wrong; it is the one that `headrace dashboard` was started with, or"
@@ -110,6 +115,12 @@ class Sessions:
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
         return name
+
+    def _note_failed(self, network: str, now_s: float) -> None:
+        self._failed.setdefault(network, deque(maxlen=MOST_FAILED)).append(now_s)
+        self._failed.move_to_end(network)
+        while len(self._failed) > MOST_ADDRESSES:
+            self._failed.popitem(last=False)
 
     def is_token(self, token: str) -> bool:
         """Whether this is the dashboard's token."""
@@ -126,6 +137,19 @@ class Sessions:
     def sign_out(self, cookie: str | None) -> None:
         """End a session."""
         self._sessions.pop(cookie or "", None)
+
+
+def _network(address: str) -> str:
+    """The address, or of one of IPv6 the network, of which one sender has as many as it likes.
+
+    >>> _network("192.0.2.7"), _network("2001:db8::7"), _network("a socket")
+    ('192.0.2.7', '2001:db8::/64', 'a socket')
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(found) if found.version == 4 else str(ip_network(f"{address}/64", strict=False))
 
 
 class Guard:
@@ -205,10 +229,10 @@ def check_origin(headers: Headers) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; of one that comes twice, the last.
+    """The fields of a form.
 
     Raises:
-        RefusedError: It is too large, or no form.
+        RefusedError: It is too large, or no form, or does not say clearly what it wants.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body, size = bytearray(), 0
@@ -234,6 +258,8 @@ async def _form(request: Request) -> dict[str, str]:
         )
     except ValueError:
         raise RefusedError(400, "The form cannot be read; send it from the page.") from None
+    if len(dict(fields)) != len(fields):
+        raise RefusedError(400, "The form has a field twice; send it from the page.")
     return dict(fields)
 
 
