@@ -103,7 +103,7 @@ def test_a_worker_whose_connection_is_closed_serves_another_and_is_silent(daemon
 def test_a_worker_whose_task_failed_answers_why_and_is_not_kept(daemon: Daemon) -> None:
     connection, pid = daemon.connect()
     with connection:
-        connection.sendall(struct.pack("!i", 3) + b"4.9" + bytes(4_096))
+        connection.sendall(struct.pack("!ii", 3, 3) + b"4.9" + bytes(4_096))
         connection.settimeout(60)
         assert connection.recv(4, socket.MSG_WAITALL) == struct.pack("!i", -2)
     wait_until(lambda: is_gone(pid))
