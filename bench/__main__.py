@@ -17,6 +17,7 @@ from bench import (
     control,
     dashboard,
     decoding,
+    early_end,
     first_batch,
     flow,
     isolation,
@@ -48,6 +49,7 @@ class Name(StrEnum):
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
     FIRST_BATCH = "first-batch"
+    EARLY_END = "early-end"
     CONNECT = "connect"
     JSON = "json"
     DECODING = "decoding"
@@ -76,6 +78,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
     Name.FIRST_BATCH: first_batch.measure,
+    Name.EARLY_END: early_end.measure,
     Name.CONNECT: connect.measure,
     Name.JSON: json_columns.measure,
     Name.DECODING: decoding.measure,

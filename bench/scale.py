@@ -17,6 +17,8 @@ class Scale:
         small_batches: Batches of a query of small batches, those at its start included.
         small_batch_rows: Rows in each of them.
         skipped_batches: Batches at a query's start that do not count.
+        early_end_batches: Batches of a query whose handler does not read to the end; the first does
+            not count.
         repetitions: How often something short is measured alone.
         ledger_batches: In the histories of the ledgers that are compared, the short one first.
         planner_partitions: Partitions of the topic that is planned.
@@ -53,6 +55,7 @@ class Scale:
     small_batches: int = 40
     small_batch_rows: int = 20_000
     skipped_batches: int = 6
+    early_end_batches: int = 10
     repetitions: int = 200
     ledger_batches: tuple[int, int] = (1_000, 1_000_000)
     planner_partitions: int = 500
@@ -90,6 +93,7 @@ QUICK: Final = Scale(
     small_batches=6,
     small_batch_rows=3_200,
     skipped_batches=2,
+    early_end_batches=3,
     repetitions=10,
     ledger_batches=(100, 1_000),
     planner_partitions=50,

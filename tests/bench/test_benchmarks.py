@@ -21,6 +21,7 @@ TINY = replace(
     small_batches=3,
     small_batch_rows=640,
     skipped_batches=1,
+    early_end_batches=2,
     repetitions=3,
     ledger_batches=(50, 100),
     planner_partitions=8,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.outcomes import rows, told
-from tests.journal.samples import numbered, values_of
+from tests.journal.samples import append, numbered, values_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
@@ -91,7 +91,9 @@ def test_a_journal_without_a_lane_is_told(tmp_path: Path) -> None:
 def test_a_whole_journal_is_0_and_a_repair_changes_nothing_of_it() -> None:
     whole = "orders: whole, 12 records in 3 blocks of 2 lanes\n"
     assert told("", "journal verify orders") == whole
-    assert told("", "journal repair orders") == "0 findings mended. It is whole now.\n"
+    assert told("", "journal repair orders") == (
+        "0 findings mended: 0 records restored, 0 declared lost. It is whole now.\n"
+    )
 
 
 def test_a_broken_journal_is_4_with_what_is_broken(journal: Journal) -> None:
@@ -110,7 +112,8 @@ def test_a_repair_makes_the_rest_readable(journal: Journal) -> None:
     damage()
     mended = told("", "journal repair orders")
     assert DAMAGED in mended
-    assert mended.endswith("1 finding mended. It is whole now.\n")
+    done = "1 finding mended: 0 records restored, 7 declared lost."
+    assert mended.endswith(f"{done} It is whole but for what is declared lost now.\n")
     assert values_of(journal) == [b"0", b"1", b"2", b"10", b"11"]
     listed = told("", "journal ls orders").splitlines()[1]
     assert listed.split()[:5] == ["0", "0", "12", "7", "2"]
@@ -122,8 +125,29 @@ def test_a_repair_is_told_as_json() -> None:
     damage()
     (values,) = rows("", "journal repair orders")
     assert values["whole"]
+    assert (values["restored"], values["lost"]) == (0, 7)
     assert [each["kind"] for each in values["mended"]] == ["damaged"]
     assert [each["kind"] for each in values["findings"]] == ["lost"]
+
+
+def test_what_has_a_second_copy_is_restored_and_counted(tmp_path: Path) -> None:
+    packed = Journal.open(str(tmp_path / "packed"), create=True)
+    append(packed, *[20] * 20)
+    block, pack = tmp_path / "packed/0" / f"{40:020d}.block", f".packs-0/{0:020d}-{400:020d}.pack"
+    block.write_bytes(b"")
+    said = " ".join(told("", f"journal verify {tmp_path}/packed", 4, width=200).split())
+    assert said.startswith("packed: BROKEN; 380 records in 19 blocks of 1 lane can be read damaged")
+    assert "`headrace journal repair` restores 20 of its records from their second copy." in said
+    mended = told("", f"journal repair {tmp_path}/packed", width=200)
+    assert f"restored  0/{block.name} [40, 60): It was restored from {pack}." in mended
+    done = "1 finding mended: 20 records restored, 0 declared lost. It is whole now.\n"
+    assert mended.endswith(done)
+
+    (tmp_path / "packed" / pack).write_bytes(b"")
+    assert f"copy  {pack} [0, 400): " in told("", f"journal verify {tmp_path}/packed", 4, width=200)
+    told("", f"journal repair {tmp_path}/packed")
+    whole = "packed: whole, 400 records in 20 blocks of 1 lane\n"
+    assert told("", f"journal verify {tmp_path}/packed") == whole
 
 
 def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) -> None:
@@ -131,7 +155,8 @@ def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) ->
     gap = "gap  0/00000000000000000012.block [12, 20): "
     assert gap in told("", f"journal verify {reached}", 4)
     mended = told("", f"journal repair {reached}")
-    assert mended.endswith("2 findings mended. It is whole now.\n")
+    done = "2 findings mended: 0 records restored, 13 declared lost."
+    assert mended.endswith(f"{done} It is whole but for what is declared lost now.\n")
     assert journal.bounds() == {0: (0, 20), 7: (0, 0), 9: (0, 5)}
 
 
@@ -149,7 +174,9 @@ def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
     (folder / f"{3:020d}.start").touch()
     (folder / f"{3:020d}.lost").write_text("{}")
     said = told("", "journal repair orders", 4, width=200)
-    assert said.startswith("0 findings mended. It is not whole yet:\ndamaged  0/0000")
+    assert said.startswith(
+        "0 findings mended: 0 records restored, 0 declared lost. It is not whole yet:\ndamaged"
+    )
     assert "give `headrace journal repair` --reached 0:OFFSET" in " ".join(said.split())
     told("", "journal repair orders --reached 0:12")
     assert journal.bounds()[0] == (3, 12)

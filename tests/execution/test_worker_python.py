@@ -19,7 +19,12 @@ CHOSEN: Final = {VARIABLE: "chosen"}
 
 def context(python: str, master: str = "local[2]", *files: str) -> Any:
     return SimpleNamespace(
-        pythonExec=python, master=master, _python_includes=list(files), _jvm=None, environment={}
+        pythonExec=python,
+        master=master,
+        _python_includes=list(files),
+        _jvm=None,
+        _jsc=None,
+        environment={},
     )
 
 

@@ -171,18 +171,14 @@ def test_instead_of_a_damaged_pack_the_blocks_are_read(journal: Journal) -> None
         assert sizes(journal, 0, 70) == [1] * 70
 
 
-def test_what_was_pruned_or_declared_lost_is_in_no_pack(journal: Journal) -> None:
+def test_what_was_pruned_is_not_restored(journal: Journal) -> None:
     write(journal, 0, 200)
     journal.remove_before(0, 130)
     assert packs_of(journal) == [(0, 200)]
     (folder(journal) / "00000000000000000150.block").write_bytes(b"")
     assert [finding.first for finding in repair(journal)] == [150]
-    assert packs_of(journal) == []
-    seen: list[int] = []
-    offsets = OffsetRange(journal.name, 0, 130, 200)
-    batches = journal.read(offsets, on_loss=lambda lost, _: seen.append(lost.start))
-    assert sum(batch.num_rows for batch in batches) == 69
-    assert seen == [150]
+    assert values_of(journal) == numbers(range(130, 200))
+    assert journal.bounds() == {0: (130, 200)}
 
 
 def test_where_no_pack_can_be_made_blocks_are_written_all_the_same(

@@ -23,6 +23,8 @@ from headrace.journal import (
     JournalVerification,
     KeptReason,
     LanePruning,
+    lost_records,
+    restored_records,
 )
 from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
@@ -33,7 +35,11 @@ from headrace.ledger import Ledger, Processed, Status
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""
 
-_STYLES: Final = {**dict.fromkeys(DEFECTS, "bold red"), JournalFindingKind.LOST: "red"}
+_STYLES: Final = {
+    **dict.fromkeys(DEFECTS, "bold red"),
+    JournalFindingKind.LOST: "red",
+    JournalFindingKind.RESTORED: "green",
+}
 _BECAUSE: Final = {
     KeptReason.YOUNG: "the next block is too young",
     KeptReason.LAST: "the last block of a lane stays",
@@ -137,7 +143,7 @@ def verify_blocks(
     reached: Reached = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Read every block of a journal and prove that it is what was written, without a gap.
+    """Read every block and every second copy, and prove that they are what was written, all there.
 
     A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
     --reached it is held to what was read of it, too.
@@ -159,11 +165,11 @@ def verify_blocks(
 def repair_blocks(
     url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
 ) -> None:
-    """Declare lost what cannot be read, so that the rest can be.
+    """Restore damaged blocks from second copies, and declare lost what has none.
 
-    Nothing is deleted: a damaged block is set aside under another name. No lane may be written
-    meanwhile. With --ledger or --reached, a lane that ends before what was read of it goes on
-    behind that, and what is between is lost.
+    No block is deleted: a damaged one is set aside under another name. A damaged second copy is
+    made again. No lane may be written meanwhile. With --ledger or --reached, a lane that ends
+    before what was read of it goes on behind that, and what is between is lost.
 
     Exit status 0: the journal is whole now, but for what was declared lost.
     Exit status 4: something has to be mended by hand.
@@ -173,13 +179,16 @@ def repair_blocks(
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
     found = verify_journal(opened, known)
+    restored, lost = restored_records(mended), lost_records(mended)
     if as_json:
-        out.print_json({**_values(opened, found), "mended": [asdict(each) for each in mended]})
+        done = {"restored": restored, "lost": lost, "mended": [asdict(each) for each in mended]}
+        out.print_json({**_values(opened, found), **done})
     else:
         if mended:
             out.show(_findings(mended))
-        after = "It is whole now." if found.whole else "It is not whole yet:"
-        typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
+        what = f"{out.plural(restored, 'record')} restored, {out.count(lost)} declared lost"
+        after = f"It is {_whole(found)} now." if found.whole else "It is not whole yet:"
+        typer.echo(f"{out.plural(len(mended), 'finding')} mended: {what}. {after}")
         if left := [each for each in found.findings if each.kind in DEFECTS]:
             out.show(_findings(left))
     raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
@@ -218,12 +227,17 @@ def journal_view(name: str, found: JournalVerification) -> RenderableType:
     blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
     holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
     if found.whole:
-        headline = out.line(f"{name}: whole, {holds}", style="green")
+        headline = out.line(f"{name}: {_whole(found)}, {holds}", style="green")
     else:
         headline = out.line(f"{name}: BROKEN; {holds} can be read", style="bold red")
     if not found.findings:
         return headline
     return Group(headline, Text(), _findings(found.findings))
+
+
+def _whole(found: JournalVerification) -> str:
+    kinds = {finding.kind for finding in found.findings}
+    return "whole but for what is declared lost" if JournalFindingKind.LOST in kinds else "whole"
 
 
 def _findings(findings: Sequence[JournalFinding]) -> Table:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "PYSPARK_PYTHON"
 
+DAEMON: Final = "headrace.worker_daemon"
+"""The module that Spark starts in place of PySpark's daemon; executors elsewhere need it too."""
+
 LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
 """What starts this program's Python for Spark without Spark's archives."""
 
@@ -56,6 +59,7 @@ def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.envir
         if _has_compiled_pyspark(context):
             context.environment["HEADRACE_PYTHON"] = sys.executable
             context.pythonExec = str(LAUNCHER)
+        _keep_workers(context)
     elif found is None or not (is_this or context._python_includes or _has_headrace(found)):
         lacks = "is not on this machine" if found is None else "cannot import headrace"
         raise SetupError(
@@ -63,6 +67,16 @@ def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.envir
             f" {VARIABLE} to a Python that has it on every machine, here {sys.executable}, before"
             " the session is made."
         )
+
+
+def _keep_workers(context: "SparkContext") -> None:
+    """Start workers with `headrace.worker_daemon` from now on, unless another daemon is set.
+
+    Python files of the session are not in the daemon's path, and Headrace may be one of them.
+    """
+    jsc: Any = context._jsc
+    if jsc is not None and not context._python_includes:
+        jsc.sc().conf().setIfMissing("spark.python.daemon.module", DAEMON)
 
 
 def skip_lookup(spark: SparkSession) -> None:

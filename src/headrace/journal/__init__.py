@@ -12,9 +12,9 @@ from headrace.journal.journal_check import (
     JournalFindingKind,
     JournalVerification,
     LaneSummary,
-    repair,
     verify,
 )
+from headrace.journal.journal_repair import lost_records, repair, restored_records
 from headrace.journal.lane_files import Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
@@ -35,7 +35,9 @@ __all__ = [
     "LaneWriter",
     "Lost",
     "Records",
+    "lost_records",
     "prune",
     "repair",
+    "restored_records",
     "verify",
 ]

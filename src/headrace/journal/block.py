@@ -14,14 +14,16 @@ stream::
     80  lane            4
     84  count           4   of records
     88  payload CRC-32  4   zlib's
-    92  previous        4   the header CRC-32 of the block before, or 0
-    96  zeros          28
+    92  previous        4   the checksum of the block before, or 0
+    96  stands for      4   the checksum of the block that this one was restored for, or 0
+    100 zeros          24
     124 header CRC-32   4   of the 124 bytes before
 
-``previous`` makes a chain of a lane's blocks: a header's CRC-32 distinguishes the block, with all
-before it, from what another writer has put in its place. It is 0 where no block ends at the first
-offset: in a lane's first block, after a loss, and where all before was pruned. A chance match is
-one in 2**32.
+``previous`` makes a chain of a lane's blocks: a block's checksum, its header's CRC-32,
+distinguishes it, with all before it, from what another writer has put in its place. A block that
+was restored from a copy of its records has the checksum that it stands for. ``previous`` is 0 where
+no block ends at the first offset: in a lane's first block, after a loss, and where all before was
+pruned. A chance match is one in 2**32.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
 Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. Decoding raises
@@ -55,7 +57,7 @@ _SMALL_BYTES: Final = 64 * 1024
 _MOST_MS: Final = (2**63 - 1) // 1000
 """Of a time: Spark's have microseconds."""
 
-_FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIII28x")
+_FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIIII24x")
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CRC.size
 
@@ -75,6 +77,7 @@ class BlockHeader:
     count: int
     payload_crc: int
     previous: int
+    stands_for: int = 0
 
     @property
     def until(self) -> int:
@@ -84,7 +87,7 @@ class BlockHeader:
     @property
     def checksum(self) -> int:
         """What distinguishes this block, with all before it in its lane, from others."""
-        return crc32(self._fields())
+        return self.stands_for or crc32(self._fields())
 
     def encode(self) -> bytes:
         """The 128 bytes."""
@@ -105,6 +108,7 @@ class BlockHeader:
             self.count,
             self.payload_crc,
             self.previous,
+            self.stands_for,
         )
 
 

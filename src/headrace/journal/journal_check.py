@@ -1,12 +1,10 @@
-"""The check that a journal is whole, and the repair of one that is not, which deletes nothing.
+"""The check that a journal is whole: every block is read, and each must begin where one ends.
 
-Every block is read, and each must begin where one ends. What cannot be read is declared lost by a
-file that says which offsets and why: readers skip and count them, and no offset is used twice. The
-block itself is set aside under another name.
+Second copies of blocks are read too. `journal_repair` mends what is found here.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,15 +15,12 @@ from headrace.errors import CorruptionError
 from headrace.journal.block import MAX_RECORDS
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import pauses
-from headrace.journal.lane_files import LaneEnd, LaneFiles, LaneIndex, Lost
-from headrace.journal.lane_mark import is_noted, nothing_left, restore
+from headrace.journal.lane_files import LaneEnd, LaneFiles, LaneIndex
+from headrace.journal.lane_mark import is_noted, nothing_left
 from headrace.journal.names import (
     BLOCK,
     END,
     IDENTITY,
-    LOST,
-    MAX_OFFSET,
-    corrupt_name,
     file_name,
     is_beside_lane,
     is_foreign,
@@ -33,8 +28,13 @@ from headrace.journal.names import (
     lane_of,
     written_lane,
 )
-from headrace.journal.packs import remove_packs
 from headrace.journal.records import SCHEMA
+from headrace.journal.second_copies import (
+    Copy,
+    DamagedCopy,
+    Kept,
+    SecondCopies,
+)
 from headrace.journal.storage import as_journal_error
 
 if TYPE_CHECKING:
@@ -52,12 +52,16 @@ class JournalFindingKind(StrEnum):
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was interrupted."""
+    COPY = "copy"
+    """A second copy of blocks, a pack or the mark, is not what was written. The blocks are read."""
     SPARE = "spare"
     """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
     the lane is opened to be written, or repaired."""
     MIXED = "mixed"
     """A block was written behind another one than the file before it: blocks of two copies of the
     lane are mixed. No `repair` knows which are the right ones."""
+    RESTORED = "restored"
+    """A repair has restored the block of these offsets from its second copy."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
@@ -69,6 +73,7 @@ DEFECTS: Final = (
     JournalFindingKind.GAP,
     JournalFindingKind.OVERLAP,
     JournalFindingKind.UNFINISHED,
+    JournalFindingKind.COPY,
     JournalFindingKind.SPARE,
     JournalFindingKind.MIXED,
 )
@@ -117,7 +122,7 @@ class JournalVerification:
 
     @property
     def whole(self) -> bool:
-        """Whether everything can be read that was not declared lost."""
+        """Whether all blocks and second copies are what was written, but for declared losses."""
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
@@ -142,9 +147,9 @@ def verify(
         findings = list(_foreign_in_root(journal))
         for lane in known_lanes(journal, reached):
             files = LaneFiles(journal.storage, journal.identity, lane)
-            summary, found = check_lane(files, (reached or {}).get(lane, 0), clock)
-            lanes.append(summary)
-            findings += found
+            checked = check_lane(files, (reached or {}).get(lane, 0), clock)
+            lanes.append(checked.summary)
+            findings += checked.findings
     return JournalVerification(tuple(lanes), tuple(findings))
 
 
@@ -153,16 +158,28 @@ def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int
     return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
 
 
-def check_lane(
-    files: LaneFiles, reached: int = 0, clock: "Clock | None" = None
-) -> tuple[LaneSummary, list[JournalFinding]]:
+@dataclass(frozen=True, slots=True)
+class LaneCheck:
+    """What was found of a lane, and the copies of blocks that it has no more."""
+
+    summary: LaneSummary
+    findings: list[JournalFinding]
+    copies: list[Copy]
+    damaged: list[DamagedCopy]
+
+
+def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None) -> LaneCheck:
     """Read every block of a lane; what is found comes by offset, what is foreign first.
 
     The lane has reached ``reached`` at least. The clock is that of ``verify``; None where nobody
     can write the lane meanwhile.
     """
+    second = SecondCopies(
+        files
+    )  # listed first: a pack has no block that is not in the lane by then
     names = set(files.storage.names(files.folder))
     index = LaneIndex.of(names)
+    kept: list[Kept] = []
     found = [
         _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
     ]
@@ -189,11 +206,42 @@ def check_lane(
             at, checksum = until, checksum if until == at else 0
             continue
         found += _said_of(files, names, path, look, checksum)
+        if look.kind in (None, JournalFindingKind.LOST) and first < end:
+            kept.append(Kept(first, end, look.checksum, look.previous))
         blocks, records, at = blocks + look.blocks, records + look.records, max(at, end)
         checksum, is_open = look.checksum, look.until is None
     if not is_open:
         found += _beyond(files, mark, at, clock)
-    return LaneSummary(files.lane, index.start, at, blocks, records), found
+    copies = second.missing(index, kept, max(mark, at))
+    found = [_with_copies(each, copies) for each in found]
+    damaged = second.damaged(index)
+    found += _of_copies(files, damaged)
+    return LaneCheck(
+        LaneSummary(files.lane, index.start, at, blocks, records),
+        found,
+        copies,
+        damaged,
+    )
+
+
+def _with_copies(finding: JournalFinding, copies: Sequence[Copy]) -> JournalFinding:
+    """The finding, which says what of it can be restored."""
+    if finding.kind not in (JournalFindingKind.DAMAGED, JournalFindingKind.GAP):
+        return finding
+    first, until = finding.first or 0, finding.until or 0
+    count = sum(each.until - each.first for each in copies if first <= each.first < until)
+    if not count:
+        return finding
+    left = f" `headrace journal repair` restores {count} of its records from their second copy."
+    return replace(finding, reason=finding.reason + left)
+
+
+def _of_copies(files: LaneFiles, damaged: Sequence[DamagedCopy]) -> Iterator[JournalFinding]:
+    for each in damaged:
+        reason = f"{each.reason} `headrace journal repair` makes it again from the lane's blocks."
+        yield JournalFinding(
+            JournalFindingKind.COPY, each.path, files.lane, each.first, each.until, reason
+        )
 
 
 def _said_of(
@@ -315,69 +363,3 @@ def _foreign(path: str, lane: int | None) -> JournalFinding:
     return JournalFinding(
         JournalFindingKind.FOREIGN, path, lane, None, None, "A journal has no such file."
     )
-
-
-_DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."
-
-
-def repair(
-    journal: Journal, reached: Mapping[int, int] | None = None
-) -> tuple[JournalFinding, ...]:
-    """Declare lost what cannot be read; answers what was found and is repaired by it.
-
-    Each lane is verified under its writer's lock first. After a crash it may be run again. It
-    leaves alone a lane of which nothing is left unless it is known what it had reached, a damaged
-    declaration at a lane's end, and mixed blocks of two copies of a lane, of which nobody knows the
-    right ones.
-
-    Args:
-        journal: Which.
-        reached: Offsets that lanes are known to have reached, from whoever has read them.
-
-    Raises:
-        JournalError: A lane is being written: stop its writer first; or the storage fails.
-    """
-    repaired: list[JournalFinding] = []
-    with as_journal_error(f"The journal {journal.storage.url} cannot be repaired"):
-        for lane in known_lanes(journal, reached):
-            files = LaneFiles(journal.storage, journal.identity, lane)
-            journal.storage.create_folder(files.folder)
-            with journal.storage.lock(files.folder):
-                while found := _repaired(files, (reached or {}).get(lane, 0)):
-                    repaired += found
-                    remove_packs(files, MAX_OFFSET)  # of what is declared lost now, too
-    return tuple(repaired)
-
-
-def _repaired(files: LaneFiles, reached: int) -> list[JournalFinding]:
-    """Repair what can be seen; behind a file that was damaged itself there may be more."""
-    _, findings = check_lane(files, reached)
-    return [finding for finding in findings if _repair(files, finding)]
-
-
-def _repair(files: LaneFiles, finding: JournalFinding) -> bool:
-    """Repair one thing; answers whether that is possible."""
-    first, until = finding.first, finding.until
-    if finding.kind is JournalFindingKind.SPARE and until is not None:
-        restore(files, until)
-        return True
-    if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or until is None:
-        return False
-    if finding.kind is JournalFindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
-        # It has the name that the new declaration is to have. A crash between leaves a gap.
-        _set_aside(files, finding.path)
-        if file_name(finding.first or 0, BLOCK) in files.storage.names(files.folder):
-            return True  # the next round says what there is to say of the block
-        finding = replace(finding, kind=JournalFindingKind.GAP, reason=_DAMAGED)
-    if first is not None and first < until:
-        lost = Lost(first, until, finding.reason)
-        # First the declaration, then the block: of both, the declaration counts.
-        files.storage.put(files.path(first, LOST), [lost.encode()])
-    if finding.kind is not JournalFindingKind.GAP:
-        _set_aside(files, finding.path)
-    return True
-
-
-def _set_aside(files: LaneFiles, path: str) -> None:
-    folder, _, name = path.rpartition("/")
-    files.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")

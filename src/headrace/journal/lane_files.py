@@ -12,7 +12,16 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
 from headrace.journal.block import HEADER_BYTES, BlockHeader, decode, decode_header
-from headrace.journal.names import BLOCK, END, LOST, START, block_firsts, file_name, parsed
+from headrace.journal.names import (
+    BLOCK,
+    END,
+    LOST,
+    START,
+    block_firsts,
+    corrupt_name,
+    file_name,
+    parsed,
+)
 from headrace.journal.storage import Storage
 
 
@@ -150,6 +159,11 @@ class LaneFiles:
     def path(self, first: int, kind: str = BLOCK) -> str:
         """Of the file that begins at an offset."""
         return f"{self.folder}/{file_name(first, kind)}"
+
+    def set_aside(self, path: str) -> None:
+        """Give a file another name, under which no reader finds it."""
+        folder, _, name = path.rpartition("/")
+        self.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")
 
     def shown(self, path: str) -> str:
         """A path as an error names it."""

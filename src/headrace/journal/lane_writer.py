@@ -14,7 +14,7 @@ from headrace.journal.lane_files import Identity, LaneEnd, LaneFiles
 from headrace.journal.lane_mark import LaneMark
 from headrace.journal.manifests import complete
 from headrace.journal.names import MAX_OFFSET, checked_lane, is_temporary
-from headrace.journal.packs import Packer
+from headrace.journal.packs import Packer, remove_packs_beyond
 from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Prepared, Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
@@ -61,6 +61,7 @@ class LaneWriter:
             storage.create_folder(folder)
             with storage.lock(folder) as lock:
                 self._end, self._checksum, _ = self._recovered()
+                remove_packs_beyond(self._files, self._end)
                 self._lock = lock.pop_all()
         self._write = ThreadPoolExecutor(_WRITING, thread_name_prefix=f"headrace-lane-{lane}-write")
         self._name = ThreadPoolExecutor(1, thread_name_prefix=f"headrace-lane-{lane}-name")

@@ -18,7 +18,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,6 +102,13 @@ class Pack:
         is_end = place < len(self.ends) and self.ends["until"][place] == offset
         return int(self.ends["checksum"][place]) if is_end else None
 
+    def blocks(self) -> Iterator[tuple[int, int, int]]:
+        """Each of its blocks: its first offset, the one after its last, and its checksum."""
+        first = self.header.first
+        for until, checksum in self.ends.tolist():
+            yield first, until, checksum
+            first = until
+
     def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
         """Its records, checked as those of any block."""
         return decode_payload(self.header, self.payload, self.name, columns)
@@ -128,7 +135,7 @@ def read_pack(files: LaneFiles, first: int, until: int) -> Pack:
         or len(entries) % _ENTRY.itemsize
         or _CRC.unpack(table[-_CRC.size :])[0] != crc32(entries, header.payload_crc)
     ):
-        raise CorruptionError(f"{name} is damaged: it is not the pack of its name; remove it.")
+        raise CorruptionError(f"{name} is damaged: it is not the pack of its name.")
     ends = np.frombuffer(entries, _ENTRY)
     return Pack(header, ends, data.slice(HEADER_BYTES, header.payload_bytes), name)
 
@@ -176,7 +183,7 @@ class PackReader:
 
     def _list(self, offset: int) -> None:
         if offset >= self._listed_until:
-            self._packs = sorted(_packs(self._files))
+            self._packs = sorted(lane_packs(self._files))
             last = max((until for _, until in self._packs), default=0)
             self._listed_until = max(last, offset) + 1_000  # behind them it is not listed each time
 
@@ -245,13 +252,17 @@ class Packer:
                 error,
             )
 
-    def _pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
-        headers = [header for header, _ in run]
-        made = self._write(
-            Records.concat(records for _, records in run),
+    def write(self, blocks: Sequence[tuple[BlockHeader, Records]]) -> Pack:
+        """Write the pack of some blocks in a row, in place of one of the same name."""
+        headers = [header for header, _ in blocks]
+        return self._write(
+            Records.concat(records for _, records in blocks),
             headers[0],
             np.array([(header.until, header.checksum) for header in headers], _ENTRY),
         )
+
+    def _pack(self, run: Sequence[tuple[BlockHeader, Records]]) -> None:
+        made = self.write(run)
         if self._packs and self._packs[-1].header.until != made.header.first:
             self._packs = []
         self._packs.append(made)
@@ -306,12 +317,23 @@ class Packer:
 
 def remove_packs(files: LaneFiles, until: int) -> None:
     """Remove the packs that end at or before an offset; raises OSError."""
-    gone = [pack_name(*pack) for pack in _packs(files) if pack[1] <= until]
-    if gone:
-        files.storage.remove(packs_folder(files.lane), gone)
+    _remove(files, [pack for pack in lane_packs(files) if pack[1] <= until])
 
 
-def _packs(files: LaneFiles) -> list[tuple[int, int]]:
+def remove_packs_beyond(files: LaneFiles, end: int) -> None:
+    """Remove the packs of blocks at or after a lane's end, whose offsets are given again.
+
+    They are of an earlier life of the lane, before a backup was put back. Raises OSError.
+    """
+    _remove(files, [pack for pack in lane_packs(files) if pack[1] > end])
+
+
+def _remove(files: LaneFiles, packs: Sequence[tuple[int, int]]) -> None:
+    if packs:
+        files.storage.remove(packs_folder(files.lane), [pack_name(*pack) for pack in packs])
+
+
+def lane_packs(files: LaneFiles) -> list[tuple[int, int]]:
     """The offsets of a lane's packs, in no order; elsewhere than in a directory there are none."""
     if not isinstance(files.storage, LocalStorage):
         return []

@@ -1,0 +1,174 @@
+"""PySpark's daemon, whose workers outlive a task that was not read to its end.
+
+``first()``, ``isEmpty()``, ``show()`` or ``limit(n)`` stop reading a task early. Spark then closes
+the worker's connection, for it cannot tell what is still under way in it, and PySpark's worker
+writes a traceback and ends: the next task waits for a new process, its imports and its connections
+to the brokers. Here the process waits for the daemon's next connection instead, and is silent.
+
+Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
+it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. What
+it replaces are names of PySpark's module; a PySpark without them does as it always did.
+"""
+
+import errno
+import importlib
+import os
+import select
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO, Final
+
+from pyspark import daemon
+
+_IDLE_S: Final = 60.0
+"""How long a worker waits for a connection before it ends; Spark ends its own idle ones as soon."""
+
+_WAITING, _CONNECTION, _TAKEN = b"w", b"c", b"t"
+
+WorkerMain = Callable[[BinaryIO, BinaryIO], None]
+
+
+class _Listener(socket.socket):
+    """The daemon's socket: a connection goes to a worker that waits, if there is one.
+
+    For each other the daemon forks, and the new worker gets a line to here, on which it waits
+    later. All that happens in the daemon's one thread.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._lines: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection for which a process is to be forked.
+
+        Raises:
+            InterruptedError: a worker has taken it; the daemon then waits for the next.
+        """
+        _child.close_line()  # the last child has it by now
+        connection, address = super().accept()
+        if self._is_taken(connection):
+            connection.close()
+            raise InterruptedError(errno.EINTR, "A worker that waited has the connection.")
+        ours, _child.line = socket.socketpair()
+        self._lines.append(ours)
+        _child.lines_of_others = self._lines
+        return connection, address
+
+    def _is_taken(self, connection: socket.socket) -> bool:
+        for line in list(self._lines):
+            try:
+                if line.recv(1, socket.MSG_DONTWAIT) == _WAITING:
+                    socket.send_fds(line, [_CONNECTION], [connection.fileno()])
+                    # One that gives up waiting at this moment does not answer, and takes nothing.
+                    if line.recv(1) == _TAKEN:
+                        return True
+            except BlockingIOError:
+                continue  # it has a task
+            except OSError:
+                pass
+            self._lines.remove(line)  # the worker has ended
+            line.close()
+        return False
+
+
+class _Child:
+    """What a forked worker knows of itself, besides PySpark."""
+
+    def __init__(self) -> None:
+        self.line: socket.socket | None = None
+        self.lines_of_others: list[socket.socket] = []
+        self.was_left = False
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Do, once, what is done after the fork: only then may imports start threads."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        for line in self.lines_of_others:  # or they would not hear that the daemon has ended
+            line.close()
+        module: Any = importlib.import_module("pyspark.worker")
+        module.main = partial(_run_task, module.main)
+
+    def close_line(self) -> None:
+        """Of a daemon: only its child holds it, so that the child's end is seen."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None
+
+    def next_connection(self) -> socket.socket | None:
+        """Wait for another connection; None where none comes, or the daemon has ended."""
+        if self.line is None or not os.environ.get("SPARK_REUSE_WORKER"):
+            return None
+        try:
+            self.line.sendall(_WAITING)
+            if not select.select([self.line], [], [], _IDLE_S)[0]:
+                return None
+            _, received, _, _ = socket.recv_fds(self.line, 1, 1)
+            if not received:
+                return None
+            connection = socket.socket(fileno=received[0])
+            self.line.sendall(_TAKEN)
+        except OSError:
+            return None
+        return connection
+
+
+_child: Final = _Child()
+_serve: Final = daemon.worker
+
+
+def worker(connection: socket.socket, authenticated: bool) -> int:
+    """Serve a connection as PySpark does; if Spark closes it early, serve another in its place."""
+    _child.prepare()
+    code = _serve(connection, authenticated)
+    while code and _child.was_left and (following := _child.next_connection()) is not None:
+        os.dup2(following.fileno(), connection.fileno(), inheritable=False)
+        following.close()
+        connection.sendall(struct.pack("!i", os.getpid()))
+        _child.was_left = False
+        is_local = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true"
+        code = _serve(connection, is_local)
+    return code
+
+
+def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> None:
+    """Run one task; if nobody reads its output any more, throw that away in silence."""
+    try:
+        worker_main(infile, outfile)
+        outfile.flush()
+    except (SystemExit, OSError, EOFError) as end:
+        if not _is_closed(outfile.fileno()):
+            raise
+        cause = end.__context__ if isinstance(end, SystemExit) else end
+        _child.was_left = isinstance(cause, BrokenPipeError | ConnectionResetError | EOFError)
+        with Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), outfile.fileno(), inheritable=False)
+        raise SystemExit(1) from None
+
+
+def _is_closed(connection: int) -> bool:
+    """Whether Spark has closed the connection of a task that has ended; drops what was unread."""
+    with socket.socket(fileno=os.dup(connection)) as copy:
+        try:
+            while copy.recv(65_536, socket.MSG_DONTWAIT):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["pyspark.worker"]:
+        names: Any = daemon
+        names.socket = SimpleNamespace(**{**vars(socket), "socket": _Listener})
+        names.worker = worker
+    daemon.manager()

@@ -1,0 +1,35 @@
+"""Handlers that do not read all: PySpark's own workers end each time, with a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.journal.journals import fill
+from tests.services.kafka import TopicFactory
+
+from headrace.ledger import Ledger, Status
+
+_DEADLINE_S = 150
+
+
+@pytest.mark.integration
+def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path) -> None:
+    """In a program and a Spark of its own: what Python's workers write is in its standard error."""
+    orders = topic()
+    orders.produce(*[b"x" * 1_000] * 4_000)  # more than a connection holds that nobody reads
+    fill(tmp_path / "journal", {0: [2_000, 2_000], 1: [2_000]})
+    arguments = str(tmp_path), orders.bootstrap_servers, orders.name, str(tmp_path / "journal")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.execution.early_ends_driver", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for trace in ("BrokenPipe", "Traceback", "PySpark daemon", "PySpark worker"):
+        assert trace not in ended.stderr
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
+        for gate in ("kafka", "journal"):
+            assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}
