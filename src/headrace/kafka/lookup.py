@@ -123,7 +123,9 @@ class Lookup:
     def listeners(self) -> dict[int, tuple[str, int]]:
         """The host and port that each broker advertises, by the broker's id."""
         brokers = self._ask(lambda timeout: self._admin.list_topics(timeout=timeout).brokers)
-        return {number: (broker.host, broker.port) for number, broker in sorted(brokers.items())}
+        return {
+            number: (str(broker.host), broker.port) for number, broker in sorted(brokers.items())
+        }
 
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
         """The topics in whose name the pattern is found, but Kafka's own.
