@@ -30,6 +30,10 @@ from headrace.ledger.outages import OF_A_QUERY
 pytestmark = pytest.mark.integration
 
 PREPARED = "SELECT name FROM pg_prepared_statements"
+CHECKED_LATER = (
+    "CREATE TEMP TABLE pair (a INT UNIQUE DEFERRABLE INITIALLY DEFERRED);"
+    " INSERT INTO pair VALUES (1), (2); UPDATE pair SET a = 3 - a"
+)
 UNPREPARED = {"application_name": "headrace", "prepare_threshold": None}
 
 _numbers = itertools.count()
@@ -104,7 +108,7 @@ def test_nothing_is_left_on_a_session_of_the_server(url: str, ends: str) -> None
     database = Database(url, read_only=False, timeouts=Timeouts())
     with database.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE sink (name TEXT)")
-    for statement in (*SERVER_SETTINGS, "PREPARE mine AS SELECT 1"):
+    for statement in (*SERVER_SETTINGS, "PREPARE mine AS SELECT 1", CHECKED_LATER):
         with suppress(ZeroDivisionError), database.lend(lambda _connection: None) as connection:
             connection.exec_driver_sql("INSERT INTO sink VALUES ('tea')")
             connection.exec_driver_sql(statement)
