@@ -156,7 +156,7 @@ $(VENV)/.spark-4.2: requirements-spark-4.2.lock $(VENV)/.package
 	@touch $@
 
 # After the other jars, for Ivy is run once at a time.
-$(VENV)/.fetched: tests/services/fetched.py requirements.lock $(VENV)/.packages $(VENV)/.services
+$(VENV)/.fetched: tests/services/fetched.py tests/services/debian.py requirements.lock $(VENV)/.packages $(VENV)/.services
 	@$(BIN)/python -m tests.services.fetched
 	@touch $@
 

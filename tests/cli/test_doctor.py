@@ -1,6 +1,7 @@
 """``headrace doctor``: each check, and how the command ends."""
 
 import json
+import socket
 import stat
 import tomllib
 from pathlib import Path
@@ -55,6 +56,38 @@ def test_a_problem_ends_with_1_and_json_says_what_to_do(tmp_path: Path) -> None:
     assert servers in last["found"]
     assert "Connection refused" in last["found"]
     assert "check the address" in last["advice"]
+
+
+def test_a_listener_that_cannot_be_reached_is_named_with_its_broker() -> None:
+    near, far = socket.socketpair()
+    answers: dict[str, socket.socket | OSError] = {
+        "near": near,
+        "unknown": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        "closed": ConnectionRefusedError(111, "Connection refused"),
+        "silent": TimeoutError("timed out"),
+    }
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        answer = answers[address[0]]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def check(*hosts: str) -> Check:
+        listeners = {number: (host, 9092) for number, host in enumerate(hosts, 1)}
+        return doctor.check_listeners("b:9093", listeners, connect)
+
+    with near, far:
+        assert check("near") == Check("Kafka", Level.OK, "b:9093 answers")
+        found = check("near", "unknown", "closed", "silent")
+    assert (found.level, found.found) == (
+        Level.PROBLEM,
+        "b:9093 answers, but broker 2 advertises unknown:9092, which does not resolve here (Name or"
+        " service not known), and broker 3 advertises closed:9092, which cannot be reached from"
+        " here (Connection refused), and broker 4 advertises silent:9092, which cannot be reached"
+        " from here (timed out)",
+    )
+    assert "advertised.listeners" in found.advice
 
 
 def test_the_versions_asked_for_are_those_that_the_package_declares() -> None:

@@ -13,6 +13,7 @@ from tests.services.waiting import wait_until
 from headrace.errors import GateInUseError, OptionError
 from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler
+from headrace.execution.gate import CHECKPOINTS
 from headrace.ledger import Ledger
 
 
@@ -98,11 +99,9 @@ def test_a_checkpoint_stays_with_its_gate(
         query.awaitTermination(DEADLINE_S)
     for _ in range(2):
         renamed = Gate("renamed", interval="1 second", ledger=ledger_url)
-        query = start(renamed, read(renamed, spark, orders), by_renamed, checkpoint)
-        with pytest.raises(
-            StreamingQueryException, match="checkpoint belongs to the gate 'orders'"
-        ):
-            query.awaitTermination(DEADLINE_S)
+        df = read(renamed, spark, orders)
+        with pytest.raises(OptionError, match="checkpoint belongs to the gate 'orders'"):
+            start(renamed, df, by_renamed, checkpoint)
         if len(keys) == 1:  # and neither once its last batch is processed
             query = start(gate, read(gate, spark, orders), stored_and_then_failed, checkpoint)
             try:
@@ -250,3 +249,33 @@ def test_children_and_backfills_have_no_number_of_sparks_and_every_run_a_higher_
     assert len(told) > 4
     assert {batch.id for batch in told[1:]} == {None}
     assert len(ledger.dead_letters.oldest("orders")) == 1
+
+
+def test_a_query_without_a_checkpoint_is_refused_unless_its_session_has_a_folder_for_it(
+    spark: SparkSession,
+    topic: TopicFactory,
+    gate: Gate,
+    ledger_url: str,
+    tmp_path: Path,
+) -> None:
+    orders, received = topic(), Received()
+    sent = send(orders, "blue")
+    writer = gate.write(read(gate, spark, orders), received).trigger(availableNow=True)
+    with pytest.raises(OptionError, match=r"has no checkpointLocation, .* temporary folder"):
+        writer.start()
+    spark.conf.set(CHECKPOINTS, f"{tmp_path}/")
+    try:
+        query = writer.start(queryName="named")
+    finally:
+        spark.conf.unset(CHECKPOINTS)
+    finish(query)
+    assert received.values == sent
+    assert (tmp_path / "named" / "offsets").is_dir()
+    with Ledger.open(ledger_url) as ledger:
+        (stood, _) = ledger.gates.last_queries()["orders"]
+    assert stood.checkpoint == f"{tmp_path}/named"
+
+
+def test_what_is_no_stream_is_not_written(spark: SparkSession, gate: Gate) -> None:
+    with pytest.raises(OptionError, match="is a batch DataFrame, and a gate writes a stream"):
+        gate.write(spark.range(1), Received())

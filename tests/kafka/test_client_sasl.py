@@ -87,12 +87,19 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
             | {"sasl.username": "u", "sasl.password": "hunter2"},
             "kafka.sasl.username and kafka.sasl.jaas.config are both given",
         ),
-        ({"sasl.mechanism": "AWS_MSK_IAM"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.mechanism": "AWS"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (
+            {
+                "sasl.mechanism": "AWS_MSK_IAM",
+                "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+            },
+            "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate",
+        ),
         ({"sasl.client.callback.handler.class": "a.B"}, "SCRAM-SHA-512"),
         ({"sasl.login.class": "a.B"}, "kafka.sasl.mechanism"),
         (
             {"sasl.mechanism": "PLAIN", "sasl.login.callback.handler.class": "a.B"},
-            "no Java; leave it out",
+            "no Java here; leave it out",
         ),
     ],
 )
@@ -132,6 +139,14 @@ PRIVATE_KEY = {
                 ".OAuthBearerLoginCallbackHandler",
             },
             FETCHED,
+        ),
+        (  # as Databricks documents it for Entra ID
+            {
+                "sasl.jaas.config": f'kafkashaded.{LOGIN} scope="kafka" ssl.protocol="SSL";',
+                "sasl.login.callback.handler.class": f"kafkashaded.{MODULES}.oauthbearer.secured"
+                ".OAuthBearerLoginCallbackHandler",
+            },
+            {**FETCHED, **SCOPE},
         ),
         (
             {"sasl.jaas.config": f"{LOGIN} extension_cluster='lkc-1' extension_pool='p-2';"},
@@ -174,6 +189,13 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
         ({"sasl.oauthbearer.token.endpoint.url": ""}, "token.endpoint.url is missing"),
         ({"sasl.oauthbearer.header.urlencode": "true"}, "must be false"),
         ({"sasl.login.callback.handler.class": "a.B"}, "OAuthBearerLoginCallbackHandler"),
+        (
+            {
+                "sasl.login.callback.handler.class": "software.amazon.msk.auth.iam"
+                ".IAMOAuthBearerLoginCallbackHandler"
+            },
+            "for AWS MSK use",
+        ),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
         ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),
         (

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
@@ -55,6 +56,9 @@ class Cuts:
             moment = self._planned.pop(0) if alone and self._planned else None
             if moment is not Moment.BEFORE:
                 do_execute(dialect, cursor, statement, *others)
+            if moment is Moment.AFTER and isinstance(cursor, psycopg.Cursor):
+                with cursor.connection.pipeline():
+                    """At its end everything that was sent has been done."""
             if moment is not None:
                 raise _cut(cursor.connection)
 
@@ -65,7 +69,8 @@ def _is_alone(cursor: Any) -> bool:
     """Whether a statement is a transaction by itself."""
     if isinstance(cursor, sqlite3.Cursor):
         return cursor.connection.isolation_level is None
-    return bool(cursor.connection.autocommit)
+    connection: psycopg.Connection = cursor.connection
+    return connection.autocommit and connection.info.transaction_status != TransactionStatus.INTRANS
 
 
 def _cut(connection: Any) -> Exception:

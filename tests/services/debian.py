@@ -14,6 +14,7 @@ PACKAGES: Final = {
     "curl": ("curl",),
     "mosquitto": ("mosquitto",),
     "mosquitto_pub": ("mosquitto-clients",),
+    "pgbouncer": ("pgbouncer",),
     "prometheus": ("prometheus",),
     "promtool": ("prometheus",),
     "syslog-ng": ("syslog-ng-core", "syslog-ng-mod-http"),

@@ -3,6 +3,9 @@
 from contextlib import closing
 from functools import partial
 
+import pytest
+
+from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.source.planner import StreamPlanner
 from headrace.source.read_bounds import Edge
@@ -23,3 +26,13 @@ def test_a_gate_is_its_query_s_before_there_is_a_batch() -> None:
             planner.advance(planner.initial(), everything=False)
             assert ledger.gates.query("orders") is not None
             assert ledger.batches.newest("orders", 1) == ()
+
+
+def test_a_checkpoint_of_another_gate_is_refused() -> None:
+    log = MemoryLog()
+    raw = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///unused.db"}
+    options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
+    with closing(StreamPlanner(log, options, log.clock)) as planner:
+        of_another = {**planner.initial(), "@gate": "payments"}
+        with pytest.raises(OptionError, match="checkpoint belongs to the gate 'payments'"):
+            planner.advance(of_another, everything=False)

@@ -2,8 +2,9 @@
 
 import os
 import re
+import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +29,9 @@ OLDEST_PACKAGES: Final = {"pyspark": "4.0", "pyarrow": "18", "confluent-kafka": 
 
 TOO_NEW_PANDAS: Final = 3
 """The first version of pandas of which pyspark warns."""
+
+CONNECT_S: Final = 5.0
+"""How long a broker's listener may take to accept a connection (s)."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
@@ -177,12 +181,40 @@ def check_ledger(url: str) -> Check:
 
 
 def check_kafka(servers: str) -> Check:
-    """Whether a broker answers within 10 seconds."""
+    """Whether a broker answers within 10 seconds, and each can be reached where it says it is."""
     try:
-        Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).matching(re.compile("(?!)"))
+        listeners = Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).listeners()
     except HeadraceError as error:
         return _problem("Kafka", error)
-    return Check("Kafka", Level.OK, f"{servers} answers")
+    return check_listeners(servers, listeners)
+
+
+def check_listeners(
+    servers: str,
+    listeners: Mapping[int, tuple[str, int]],
+    connect: Callable[..., socket.socket] = socket.create_connection,
+) -> Check:
+    """Whether the addresses that brokers advertise, by their ids, can be reached from here."""
+    unreachable = []
+    for broker, address in listeners.items():
+        try:
+            connect(address, timeout=CONNECT_S).close()
+        except socket.gaierror as error:
+            reason = f"does not resolve here ({error.strerror})"
+        except OSError as error:
+            reason = f"cannot be reached from here ({error.strerror or error})"
+        else:
+            continue
+        unreachable.append(f"broker {broker} advertises {address[0]}:{address[1]}, which {reason}")
+    if not unreachable:
+        return Check("Kafka", Level.OK, f"{servers} answers")
+    return Check(
+        "Kafka",
+        Level.PROBLEM,
+        f"{servers} answers, but {', and '.join(unreachable)}",
+        "have advertised.listeners of the broker name an address that this machine and the"
+        " executors reach, or name the port of a listener that is meant for them",
+    )
 
 
 def _problem(check: str, error: HeadraceError) -> Check:

@@ -5,7 +5,6 @@ it. What keeps the batches' outcomes, and what runs deferred ones again, is ther
 at the query's first batch. The client has the listener, and the ledger is where both meet.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import MachineryError
-from headrace.execution.gate import GatedWriting
+from headrace.execution.gate import Before, GatedWriting
 from headrace.execution.gate_state import state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handling import Handling
@@ -26,30 +25,12 @@ class RemoteStreamReader(GatedReading, DataStreamReader):  # type: ignore[misc]
     """The reader of a Spark Connect session."""
 
 
-class RemoteStreamWriter(GatedWriting, DataStreamWriter):
-    """The writer of a Spark Connect session, whose handler is sent when its query starts."""
-
-    handler: "ServerHandler"
-
-    def queryName(self, queryName: str) -> Any:  # noqa: N803  (Spark's own name)
-        """Name the query, by which its handler finds it."""
-        self.handler.query = queryName
-        return super().queryName(queryName)
-
-    def start(  # type: ignore[override]
-        self, *arguments: Any, **options: Any
-    ) -> StreamingQuery:
-        """Send the handler, and start the query."""
-        self.handler.query = options.get("queryName") or self.handler.query
-        self.handler.checkpoint = options.get("checkpointLocation", self._checkpoint)
-        self.foreachBatch(self.handler)
-        return super().start(*arguments, **options)
+class RemoteStreamWriter(GatedWriting, DataStreamWriter):  # type: ignore[misc]
+    """The writer of a Spark Connect session."""
 
 
-def remote_writer(
-    df: DataFrame, handling: Handling, before: Callable[[], None]
-) -> RemoteStreamWriter:
-    """A writer whose handler runs on the server."""
+def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteStreamWriter:
+    """A writer whose handler runs on the server; it is sent when the query starts."""
     spark: Any = df.sparkSession
     stream: Any = df
     state = state_of(handling.ledger_url, handling.gate)
@@ -63,8 +44,13 @@ def remote_writer(
         state.follow(query, is_bounded=is_bounded)
 
     writer = RemoteStreamWriter(stream._plan, spark)
-    writer.handler = ServerHandler(handling, known_secrets(spark))
-    writer._before, writer._started = before, started
+
+    def send_handler(checkpoint: str | None, query: str) -> str:
+        where = before(checkpoint, query)
+        writer.foreachBatch(ServerHandler(handling, known_secrets(spark), query, where))
+        return where
+
+    writer._before, writer._started = send_handler, started
     return writer
 
 
@@ -74,13 +60,17 @@ class ServerHandler:
     Args:
         handling: what `Gate.write` was told.
         secrets: those of the session, by what stands in their place.
+        query: the query's name, by which it is found among its session's.
+        checkpoint: the query's.
     """
 
-    def __init__(self, handling: Handling, secrets: dict[str, str]) -> None:
+    def __init__(
+        self, handling: Handling, secrets: dict[str, str], query: str, checkpoint: str
+    ) -> None:
         self._handling: Final = handling
         self._secrets: Final = secrets
-        self.query = handling.gate
-        self.checkpoint: str | None = None
+        self._query: Final = query
+        self._checkpoint: Final = checkpoint
         self._gated: GatedHandler | None = None
         self._session: SparkSession | None = None
 
@@ -105,11 +95,11 @@ class ServerHandler:
     def _begin(self, spark: SparkSession) -> GatedHandler:
         adopt(spark, self._secrets)
         gated, started = self._handling.begin(spark, None)
-        running = [each for each in spark.streams.active if each.name == self.query]
+        running = [each for each in spark.streams.active if each.name == self._query]
         if not running:
             raise MachineryError(
-                f"The query {self.query!r} is not among those of its session on the Spark Connect"
+                f"The query {self._query!r} is not among those of its session on the Spark Connect"
                 " server; start it again."
             )
-        started(running[0], self.checkpoint, False)
+        started(running[0], self._checkpoint, False)
         return gated

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -16,7 +17,7 @@ from headrace.backfill import (
 )
 from headrace.control import AUTO
 from headrace.core.options import gate_name, interval_ms
-from headrace.errors import OptionError
+from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
@@ -31,8 +32,11 @@ from headrace.execution.stream_reader import (
     read_of,
 )
 from headrace.ledger import Ledger, normalize_url
+from headrace.source.checkpoint import Checkpoint
+from headrace.source.comparison import gates_in
 from headrace.source.gate_ledger import await_turn
 from headrace.source.source_options import interval_law
+from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
 if TYPE_CHECKING:
@@ -43,6 +47,13 @@ _LOG: Final = logging.getLogger("headrace.execution")
 _POLL_MS: Final = 50
 """How often the trigger fires where the interval is ``auto``: the planner knows what is due."""
 
+CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
+"""The session's setting of a folder in which Spark keeps a checkpoint for each query, by name."""
+
+Before = Callable[[str | None, str], str]
+"""Called before a query starts, with its option ``checkpointLocation`` if it is set, and its name;
+returns where its checkpoint is."""
+
 _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
@@ -52,10 +63,17 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
     What ``before`` raises, `start` raises.
     """
 
-    _before: Callable[[], None]
+    _before: Before
     _started: Started
+    _name: str = ""
     _checkpoint: str | None = None
     _is_bounded: bool = False
+
+    def queryName(self, queryName: str) -> Self:  # noqa: N803  (Spark's own name)
+        """Name the query, as Spark does."""
+        self._name = queryName
+        super().queryName(queryName)
+        return self
 
     def option(self, key: str, value: Any) -> Self:
         """Set an option, as Spark does."""
@@ -88,15 +106,26 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         self._is_bounded = bool(chosen.get("availableNow") or chosen.get("once"))
         return self
 
-    def start(self, *arguments: Any, **options: Any) -> StreamingQuery:
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  (Spark's own names)
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StreamingQuery:
         """Start the query, and what goes beside it.
 
         Raises:
+            OptionError: the query has no checkpoint, or another gate's.
             GateInUseError: another query stands behind the gate.
         """
-        self._before()
-        checkpoint = options.get("checkpointLocation", self._checkpoint)
-        query: StreamingQuery = super().start(*arguments, **options)
+        self.options(**options)
+        if queryName:
+            self.queryName(queryName)
+        checkpoint = self._before(self._checkpoint, self._name)
+        query: StreamingQuery = super().start(path, format, outputMode, partitionBy)
         self._started(query, checkpoint, self._is_bounded)
         return query
 
@@ -107,7 +136,7 @@ class GatedStreamWriter(GatedWriting, DataStreamWriter):
     def __init__(
         self,
         df: DataFrame,
-        before: Callable[[], None],
+        before: Before,
         started: Started,
     ) -> None:
         super().__init__(df)
@@ -251,9 +280,9 @@ class Gate:
 
         Raises:
             OptionError: the handler does not take two arguments; there is no such policy or
-                schedule; or the stream is not read through this gate, or more than once; or it
-                cannot go on without a batch, for it is computed with state, or from more than one
-                source.
+                schedule; or it is no stream, or not read through this gate, or more than once; or
+                it cannot go on without a batch, for it is computed with state, or from more than
+                one source. From ``start()``: the query has no checkpoint, or another gate's.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: another query stands behind the gate, which has one at
                 a time. One whose process has ended is replaced at once, one of which that is not
@@ -283,7 +312,7 @@ class Gate:
             read.options,
             transform,
         )
-        before = partial(self._await_turn, ledger)
+        before = partial(self._before_start, ledger, df.sparkSession)
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
@@ -337,6 +366,27 @@ class Gate:
                 " transform=lambda df: df.select(...)."
             )
         return DerivedStream(stream)
+
+    def _before_start(
+        self, ledger: Ledger, spark: SparkSession, checkpoint: str | None, query: str
+    ) -> str:
+        """Return the checkpoint of a query that may start, or raise."""
+        if checkpoint is None and (folder := spark.conf.get(CHECKPOINTS, None)):
+            checkpoint = f"{folder.rstrip('/')}/{query}"  # as Spark makes it
+        if not checkpoint:
+            raise OptionError(
+                f"The query of the gate {self.name!r} has no checkpointLocation, and Spark would"
+                " keep its offsets in a temporary folder, which no restart finds again; set"
+                f' .option("checkpointLocation", "/path") on the writer, or {CHECKPOINTS} for the'
+                " session."
+            )
+        # One that cannot be read here is a new one, or the planner's to read.
+        with suppress(SourceError):
+            found = Checkpoint.read(checkpoint)
+            if self.name not in (gates := gates_in(found)) and gates:
+                StreamOffset({}, gates[0]).refuse_another_gate(self.name)
+        self._await_turn(ledger)
+        return checkpoint
 
     def _await_turn(self, ledger: Ledger) -> None:
         """Raise if another query stands behind the gate, before this one starts."""

@@ -148,8 +148,13 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     """What a stream reads through a gate; once, as the gate stands before one source.
 
     Raises:
-        OptionError: it reads nothing through the gate, or more than one source.
+        OptionError: it reads nothing through the gate, or more than one source, or is no stream.
     """
+    if not df.isStreaming:
+        raise OptionError(
+            f"What the gate {gate!r} is to write is a batch DataFrame, and a gate writes a stream;"
+            " give what gate.read(...).load() returns, or what is derived from it."
+        )
     sources = sources_of(df)
     own = [source for source in sources if source.gate == gate]
     if len(own) > 1:

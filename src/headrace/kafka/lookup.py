@@ -120,6 +120,13 @@ class Lookup:
         self._missing = frozenset(wanted) - found.keys()
         return found
 
+    def listeners(self) -> dict[int, tuple[str, int]]:
+        """The host and port that each broker advertises, by the broker's id."""
+        brokers = self._ask(lambda timeout: self._admin.list_topics(timeout=timeout).brokers)
+        return {
+            number: (str(broker.host), broker.port) for number, broker in sorted(brokers.items())
+        }
+
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
         """The topics in whose name the pattern is found, but Kafka's own.
 

@@ -25,10 +25,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 
 from headrace.errors import LedgerError
 from headrace.ledger.engines import (
+    KEEPALIVES,
+    SET_FOR_THE_ROLE,
     is_busy,
     is_locked_by_others,
     is_outage,
     is_refusal,
+    limit_locks,
     postgresql_engine,
     sqlite_engine,
     sqlite_reason,
@@ -97,6 +100,10 @@ class Database:
             take_time_from(self._engine, clock)
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        # SQLite takes its lock now: a reader that writes later would fail instead of wait.
+        self._begin_writing = (
+            "BEGIN IMMEDIATE" if self.is_sqlite else f"BEGIN; {KEEPALIVES}; {limit_locks(timeouts)}"
+        )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
         """Do what only reads, each statement for itself."""
@@ -134,6 +141,8 @@ class Database:
     def streaming(self) -> Iterator[Connection]:
         """Lend a connection for one statement that reads more than there is memory for."""
         with self._explained(), self._engine.connect() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql(f"{KEEPALIVES}; {limit_locks(self._timeouts)}")
             yield connection.execution_options(yield_per=1_000)
 
     @contextmanager
@@ -203,17 +212,18 @@ class Database:
         """Begin a transaction, which ends undone with the stack unless it was committed."""
         with self._explained(retrying=True), ExitStack() as opened:
             connection = opened.enter_context(self._engine.connect())
-            opened.callback(restore_session, connection, self._timeouts)
+            opened.callback(restore_session, connection)
             connection.begin()
-            self._lock(connection)
+            if self.is_sqlite:
+                connection.exec_driver_sql(self._begin_writing)
             guard = Guard(connection, self._timeouts)
             stack.push(opened.pop_all())
         return connection, guard
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            self._lock(connection)
+        with self._alone.begin() as connection:
+            connection.exec_driver_sql(self._begin_writing)
             yield connection
 
     def _retrying(
@@ -226,11 +236,6 @@ class Database:
                 return work(connection)
 
         return self._retries.wait_out(attempt)
-
-    def _lock(self, connection: Connection) -> None:
-        """Take SQLite's lock now: a reader that writes later would fail instead of wait."""
-        if self.is_sqlite:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _refuse_to_write(self) -> None:
         if self._read_only:
@@ -289,10 +294,10 @@ class Database:
             error.connection_invalidated
             or (isinstance(error, OperationalError) and error.statement is None)
         ):
-            return (
-                f"The ledger {self.name} cannot be reached: {said}; "
-                "see that its server runs, and that the URL is right."
-            )
+            to_do = "see that its server runs, and that the URL is right"
+            if "unsupported startup parameter" in said:  # PgBouncer's words
+                to_do = SET_FOR_THE_ROLE
+            return f"The ledger {self.name} cannot be reached: {said}; {to_do}."
         return f"The ledger {self.name} cannot be used: {said}."
 
 

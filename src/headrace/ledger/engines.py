@@ -3,8 +3,10 @@
 What needs the driver of PostgreSQL imports it where it is needed: a ledger in a file does without.
 """
 
+import re
 import select
 import sqlite3
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -39,18 +41,23 @@ _SILENCE: Final = {
 """How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
 where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
 
-# A machine that is gone without a word leaves its transaction, and the rows that it has locked, to
-# the server, which by itself would find out after hours.
-_SESSION: Final = {
-    "tcp_keepalives_idle": "15",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "30s",
-}
+KEEPALIVES: Final = (
+    "SELECT set_config('tcp_keepalives_idle', '15', true),"
+    " set_config('tcp_keepalives_interval', '5', true),"
+    " set_config('tcp_keepalives_count', '3', true),"
+    " set_config('tcp_user_timeout', '30s', true)"
+)
+"""Lets PostgreSQL end, within half a minute, the transaction of a machine that is gone without a
+word, and unlock its rows; by itself it would find out after hours. Until the transaction's end."""
 
-LIMIT_NO_LOCKS: Final = "SET LOCAL lock_timeout TO DEFAULT"
-"""Gives a transaction in PostgreSQL what the server or the URL says: for statements that are not
-the ledger's, or that take their time."""
+SET_FOR_THE_ROLE: Final = (
+    "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
+    " search_path = headrace"
+)
+"""What to do where a pooler lets no options of a session pass."""
+
+_IDLE: Final = 0
+"""PostgreSQL's driver: no transaction is open on the connection."""
 
 # SQLSTATEs of PostgreSQL: statement_completion_unknown; lock_not_available and deadlock_detected;
 # admin_shutdown, crash_shutdown and cannot_connect_now; the class of connection exceptions.
@@ -234,41 +241,76 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     """Make the engine of a server's database; nothing is connected yet.
 
+    Between the server and us may be a pooler, which gives each transaction any of its sessions.
+    Nothing is left on a session: no setting, and no statement that is prepared.
+
     Raises:
         SetupError: The driver is not installed.
     """
     settings = {"connect_timeout": timeouts.connect_s, **_SILENCE}
-    arguments: dict[str, Any] = {"application_name": "headrace"}
+    arguments: dict[str, Any] = {"application_name": "headrace", "prepare_threshold": None}
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
         engine = sqlalchemy.create_engine(url, connect_args=arguments, hide_parameters=True)
-
-    @event.listens_for(engine, "connect")
-    def set_up(connection: Any, _: object) -> None:
-        connection.execute(session_settings(timeouts))
-        connection.commit()
-
+    _refuse_ignored_schema(engine, url)
     _replace_what_was_cut(engine)
+    _limit_statements_alone(engine, limit_locks(timeouts))
     return engine
 
 
-def session_settings(timeouts: Timeouts) -> str:
-    """The statements that set up a session in PostgreSQL."""
-    session = ", ".join(f"set_config('{name}', '{to}', false)" for name, to in _SESSION.items())
-    return f"SELECT {session}; {limit_locks(timeouts, within=False)}"
+def limit_locks(timeouts: Timeouts) -> str:
+    """The statement that gives a transaction of the ledger's in PostgreSQL its ``lock_s``.
 
-
-def limit_locks(timeouts: Timeouts, *, within: bool) -> str:
-    """The statement that gives the ledger's own statements in PostgreSQL their ``lock_s``.
-
-    Args:
-        timeouts: The ledger's.
-        within: Whether for the rest of a transaction only; else for the connection.
+    Until the transaction's end, and unless the server or the URL says something else.
     """
     return (
-        f"SELECT set_config('lock_timeout', '{round(timeouts.lock_s * 1000)}ms',"
-        f" {str(within).lower()}) WHERE current_setting('lock_timeout') = '0'"
+        f"SELECT set_config('lock_timeout', '{round(timeouts.lock_s * 1000)}ms', true)"
+        " WHERE current_setting('lock_timeout') = '0'"
     )
+
+
+def _limit_statements_alone(engine: Engine, limit: str) -> None:
+    """Give each statement that is a transaction alone its ``lock_s``, in the same round trip."""
+
+    @event.listens_for(engine, "do_execute")
+    def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+        connection = cursor.connection
+        is_alone = connection.autocommit and connection.info.transaction_status == _IDLE
+        if not is_alone or statement.startswith("BEGIN"):
+            return False
+        with ExitStack() as sent:  # what is sent up to its end is one transaction
+            sent.enter_context(connection.pipeline())
+            try:
+                connection.execute(limit)
+                engine.dialect.do_execute(cursor, statement, parameters, context)
+            except engine.dialect.loaded_dbapi.Error:
+                # Otherwise the driver logs a second error, of the end, on a connection that is cut.
+                with suppress(engine.dialect.loaded_dbapi.Error):
+                    sent.close()
+                raise
+        return True
+
+
+def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
+    """Have no connection on which a pooler has ignored the schema that the URL's options name.
+
+    The ledger would be another one, or would be made anew.
+    """
+    options = str(url.query.get("options", ""))
+    wanted = re.search(r"(?:-c\s*|--)search_path=((?:\\.|[^\s\\])*)", options)
+    if wanted is None:
+        return
+    search_path = re.sub(r"\\(.)", r"\1", wanted[1])
+
+    @event.listens_for(engine, "connect")
+    def compare(connection: Any, _: object) -> None:
+        (found,) = connection.execute("SELECT current_setting('search_path')").fetchone()
+        connection.rollback()
+        if found != search_path:
+            raise LedgerError(
+                f"The ledger's URL asks for the search_path {search_path!r}, and a pooler between"
+                f" here and the server has ignored it: it is {found!r}; {SET_FOR_THE_ROLE}."
+            )
 
 
 def _replace_what_was_cut(engine: Engine) -> None:

@@ -13,7 +13,6 @@ from headrace.ledger.batches import BatchStore
 from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
-from headrace.ledger.engines import LIMIT_NO_LOCKS
 from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
@@ -188,7 +187,8 @@ def _prepare(database: Database) -> None:
         return
     with database.writing() as connection:
         if not database.is_sqlite:
-            connection.exec_driver_sql(LIMIT_NO_LOCKS)
+            # Another process may take its time to make the tables.
+            connection.exec_driver_sql("SET LOCAL lock_timeout TO DEFAULT")
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headrace.errors import LedgerError
-from headrace.ledger.engines import LIMIT_NO_LOCKS, limit_locks, session_settings
+from headrace.ledger.engines import KEEPALIVES, limit_locks
 from headrace.ledger.outages import Timeouts
 
 _SAVEPOINT: Final = "headrace_lent"
@@ -45,15 +45,19 @@ _ENDED: Final = "it was ended within, as the driver's own connection can do"
 
 _ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
 
-_FORGET: Final = (
-    "CLOSE ALL",
-    "SET SESSION AUTHORIZATION DEFAULT",
-    "RESET ALL",
-    "UNLISTEN *",
-    "SELECT pg_advisory_unlock_all()",
-    "DISCARD TEMP",
+_FORGET: Final = "; ".join(
+    (
+        "CLOSE ALL",
+        "SET CONSTRAINTS ALL IMMEDIATE",  # a temporary table that waits for a check stays
+        "SET SESSION AUTHORIZATION DEFAULT",
+        "RESET ALL",
+        "DEALLOCATE ALL",
+        "UNLISTEN *",
+        "SELECT pg_advisory_unlock_all()",
+        "DISCARD TEMP",
+    )
 )
-"""What PostgreSQL's ``DISCARD ALL`` does, but for the statements that the driver has prepared."""
+"""What PostgreSQL's ``DISCARD ALL`` does for a session, which no transaction can have in it."""
 
 
 def transaction_end(sql: str) -> str | None:
@@ -100,7 +104,7 @@ class Guard:
         self._refused: str | None = None
         self._is_server = connection.dialect.name == "postgresql"
         begin = f"SAVEPOINT {_SAVEPOINT}"
-        connection.exec_driver_sql(f"{LIMIT_NO_LOCKS}; {begin}" if self._is_server else begin)
+        connection.exec_driver_sql(f"{KEEPALIVES}; {begin}" if self._is_server else begin)
         event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self._on_statement)
@@ -120,6 +124,9 @@ class Guard:
     def check(self) -> None:
         """See that the transaction is the one that was begun, and can be committed.
 
+        On a server it leaves nothing on its session then: once it is committed, the session may be
+        somebody else's, behind a pooler.
+
         Raises:
             LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
                 failed and was not undone.
@@ -130,7 +137,7 @@ class Guard:
             self._refuse("it was ended within")
         end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
         if self._is_server:
-            end = f"{end}; {limit_locks(self._timeouts, within=True)}"
+            end = f"{end}; {_FORGET}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
         try:
             self._connection.exec_driver_sql(end)
         except DBAPIError as error:
@@ -182,7 +189,7 @@ class Guard:
         )
 
 
-def restore_session(connection: Connection, timeouts: Timeouts) -> None:
+def restore_session(connection: Connection) -> None:
     """Undo what was left of a transaction, and what was set on its session while it was lent.
 
     A session that cannot be restored is ended, so that nobody is lent it again.
@@ -190,16 +197,17 @@ def restore_session(connection: Connection, timeouts: Timeouts) -> None:
     if connection.closed or connection.invalidated:
         return
     try:
-        connection.rollback()
         if connection.dialect.name == "sqlite":
+            connection.rollback()
             # No statement undoes all pragmas. Another connection has the file open before this one
             # is closed: with the last one SQLite would delete the log by which readers know that
             # the file is in use.
             with connection.engine.connect() as another:
                 another.exec_driver_sql("PRAGMA user_version")
                 connection.invalidate()
-        else:
-            restore = "; ".join([*_FORGET, session_settings(timeouts)])
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(restore)
-    except (SQLAlchemyError, LedgerError):
+        elif connection.in_transaction():
+            # In one go: a pooler lends the session to somebody else once the transaction is over.
+            driver: Any = connection.connection.driver_connection
+            driver.execute(f"ROLLBACK; {_FORGET}")
+    except (connection.dialect.loaded_dbapi.Error, SQLAlchemyError, LedgerError):
         connection.invalidate()

@@ -151,7 +151,7 @@ class StreamPlanner:
             OptionError: the checkpoint is another gate's, or an older copy of itself.
         """
         offset = StreamOffset.from_json(start)
-        self._refuse_another_gate(offset)
+        offset.refuse_another_gate(self._options.gate)
         if offset.replay:
             return next_replay(offset) or start
         # Not earlier: a query that reads batches once more plans none, and has no gate.
@@ -343,7 +343,7 @@ class StreamPlanner:
             OptionError: the batch is another gate's.
         """
         since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        self._refuse_another_gate(until)
+        until.refuse_another_gate(self._options.gate)
         ranges = until.ranges_from(since)
         lost: Sequence[MissingOffsets] = ()
         account = None
@@ -369,21 +369,6 @@ class StreamPlanner:
             fail_on_loss,
             account,
         )
-
-    def _refuse_another_gate(self, offset: StreamOffset) -> None:
-        """Keep a checkpoint with its gate.
-
-        A batch that the other gate has planned, and that did not end, would be run again under
-        another key; and of what this one reads, the other's history would have a gap.
-        """
-        own, other = self._options.gate, offset.gate
-        if own is not None and other is not None and own != other:
-            raise OptionError(
-                f"The query's checkpoint belongs to the gate {other!r}, and its source has the gate"
-                f" {own!r}; a batch's key depends on its gate, so read with the gate {other!r}, or"
-                " start with a new checkpoint and with startingOffsets where that one ended"
-                " (`headrace checkpoint export` prints them)."
-            )
 
     def _refuse_an_older_copy(self, offset: StreamOffset, latest: Positions) -> None:
         """Plan nothing that batches of this checkpoint have read, under keys that no sink knows.

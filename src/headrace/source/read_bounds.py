@@ -15,6 +15,9 @@ LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 """In an offset's place: the beginning of the log."""
 
+_LAST: Final = 2**63 - 1
+"""The last offset, and the last time, that there is."""
+
 
 class Edge(StrEnum):
     """The beginning or the end of each partition's log."""
@@ -107,15 +110,13 @@ def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
         f"{side}Offsets",
     )
     if at_time in raw:
-        return ReadBound(at_time, AtTime(whole_number(at_time, raw[at_time], at_least=0)))
+        timestamp_ms = whole_number(at_time, raw[at_time], at_least=0)
+        _check_time(at_time, timestamp_ms)
+        return ReadBound(at_time, AtTime(timestamp_ms))
     if at_times in raw:
         times = offsets_by_partition(at_times, raw[at_times])
         for partition, timestamp_ms in times.items():
-            if timestamp_ms < 0:
-                raise OptionError(
-                    f"{at_times} is {timestamp_ms} for {partition}; it must be a time in ms since"
-                    " 1970."
-                )
+            _check_time(at_times, timestamp_ms, f" for {partition}")
         return ReadBound(at_times, AtTimes(times))
     text = raw.get(at_offsets, default).strip()
     if text.lower() in set(Edge):
@@ -127,12 +128,19 @@ def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
         )
     positions = offsets_by_partition(at_offsets, text)
     for partition, offset in positions.items():
-        if offset < EARLIEST_OFFSET:
+        if not EARLIEST_OFFSET <= offset <= _LAST:
             raise OptionError(
-                f"{at_offsets} is {offset} for {partition}; it must be an offset, -1 for the latest"
-                " or -2 for the earliest."
+                f"{at_offsets} is {offset} for {partition}; it must be an offset of 64 bits, -1 for"
+                " the latest or -2 for the earliest."
             )
     return ReadBound(at_offsets, AtOffsets(positions))
+
+
+def _check_time(option: str, timestamp_ms: int, of: str = "") -> None:
+    if not 0 <= timestamp_ms <= _LAST:
+        raise OptionError(
+            f"{option} is {timestamp_ms}{of}; it must be a time in ms since 1970, of 64 bits."
+        )
 
 
 def _mentions(bound: ReadBound, offset: int) -> bool:

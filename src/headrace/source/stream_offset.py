@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, flat, nested
-from headrace.errors import SourceError
+from headrace.errors import OptionError, SourceError
 
 Checksums = Mapping[TopicPartition, int]
 """See `headrace.source.log.Log.checksums`."""
@@ -100,6 +100,20 @@ class StreamOffset:
             if begin < until:
                 ranges.append(tp.range(begin, until))
         return ranges
+
+    def refuse_another_gate(self, gate: str | None) -> None:
+        """Raise `OptionError` where this is an offset of another gate's checkpoint.
+
+        A batch that the other gate has planned, and that did not end, would be run again under
+        another key; and of what this one reads, the other's history would have a gap.
+        """
+        if gate is not None and self.gate is not None and gate != self.gate:
+            raise OptionError(
+                f"The query's checkpoint belongs to the gate {self.gate!r}, and its source has the"
+                f" gate {gate!r}; a batch's key depends on its gate, so read with the gate"
+                f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where"
+                " that one ended (`headrace checkpoint export` prints them)."
+            )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
         """The checksums of what comes before these positions, in topics of the same ids.

@@ -54,6 +54,9 @@ class Unsupported:
 Treatment = Translated | Combined | NoEffect | Unsupported
 
 _JAVA_ONLY: Final = "it names a class to run in Java, and there is no Java here"
+FOR_MSK: Final = "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
+"""What to do in place of MSK's IAM, whose signatures are made in Java."""
+
 _CLAIM: Final = "sasl.oauthbearer.assertion.claim"
 _OPENSSL: Final = "TLS is OpenSSL's here, not Java's"
 _MOST: Final = 2**31 - 1
@@ -134,9 +137,7 @@ CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = {
     "metrics.recording.level": NoEffect(one_of("INFO", "DEBUG", "TRACE")),
     "metrics.sample.window.ms": NoEffect(LONG),
     # SASL.
-    "sasl.client.callback.handler.class": Unsupported(
-        f"{_JAVA_ONLY}; for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
-    ),
+    "sasl.client.callback.handler.class": Unsupported(f"{_JAVA_ONLY}; {FOR_MSK}"),
     "sasl.jaas.config": Combined(
         (
             *("sasl.username", "sasl.password"),

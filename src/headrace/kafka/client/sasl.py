@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.errors import OptionError
+from headrace.kafka.client.java_options import FOR_MSK
 from headrace.kafka.client.option_values import Value, describe, integer
 
 _JAAS: Final = "sasl.jaas.config"
@@ -29,6 +30,9 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
+_SHADED: Final = "kafkashaded."
+"""What Databricks puts before the names of Kafka's classes."""
+
 _LOGIN_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -39,18 +43,17 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     """Write librdkafka's ``sasl.*`` options for Java's."""
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
+    if mechanism == "AWS_MSK_IAM":
+        raise OptionError(
+            f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported, because"
+            f" IAM's signatures are made in Java, and there is no Java here; {FOR_MSK}."
+        )
     if mechanism not in _MECHANISMS:
         raise OptionError(
             f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
             f" one of {', '.join(_MECHANISMS)}."
         )
-    handler = options.get("sasl.login.callback.handler.class")
-    if handler is not None and (mechanism != "OAUTHBEARER" or handler not in _LOGIN_HANDLERS):
-        raise OptionError(
-            f"{describe('sasl.login.callback.handler.class', handler)} cannot run here, for there"
-            f" is no Java; leave it out, or for OAUTHBEARER give {_LOGIN_HANDLERS[0]}, which is"
-            " built in."
-        )
+    _check_handler(options.get("sasl.login.callback.handler.class"), mechanism)
     modules, translate = _MECHANISMS[mechanism]
     if login is not None and login.module not in modules:
         raise OptionError(
@@ -59,6 +62,24 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
             f" for it that must be {' or '.join(modules)}."
         )
     return {"sasl.mechanism": mechanism, **translate(options, login.options if login else {})}
+
+
+def _check_handler(handler: str | None, mechanism: str) -> None:
+    if handler is None:
+        return
+    described = describe("sasl.login.callback.handler.class", handler)
+    if mechanism != "OAUTHBEARER":
+        raise OptionError(
+            f"{described} names a class to run in Java, and there is no Java here; leave it out,"
+            f" because kafka.sasl.mechanism={mechanism} needs none."
+        )
+    if handler.removeprefix(_SHADED) not in _LOGIN_HANDLERS:
+        what_else = f"; {FOR_MSK}" if ".msk." in handler else ""
+        raise OptionError(
+            f"{described} names a class to run in Java, and there is no Java here; for OAUTHBEARER"
+            f" it must be {_LOGIN_HANDLERS[0]}, in whose place tokens are fetched without Java"
+            f"{what_else}."
+        )
 
 
 def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
@@ -85,6 +106,8 @@ _GRANTS: Final = {
 }
 _CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
 _LOGIN_OPTIONS: Final = ("clientId", "clientSecret", "scope")
+_TLS_PROTOCOLS: Final = ("SSL", "TLS", "TLSv1.2", "TLSv1.3")
+"""Java's names of what OpenSSL settles with the token's issuer by itself."""
 _EXTENSION: Final = "extension_"
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
@@ -131,12 +154,17 @@ def _check_login(options: Mapping[str, str], login: Mapping[str, str]) -> None:
             f"{describe('sasl.oauthbearer.header.urlencode', encode)} is not supported; it must be"
             " false, with a client id and secret that need no encoding."
         )
-    if not all(name in _LOGIN_OPTIONS or name.startswith(_EXTENSION) for name in login):
+    if not all(
+        name in _LOGIN_OPTIONS
+        or name.startswith(_EXTENSION)
+        or (name == "ssl.protocol" and value in _TLS_PROTOCOLS)
+        for name, value in login.items()
+    ):
         raise OptionError(
-            f"kafka.{_JAAS} (its value is not shown) may have {', '.join(_LOGIN_OPTIONS)} and"
-            " extension_NAME for OAUTHBEARER; give other certificates of the token's issuer with"
-            " kafka.https.ca.location, and for unsigned tokens use"
-            " kafka.enable.sasl.oauthbearer.unsecure.jwt."
+            f"kafka.{_JAAS} (its value is not shown) may have {', '.join(_LOGIN_OPTIONS)},"
+            f" extension_NAME and ssl.protocol ({', '.join(_TLS_PROTOCOLS)}) for OAUTHBEARER; give"
+            " other certificates of the token's issuer with kafka.https.ca.location, and for"
+            " unsigned tokens use kafka.enable.sasl.oauthbearer.unsecure.jwt."
         )
 
 
