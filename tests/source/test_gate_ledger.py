@@ -65,6 +65,19 @@ def claimed(gate_ledger: GateLedger) -> Iterator[GateLedger]:
         yield gate_ledger
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_planner_that_ends_after_its_program_was_killed_keeps_the_gate_claimed(
+    url: str, clock: ManualClock, is_killed: bool
+) -> None:
+    machine, _number, rest = this_process().split(":", 2)
+    driver = f"{machine}:{2**31}:{rest}" if is_killed else this_process()
+    with claimed(GateLedger(url, replace(GATE, driver=driver), clock)):
+        pass
+    with Ledger.open(url) as ledger:
+        found = ledger.gates.last_queries("orders").get("orders")
+    assert (found is not None) is is_killed
+
+
 def ranges_of(number: int) -> list[OffsetRange]:
     return [OffsetRange("orders", 0, number * 10, number * 10 + 10)]
 

@@ -71,6 +71,8 @@ def gate_state(
 ) -> GateState:
     """How a gate fares, by the ledger's records and what its source says of what waits."""
     if not history.batches:
+        if history.gone is not None:
+            return GateState.DEAD
         return _end(history, waiting=None) or GateState.NEW
     newest = history.batches[0]
     left_over = left_by(newest)

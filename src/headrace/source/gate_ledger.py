@@ -33,7 +33,7 @@ from headrace.ledger import (
     Timeouts,
 )
 from headrace.ledger.outages import OF_A_QUERY
-from headrace.processes import new_owner, number_of
+from headrace.processes import is_gone, new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset
 
@@ -355,8 +355,14 @@ class ClaimedGate:
         self._thread.start()
 
     def release(self) -> None:
-        """Let the next query have the gate at once; if that fails, it has to wait for the lease."""
+        """Let the next query have the gate at once; if that fails, it has to wait for the lease.
+
+        Where the program was killed, Spark's end comes here too. Then it stays claimed, which says
+        how the query ended; nobody waits, for its owner is known to be gone.
+        """
         self._done.set()
+        if self._claim.driver is not None and is_gone(self._claim.driver):
+            return
         try:
             with cancel_when(lambda: True, "the query ended"):
                 self._ledger.gates.release(self._claim.gate, self._claim.owner)
