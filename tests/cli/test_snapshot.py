@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.histories import (
@@ -22,6 +23,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,
+    Missed,
     PlannedBatch,
     PlannedRange,
     RateSample,
@@ -94,6 +96,25 @@ def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan
     snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
     assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (0, None, None)
     assert take_snapshot(history, NOW_MS).lag == 1_000
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ({"unresolved": Unresolved(failed=1, dead=2)}, "with 1 failed batch, 2 dead batches, none"),
+        ({"unresolved": Unresolved(letters=3)}, "with 3 dead letters, none left"),
+        ({"missed": Missed(lost=4, skipped=5)}, "with 4 lost records, 5 skipped records, none"),
+    ],
+)
+def test_a_query_that_has_finished_has_processed_all_only_if_nothing_is_unresolved(
+    trouble: dict[str, Any], said: str
+) -> None:
+    history = with_lags(900, 1_000)
+    ended = replace(history.gate, ended_ms=NOW_MS - 5_000, ended="finished", ended_error=None)
+    snapshot = take_snapshot(replace(history, gate=ended, **trouble), NOW_MS)
+    assert snapshot.state is GateState.FINISHED
+    assert f"2,000 records taken, {said}" in headline(snapshot)
+    assert "processed" not in headline(snapshot)
 
 
 def limited_to(records_per_s: float) -> Control:

@@ -75,6 +75,9 @@ def test_what_two_checkpoints_skip_is_4_until_somebody_accepts_it(ledger_url: st
     assert "records between two are skipped, 40 skipped\n" in ended.stdout
     assert "headrace accept orders --records 40 --why" in ended.stdout
     assert "40 records skipped between two checkpoints." in told(ledger_url, "status")
+    assert "orders: 0 records are lost and 40 skipped" in told(ledger_url, "failures", 3)
+    missed = {"what": "missed", "gate": "orders", "lost": 0, "skipped": 40}
+    assert rows(ledger_url, "failures", 3) == [missed]
     refused = invoke(ledger_url, "accept", "orders", "--records", "41", "--why", "begun anew")
     assert refused.exit_code == 1
     assert "has missed 40 offsets" in str(refused.exception)
@@ -84,6 +87,7 @@ def test_what_two_checkpoints_skip_is_4_until_somebody_accepts_it(ledger_url: st
     assert said.startswith("orders: proven, 40 lost or skipped and accepted\n")
     assert "no run reads it. Accepted: anew (ada)" in said
     assert "skipped" not in told(ledger_url, "status")
+    assert "Nothing is unresolved" in told(ledger_url, "failures")
 
 
 SHIFTED = (

@@ -1,6 +1,6 @@
 """``headrace failures``: what has failed and is unresolved; ``headrace drop`` resolves it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -22,9 +22,18 @@ from headrace.cli.exit_status import ExitStatus
 from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.ledger import (
+    BatchRecord,
+    DeadLetterRecord,
+    DeadLetterStatus,
+    Ledger,
+    Missed,
+    Status,
+)
 
-_NOTHING: Final = "Nothing is unresolved: no batch has failed, and no dead letter waits."
+_NOTHING: Final = (
+    "Nothing is unresolved: no batch has failed, no dead letter waits, and nothing is lost."
+)
 
 ErrorClass = Annotated[
     str | None,
@@ -43,7 +52,7 @@ def failures(
     watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List unresolved failures: failed batches, and dead letters that wait.
+    """List unresolved failures: failed batches, dead letters that wait, what was lost or skipped.
 
     The age of a dead letter counts from when it was stored.
     backfilling, busy: a backfill runs it.
@@ -71,13 +80,18 @@ def failures(
                 until_ms=until_ms,
                 error_class=error,
             )
-            is_open = bool(batches or letters)
+            missed = {} if filtered else opened.missed.all()
+            own = missed if gate is None else {gate: missed[gate]} if gate in missed else {}
+            is_open = bool(batches or letters or own)
             if as_json:
-                _print_values(batches[:limit], letters[:limit])
+                _print_values(batches[:limit], letters[:limit], own)
                 return None
-            if is_open:
+            if batches or letters:
                 now_ms = opened.database_time_ms()
-                return failures_view(batches, letters, limit, now_ms, name_gates=several)
+                shown = failures_view(batches, letters, limit, now_ms, name_gates=several)
+                return Group(shown, *map(_missed_line, own.items()))
+            if own:
+                return Group(*map(_missed_line, own.items()))
             return Text("There is no such failure." if filtered else _NOTHING)
 
         show_or_watch(draw, watch=watch)
@@ -85,11 +99,26 @@ def failures(
         raise typer.Exit(ExitStatus.OPEN)
 
 
-def _print_values(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:
+def _missed_line(found: tuple[str, Missed]) -> Text:
+    """What else is unresolved of a gate: what it has not read, and will not."""
+    gate, missed = found
+    counts = f"{out.count(missed.lost)} records are lost and {out.count(missed.skipped)} skipped"
+    sentence = f"{gate}: {counts}; headrace verify --gate {gate} says which."
+    return Text(out.printable(sentence), style="bold red")
+
+
+def _print_values(
+    batches: Sequence[BatchRecord],
+    letters: Sequence[DeadLetterRecord],
+    missed: Mapping[str, Missed],
+) -> None:
     for batch in batches:
         out.print_json({"what": "batch", **batch_values(batch)})
     for letter in letters:
         out.print_json({"what": "dead letter", **letter_values(letter)})
+    for gate, each in missed.items():
+        counts = {"lost": each.lost, "skipped": each.skipped}
+        out.print_json({"what": "missed", "gate": gate, **counts})
 
 
 def failures_view(

@@ -18,7 +18,7 @@ HEADLINES: Final = {
     GateState.LIMITED: "{control}; {waiting}.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
-    GateState.FINISHED: "Finished {said_end}: {all_records} processed, none left.",
+    GateState.FINISHED: "Finished {said_end}: {all_records}, none left.",
     GateState.STOPPED: "Stopped {said_end}{why_ended}: {left} left waiting.",
     GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
@@ -87,8 +87,18 @@ def _moment(snapshot: "GateSnapshot", then_ms: int | None) -> str:
 
 
 def _all_records(snapshot: "GateSnapshot") -> str:
+    """What became of all that the query has taken; that it is processed only if nothing failed."""
     records = snapshot.run_records
-    return "all records" if records is None else out.plural(records, "record")
+    taken = "all records" if records is None else out.plural(records, "record")
+    counted = (
+        (snapshot.failed, "failed batch"),
+        (snapshot.dead, "dead batch"),
+        (snapshot.dead_letters, "dead letter"),
+        (snapshot.lost_records, "lost record"),
+        (snapshot.skipped_records, "skipped record"),
+    )
+    but = [out.plural(number, noun) for number, noun in counted if number]
+    return f"{taken} taken, with {', '.join(but)}" if but else f"{taken} processed"
 
 
 def _sentence(words: str) -> str:
