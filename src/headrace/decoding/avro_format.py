@@ -19,9 +19,16 @@ from pyspark.sql import types as t
 from headrace.core.extras import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError
 from headrace.decoding.avro_columns import FlatAvro
+from headrace.decoding.avro_meaning import other_meaning
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
-from headrace.decoding.registry import HEADER_BYTES, SchemaRegistry, payload, schema_id
+from headrace.decoding.registry import (
+    HEADER_BYTES,
+    RegisteredSchema,
+    SchemaRegistry,
+    payload,
+    schema_id,
+)
 from headrace.errors import OptionError
 
 if TYPE_CHECKING:
@@ -152,7 +159,7 @@ class AvroDecoder:
         self._read: Callable[..., Any] = _fastavro().schemaless_reader
         self._plain = _Writer.of(self._reader)
         self._written: dict[int, _Writer | str] = {}
-        typed = _parsed(of.schema, of.references)
+        typed = self._typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
         self._columns = Columns(columns, list(map(itemgetter, columns.names)))
         self._flat = FlatAvro.of(typed, columns)
@@ -239,11 +246,19 @@ class AvroDecoder:
             if found is None:
                 # Not kept here: it may be known later.
                 raise _UnfitError(f"the schema registry does not know the id {number}")
-            self._written[number] = _writer_schema(found.kind, found.text, found.references, number)
+            self._written[number] = self._writer_of(found, number)
         writer = self._written[number]
         if isinstance(writer, str):
             raise _UnfitError(writer)
         return writer
+
+    def _writer_of(self, found: RegisteredSchema, number: int) -> "_Writer | str":
+        """A writer's schema; or why what was written with it is not read."""
+        writer = _writer_schema(found.kind, found.text, found.references, number)
+        if isinstance(writer, str):
+            return writer
+        typed = _parsed(found.text, found.references)
+        return other_meaning(typed, self._typed, _named(typed), _named(self._typed)) or writer
 
 
 class _UnfitError(Exception):
