@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby, zip_longest
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from headrace.kafka.consumers import (
     find_watermarks,
     warm_consumer,
 )
+from headrace.kafka.raw_headers import headers_of
 from headrace.kafka.record_batches import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headrace.source.losses import OnLoss
 
@@ -195,10 +196,12 @@ class _RangeRead:
         if not inside.all():
             messages = list(compress(messages, inside.tolist()))
             offsets, partitions = offsets[inside], partitions[inside]
-        return Chunk(messages, offsets, partitions, self._topic) if messages else None
+        if not messages:
+            return None
+        return Chunk(messages, offsets, partitions, self._topic, self._config.client)
 
     def _is_wanted(self, message: Message) -> bool:
-        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        headers = headers_of(message, self._config.client)
         return not any(name == HEADER and value in self._config.aborted for name, value in headers)
 
     def _slots(self, messages: list[Message], partitions: Int32s) -> npt.NDArray[np.int64]:

@@ -1,16 +1,18 @@
 """Kafka messages to Arrow columns: those of the native connector, names and types the same."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Message
 
+from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.raw_headers import headers_of
 from headrace.source.log import ARROW_SCHEMA
 
 Int32s = npt.NDArray[np.int32]
@@ -36,6 +38,8 @@ class Chunk:
     offsets: Int64s
     partitions: Int32s
     topic: str | None
+    client: ClientConfig = field(default_factory=dict, repr=False)
+    """How the brokers are reached, for headers that have to be read once more."""
 
     @cached_property
     def timestamps(self) -> Int64s:
@@ -56,9 +60,7 @@ def _timestamp_types(chunk: Chunk) -> pa.Array:
 
 
 def _headers(chunk: Chunk) -> pa.Array:
-    # The client's own type also has what a producer takes.
-    found = map(Message.headers, chunk.messages)
-    rows = cast("Iterator[list[tuple[str, bytes | None]] | None]", found)
+    rows = [headers_of(message, chunk.client) for message in chunk.messages]
     # A message without headers has null, not an empty array, as with the native connector.
     return pa.array(
         [[{"key": k, "value": v} for k, v in row] if row else None for row in rows],
