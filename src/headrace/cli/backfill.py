@@ -375,5 +375,5 @@ def plan_table(
         ("gate|16", lambda batch: out.line(batch.gate)),
         (">records", lambda batch: out.count(batch.planned_records)),
         ("in Kafka", still_there),
-        ("*error", lambda batch: out.line(out.short_error(batch.error))),
+        ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
     )

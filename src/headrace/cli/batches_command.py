@@ -18,6 +18,7 @@ from headrace.core.lease import is_in_force
 from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
+    ErrorReport,
     Kind,
     Ledger,
     Loss,
@@ -177,11 +178,13 @@ def batches_view(
 ) -> Table:
     """One line for each batch; ``losses``, and how many it ``rejected``, are theirs, by key."""
 
-    def remark(batch: BatchRecord) -> Text:
+    def remark(batch: BatchRecord) -> RenderableType:
         key = batch.schedule_id
         counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
-        said = (f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
-        return out.line("".join(said), style="bold red").append_text(_error_or_reason(batch))
+        said = "".join(f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        if batch.error is not None and not batch.interrupted and not said:
+            return out.Shortened(_error(batch, batch.error))
+        return out.line(said, style="bold red").append_text(_error_or_reason(batch))
 
     return out.table(
         batches,
@@ -291,8 +294,12 @@ def _error_or_reason(batch: BatchRecord) -> Text:
         return out.line(batch.reason, style="dim")
     if batch.interrupted:
         return out.line(batch.error.message)
+    return out.line(_error(batch, batch.error))
+
+
+def _error(batch: BatchRecord, error: ErrorReport) -> str:
     already = "already committed, then " if batch.status is Status.SUCCESS else ""
-    return out.line(already + out.short_error(batch.error))
+    return already + out.short_error(error)
 
 
 def status_text(batch: BatchRecord) -> Text:

@@ -239,7 +239,7 @@ def letters_table(
         ("gate|16", lambda record: out.line(record.gate)) if name_gates else None,
         ("record", lambda record: out.line(_place(record.letter))),
         (">age", lambda record: out.duration(now_ms - record.created_ms)),
-        ("*error", lambda record: out.line(out.short_error(record.letter.error))),
+        ("*error", lambda record: out.Shortened(out.short_error(record.letter.error))),
         (f"*{last}", lambda record: out.line(details[last](record))) if last else None,
     )
 

@@ -170,7 +170,7 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
         (">age", lambda batch: out.duration(now_ms - batch.created_time_ms)),
         ("status", status),
         (">records", lambda batch: out.count(out.planned_or_counted(batch))),
-        ("*error", lambda batch: out.line(out.short_error(batch.error))),
+        ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
     )
 
 

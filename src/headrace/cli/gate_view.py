@@ -71,7 +71,7 @@ _STYLES: Final = {
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 38 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        out.line(headline(snapshot), style=f"bold {_style(snapshot.state)}"),
+        out.Shortened(headline(snapshot), f"bold {_style(snapshot.state)}", lines=3),
         *_needs(snapshot),
         Text(),
         _facts(snapshot),
@@ -115,7 +115,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
         if need.sentence in snapshot.advice or need.where is Where.RECEIVERS:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
-            yield out.line(need.sentence, style=style)
+            yield out.Shortened(need.sentence, style, lines=2)
         yield _command(need)
     if len(snapshot.needs) > NEEDS:
         yield out.line(f"and {len(snapshot.needs) - NEEDS} more; see --json", style="yellow")

@@ -40,6 +40,7 @@ __all__ = [
     "DurationBar",
     "LagBar",
     "Row",
+    "Shortened",
     "count",
     "duration",
     "fine_duration",
@@ -49,6 +50,7 @@ __all__ = [
     "if_more",
     "line",
     "mebibytes",
+    "middle_cut",
     "planned_or_counted",
     "plural",
     "print_json",
@@ -77,6 +79,40 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 def line(text: str, style: str = "") -> Text:
     """One printable line, cut where it is too long."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """A text that is cut in its middle where it is too long: its end may be what matters.
+
+    Attributes:
+        lines: How many lines it may take.
+    """
+
+    text: str
+    style: str = ""
+    lines: int = 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Lines are broken between words, which costs some of each.
+        most = options.max_width if self.lines == 1 else options.max_width * self.lines * 9 // 10
+        text = middle_cut(printable(self.text), most)
+        yield Text(text, style=self.style, no_wrap=self.lines == 1, overflow="ellipsis")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(len(self.text), options.max_width))
+
+
+def middle_cut(text: str, most: int) -> str:
+    """The text in at most so many characters: its beginning, and what it ends with.
+
+    >>> middle_cut("AttributeError: 'Batch' object has no attribute 'kye'", 34)
+    "AttributeError: 'Ba…ttribute 'kye'"
+    """
+    if len(text) <= most or most < 4:
+        return text
+    ending = (most - 1) * 2 // 5
+    return f"{text[: most - 1 - ending]}…{text[len(text) - ending :]}"
 
 
 def table(

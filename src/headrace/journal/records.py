@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.source.log import HEADERS
 
@@ -57,15 +58,15 @@ class Records:
         cls,
         values: Sequence[bytes | None],
         *,
-        timestamp_ms: int,
+        timestamp_ms: int | None = None,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         ids: Sequence[str | None] | None = None,
     ) -> "Records":
         """One record for each value; None is a null, as in Kafka.
 
-        All get the same time, since the epoch. Keys, headers and their sender's ids are as many as
-        the values, or None where no record has one.
+        All get the same time, since the epoch; without one, that of the call. Keys, headers and
+        their sender's ids are as many as the values, or None where no record has one.
 
         Raises:
             OptionError: The columns are not of one length, or hold more than 2 GiB.
@@ -76,7 +77,8 @@ class Records:
         columns = {
             name: _array(column, count, name) for name, column in raw.items() if column is not None
         }
-        return cls.of_columns(count, timestamp_ms=timestamp_ms, **columns)
+        time_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
+        return cls.of_columns(count, timestamp_ms=time_ms, **columns)
 
     @classmethod
     def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
