@@ -113,7 +113,9 @@ BackfillEvent = Claimed | Skipped | Split | Done | Failed | MarkedDead | LeaseLo
 
 
 def _name(batch: BatchRecord) -> str:
-    return f"Batch {batch.schedule_id} of gate {batch.gate!r} ({batch.planned_records} records)"
+    number = batch.planned_records
+    records = f"{number} record{'' if number == 1 else 's'}"
+    return f"Batch {batch.schedule_id} of gate {batch.gate!r} ({records})"
 
 
 def _why(error: ErrorReport) -> str:

@@ -375,7 +375,7 @@ class BatchExecutor:
             _LOG.error(
                 "The handler of gate %r has processed nothing since its query was started, and"
                 " fails with the same error whatever it is given, so the query is stopped. Mend the"
-                " handler, and start the query again: what has failed waits for that. %s",
+                " handler, and start the query again; a backfill runs what has failed. %s",
                 batch.gate,
                 ErrorReport.of(error).line,
             )
