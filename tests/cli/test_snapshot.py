@@ -95,6 +95,8 @@ def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan
     ended = replace(history.gate, ended_ms=NOW_MS - 5_000, ended="finished", ended_error=None)
     snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
     assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (0, None, None)
+    came = replace(snapshot, lag_now=50)
+    assert headline(came).endswith("processed, none left then; 50 records waiting now.")
     assert take_snapshot(history, NOW_MS).lag == 1_000
 
 
