@@ -147,4 +147,18 @@ DEFECTS: Final = (
         '        passed(f"after {step}", arguments)\n',
         "tests/testing/test_crashes.py",
     ),
+    Planted(
+        "a handler that has worked, and whose query a few bad records stop",
+        "execution/handler_health.py",
+        'if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:',
+        'if why.error_class.rpartition(".")[2] not in _PROGRAM:',
+        "tests/execution/test_isolator.py",
+    ),
+    Planted(
+        "a killed program's gate that its planner gives back",
+        "source/gate_ledger.py",
+        "if self._claim.driver is not None and is_gone(self._claim.driver):",
+        "if self._claim.driver is None:",
+        "tests/source/test_gate_ledger.py",
+    ),
 )

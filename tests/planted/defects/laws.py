@@ -138,4 +138,11 @@ DEFECTS: Final = (
         "    if off and all(off):\n",
         "tests/simulation/test_gate.py",
     ),
+    Planted(
+        "PID that takes a batch which an operator has limited for all that the job can do",
+        "control/query_rates.py",
+        "None if name in limited else each,",
+        "each,",
+        "tests/control/test_query_rates.py",
+    ),
 )

@@ -162,4 +162,25 @@ DEFECTS: Final = (
         "if _can_be_bound(port):",
         "tests/local/test_broker.py",
     ),
+    Planted(
+        "a bulk action about other records than the page has shown",
+        "dashboard/action_forms.py",
+        "    if number != shown or not number:\n",
+        "    if not number:\n",
+        "tests/dashboard/test_action_forms.py",
+    ),
+    Planted(
+        "a run that has finished and says nothing of what failed",
+        "operations/sentences.py",
+        '        (snapshot.failed, "failed batch"),\n',
+        "",
+        "tests/cli/test_snapshot.py",
+    ),
+    Planted(
+        "a diagnosis that blames the interval whatever a record costs",
+        "operations/diagnosis.py",
+        "if is_slow and b is not None and 1 / b < lowest:",
+        "if is_slow and b is not None and b < lowest < 0:",
+        "tests/operations/test_diagnosis.py",
+    ),
 )
