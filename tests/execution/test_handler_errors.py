@@ -73,6 +73,30 @@ def test_a_wrong_option_or_schema_is_the_program_s_fault_and_no_sink_is_away(
         assert not no_connection(raised)
 
 
+UNSUITED = """
+: java.lang.NoSuchMethodError: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Seq)'
+\tat org.apache.spark.sql.{}.util.StateCache.$anonfun$cachedDs$4(StateCache.scala:85)
+"""
+
+
+def test_a_jar_that_does_not_suit_this_spark_is_the_program_s_fault() -> None:
+    of_delta = ends_query(of_spark(UNSUITED.format("delta")))
+    assert type(of_delta) is SetupError
+    assert "NoSuchMethodError: void org.apache.spark.sql.execution.LogicalRDD.<init>)" in str(
+        of_delta
+    )
+    assert str(of_delta).endswith("needs Spark 4.2: pip install 'pyspark==4.2.*'.")
+    of_another = ends_query(of_spark(UNSUITED.format("other")))
+    assert str(of_another).endswith("LogicalRDD.<init>); use one that is built for it.")
+    for said in (
+        "java.lang.NoClassDefFoundError: Could not initialize class shop.Sink",  # it was away
+        "ValueError: a record says java.lang.NoSuchMethodError: x",
+        "java.lang.IllegalArgumentException: x",
+    ):
+        assert ends_query(of_spark(said)) is None
+    assert ends_query(ValueError(UNSUITED)) is None, "the handler's own"
+
+
 @pytest.mark.parametrize("kind", [RejectionError, TooManyRejectedError, ValueError])
 def test_what_a_handler_rejects_wrongly_does_not_end_the_query(kind: type[Exception]) -> None:
     assert ends_query(kind("More than 3 records are rejected.")) is None
