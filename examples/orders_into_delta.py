@@ -1,6 +1,6 @@
 """Orders from Kafka into Delta Lake, each once, and a count of each minute; bad ones put aside.
 
-    python orders_into_delta.py localhost:9092 orders
+Run it: python orders_into_delta.py localhost:9092 orders
 """
 
 import sys

@@ -11,6 +11,7 @@ import pytest
 import typer
 from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
+from tests.services.lakes import DELTA
 
 from headrace.cli.app import app
 from headrace.execution import RECOMMENDED_CONF
@@ -116,6 +117,24 @@ def test_lines_and_paragraphs_are_short(page: Any) -> None:
 
 def test_the_readme_fits_on_a_screen_and_a_half() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_complete_programs_of_the_first_page_are_examples_which_tests_run() -> None:
+    programs = {
+        each.text
+        for each in blocks(ROOT / "docs/getting-started.md", "python")
+        if "main(" in each.text
+    }
+    names = ("send_orders", "orders_into_postgresql", "orders_into_delta")
+    assert programs == {(ROOT / f"examples/{name}.py").read_text() for name in names}
+    assert max(len(each.splitlines()) for each in programs) < 60
+
+
+def test_the_pin_for_delta_lake_is_the_one_that_is_tested() -> None:
+    spark = DELTA[0].name.removeprefix("delta-spark_").partition("_")[0]
+    page = (ROOT / "docs/getting-started.md").read_text()
+    assert f'"spark.jars.packages": "{DELTA[0]}"' in page
+    assert f"'pyspark=={spark}.*'" in page
 
 
 def test_the_index_has_every_page() -> None:

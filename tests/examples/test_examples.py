@@ -16,10 +16,13 @@ from pathlib import Path
 import psycopg
 import pyarrow.dataset as pads
 import pytest
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 from pytest import MonkeyPatch
+from tests.cli.outcomes import invoke
+from tests.docs.pages import blocks
 from tests.ledger.servers import postgresql_server
-from tests.services.kafka import Topic, TopicFactory
+from tests.services.kafka import Topic, TopicFactory, Topics, leaders
 from tests.services.lakes import jars_at_hand, older_spark
 from tests.services.waiting import wait_until
 
@@ -67,28 +70,55 @@ def send(topic: Topic, run_here: Callable[..., str]) -> None:
     run_here("send_orders.py", topic.bootstrap_servers, topic.name)
 
 
+def printed_on_the_page(command: str) -> list[str]:
+    """What the page shows of a command, line by line, without what differs from run to run."""
+    (shown,) = (
+        shown
+        for block in blocks(EXAMPLES.parent / "docs/getting-started.md", "console")
+        for shown in block.text.split("$ ")
+        if shown.startswith(f"{command}\n")
+    )
+    return without_figures(shown.partition("\n")[2])
+
+
+def without_figures(text: str) -> list[str]:
+    """Lines without keys, ages and spaces at their end."""
+    text = re.sub(r"\b[0-9a-f]{8}\b", "KEY", text)
+    text = re.sub(r"( +[\d.]+ (ms|s|min|h))+ ", " AGE ", text)
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_orders_go_into_postgresql_past_one_that_is_none_and_one_that_is_refused(
-    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str], monkeypatch: MonkeyPatch
+    topics: Topics, tmp_path: Path, run_here: Callable[..., str], monkeypatch: MonkeyPatch
 ) -> None:
-    orders = topic(1)
-    send(orders, run_here)
-    orders.produce(order(3), *map(order, range(6, 40)))  # there is an order 3
+    """And the commands print what the page shows of the first run."""
+    topics.admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(30)
+    orders = Topic("orders", 3, topics.bootstrap_servers, topics.producer)
+    wait_until(lambda: leaders(topics.admin, "orders") == 3)
     # Spark resolves relative paths in the folder that it was started in.
     program = (EXAMPLES / "orders_into_postgresql.py").read_text()
     (tmp_path / "here.py").write_text(program.replace('"checkpoints/', f'"{tmp_path}/'))
     with postgresql_server() as server:
         monkeypatch.setenv("HEADRACE_LEDGER", server.url)
-        printed = run_here(str(tmp_path / "here.py"), orders.bootstrap_servers, orders.name)
+        run = partial(run_here, str(tmp_path / "here.py"), orders.bootstrap_servers, orders.name)
+        send(orders, run_here)
+        run()
+        for command in ("failures", "dead-letters list", "verify"):
+            lines = without_figures(invoke(server.url, *command.split(), width=80).output)
+            on_the_page = printed_on_the_page(f"headrace {command}")
+            assert lines[: len(on_the_page)] == on_the_page
+        status = invoke(server.url, "status").output
+        assert "6 records processed, none left." in status
+        orders.produce(order(3), *map(order, range(6, 40)))  # there is an order 3
+        printed = run()
         with psycopg.connect(server.url) as connection:
             kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         with Ledger.open(server.url, create=False) as ledger:
-            letters = [each.letter for each in ledger.dead_letters.oldest("orders")]
+            _none, refused = (each.letter for each in ledger.dead_letters.oldest("orders"))
             assert verify(ledger, "orders").verdict is Verdict.PROVEN
     assert [number for (number,) in kept] == list(range(1, 40))
     assert sum(int(line.split()[-1]) for line in printed.splitlines()) == 39
-    none, refused = sorted(letters, key=lambda letter: letter.offset)
-    assert (none.value, none.error.error_class) == (b"no order", "Rejected")
     assert refused.value == order(3)
     assert "UniqueViolation" in refused.error.error_class + refused.error.message
 

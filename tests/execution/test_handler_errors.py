@@ -8,6 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PythonException
 from sqlalchemy.exc import IntegrityError, OperationalError
+from tests.services.lakes import DELTA
 
 from headrace.errors import (
     BrokerError,
@@ -85,7 +86,9 @@ def test_a_jar_that_does_not_suit_this_spark_is_the_program_s_fault() -> None:
     assert "NoSuchMethodError: void org.apache.spark.sql.execution.LogicalRDD.<init>)" in str(
         of_delta
     )
-    assert str(of_delta).endswith("needs Spark 4.2: pip install 'pyspark==4.2.*'.")
+    assert f"{DELTA[0].organisation}:{DELTA[0].name}, needs Spark" in str(of_delta)
+    pin = DELTA[0].name.removeprefix("delta-spark_").partition("_")[0]
+    assert str(of_delta).endswith(f"needs Spark {pin}: pip install 'pyspark=={pin}.*'.")
     of_another = ends_query(of_spark(UNSUITED.format("other")))
     assert str(of_another).endswith("LogicalRDD.<init>); use one that is built for it.")
     for said in (
