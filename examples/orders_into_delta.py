@@ -36,7 +36,7 @@ def append(df: DataFrame, table: str, options: dict[str, str]) -> None:
 
 def main(kafka: str, topic: str) -> None:
     """Process what is there now, in batches of about a second, and end."""
-    builder = SparkSession.builder.appName("orders").config(map=DELTA)
+    builder = SparkSession.builder.appName("orders").config(map={**DELTA})
     spark = headrace.configure(builder).getOrCreate()
     gate = headrace.Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
     source = gate.read(spark, "kafka").option("kafka.bootstrap.servers", kafka)

@@ -56,4 +56,4 @@ def main(kafka: str, topic: str, ledger: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:], ledger=os.environ["HEADRACE_LEDGER"])
+    main(sys.argv[1], sys.argv[2], os.environ["HEADRACE_LEDGER"])

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
@@ -252,14 +252,14 @@ def check_handler(handler: object) -> None:
         ) from error
 
 
-def call_handler(handler: Handler, df: DataFrame, batch: Batch) -> None:
+def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
     Raises:
         OptionError: It returns a DataFrame, which nothing would write.
         Exception: Whatever it raises.
     """
-    returned = cast(Callable[..., object], handler)(df, batch)
+    returned = handler(df, batch)
     if isinstance(returned, type(df) | DataFrame):
         raise OptionError(
             f"The handler has returned a DataFrame, which nothing writes, so batch {batch.key} is"
