@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 # pip as well, with how far it is: a text, and about how many MB there are to download and install.
 INSTALL := $(BIN)/python tests/install.py
-EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark zookeeper
+EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark up zookeeper
+UNIT_EXTRAS := $(filter-out up,$(EXTRAS))
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
 	--generate-hashes --python-version 3.11
 SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
@@ -83,7 +84,7 @@ dist: $(VENV)/.package  ## build the wheel and the source archive into dist
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
 	@$(PIP) uv
 	@$(LOCK) pyproject.toml --group dev $(EXTRAS:%=--extra=%) --output-file requirements.lock $(ARGS)
-	@$(LOCK) pyproject.toml --group unit $(EXTRAS:%=--extra=%) --output-file requirements-unit.lock \
+	@$(LOCK) pyproject.toml --group unit $(UNIT_EXTRAS:%=--extra=%) --output-file requirements-unit.lock \
 		--no-annotate --constraint requirements.lock
 	@$(LOCK) pyproject.toml --group build --extra=dashboard --extra=spark --output-file \
 		requirements-demo.lock --no-annotate --constraint requirements.lock

@@ -1,70 +1,59 @@
-"""Orders from Kafka into PostgreSQL, each once, past those that cannot be read.
+"""Orders from Kafka into PostgreSQL, each once, and a count of each minute; bad ones put aside.
 
-    python examples/orders_into_postgresql.py localhost:9092 orders postgresql://me@host/shop ckpt/
-
-The ledger is in the same database as the orders. A batch's rows and the word of the ledger that the
-batch is done are one transaction: after a crash at any moment either both are there or neither is.
-An order that PostgreSQL refuses is found by halving its batch, and kept as a dead letter.
+Run it: python orders_into_postgresql.py localhost:9092 orders
 """
 
-import argparse
+import os
+import sys
+from collections import Counter
+from datetime import UTC
 
-import sqlalchemy as sa
+import psycopg
+import sqlalchemy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace
 
-ORDER = "id LONG, customer STRING, amount DOUBLE"
-
-orders = sa.Table(
-    "orders",
-    sa.MetaData(),
-    sa.Column("id", sa.BigInteger, primary_key=True),
-    sa.Column("customer", sa.Text, nullable=False),
-    sa.Column("amount", sa.Double, nullable=False),
-)
+ORDER = headrace.json("id BIGINT NOT NULL, customer STRING NOT NULL, amount DOUBLE NOT NULL")
+TABLES = """
+    CREATE TABLE IF NOT EXISTS orders (id BIGINT PRIMARY KEY, customer TEXT, amount FLOAT);
+    CREATE TABLE IF NOT EXISTS per_minute (minute TIMESTAMPTZ PRIMARY KEY, orders BIGINT)"""
+INSERT = sqlalchemy.text("INSERT INTO orders VALUES (:id, :customer, :amount)")
+COUNT = sqlalchemy.text("""INSERT INTO per_minute VALUES (:minute, :orders)
+    ON CONFLICT (minute) DO UPDATE SET orders = per_minute.orders + excluded.orders""")
 
 
 def write(df: DataFrame, batch: headrace.Batch) -> None:
-    """Insert a batch, whole or not at all."""
-    rows = [row.asDict() for row in df.collect()]
-    with batch.transaction() as connection:
+    """Insert a batch and add up its minutes: all of it once, or nothing."""
+    orders = headrace.decode(df, ORDER).where("value IS NOT NULL")
+    rows = orders.select(F.date_trunc("minute", "timestamp").alias("minute"), "value.*").collect()
+    minutes = Counter(row.minute.astimezone(UTC) for row in rows)
+    with batch.transaction() as connection:  # in which the ledger notes the batch's success too
         if rows:
-            connection.execute(sa.insert(orders), rows)
-    print(f"batch {batch.key}: {len(rows)} orders")
+            connection.execute(INSERT, [row.asDict() for row in rows])
+            connection.execute(COUNT, [{"minute": m, "orders": n} for m, n in minutes.items()])
 
 
-def main() -> None:
+def main(kafka: str, topic: str, ledger: str) -> None:
     """Process what is there now, in batches of about a second, and end."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("kafka", help="host:port of a broker")
-    arguments.add_argument("topic")
-    arguments.add_argument("database", help="postgresql://user@host/database")
-    arguments.add_argument("checkpoint", help="a folder")
-    options = arguments.parse_args()
-    url = options.database.replace("postgresql://", "postgresql+psycopg://", 1)
-    orders.metadata.create_all(sa.create_engine(url))
-
+    with psycopg.connect(ledger) as connection:
+        connection.execute(TABLES)
     spark = headrace.configure(SparkSession.builder.appName("orders")).getOrCreate()
-    gate = headrace.Gate("orders", interval="1 second", ledger=options.database)
-    df = (
-        gate.read(spark, "kafka")
-        .option("kafka.bootstrap.servers", options.kafka)
-        .option("subscribe", options.topic)
-        .option("startingOffsets", "earliest")
-        .load()
-        .select(F.from_json(F.col("value").cast("string"), ORDER).alias("order"))
-        .select("order.*")
-    )
+    gate = headrace.Gate("orders", interval="1 second", ledger=ledger)
+    source = gate.read(spark, "kafka").option("kafka.bootstrap.servers", kafka)
+    orders = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
     query = (
-        gate.write(df, write, on_failure=headrace.retry(2, then="isolate"))
-        .option("checkpointLocation", options.checkpoint)
+        gate.write(orders, write, on_failure=headrace.retry(2, then="isolate"))
+        .option("checkpointLocation", "checkpoints/orders")
         .trigger(availableNow=True)  # leave this out to go on for ever
         .start()
     )
     query.awaitTermination()
+    with psycopg.connect(ledger) as connection:
+        for minute, orders_in_it in connection.execute("SELECT * FROM per_minute ORDER BY minute"):
+            print(minute, orders_in_it)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], sys.argv[2], os.environ["HEADRACE_LEDGER"])

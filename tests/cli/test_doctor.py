@@ -116,6 +116,11 @@ def test_the_versions_asked_for_are_those_that_the_package_declares() -> None:
         (doctor.check_pandas("3.0.1"), Level.WARNING),
         (doctor.check_pandas("2.3.3"), Level.OK),
         (doctor.check_pandas(None), Level.OK),
+        (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", "4.3.0"), Level.PROBLEM),
+        (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", "4.0.0"), Level.PROBLEM),
+        (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", "4.2.0"), Level.OK),
+        (doctor.check_delta("4.4.1", "<=4.2.0,>=4.0.1", None), Level.OK),
+        (doctor.check_delta("4.4.1", "", "4.3.0"), Level.OK),
         (doctor.check_spark_defaults(None), Level.WARNING),
     ],
 )
@@ -124,6 +129,23 @@ def test_a_version_is_compared_and_what_is_to_be_done_is_said(check: Check, leve
     assert bool(check.advice) is (level is not Level.OK)
     if check.check == "pyspark" and level is Level.PROBLEM:
         assert check.advice == "pip install 'pyspark>=4.2'"
+
+
+@pytest.mark.integration
+def test_an_installed_delta_lake_is_looked_at_by_what_it_declares_of_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "delta_spark-4.4.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: delta-spark\nVersion: 4.4.1\n"
+        "Requires-Dist: importlib_metadata >=1.0.0\nRequires-Dist: pyspark <1.0,>=0.9\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (check,) = [each for each in doctor.examine(None, None) if each.check == "delta-spark"]
+    assert check.level is Level.PROBLEM
+    assert check.found.startswith("4.4.1, which cannot write in pyspark ")
+    assert check.advice == "pip install 'pyspark<1.0,>=0.9'"
 
 
 def test_no_java_is_a_problem_with_its_way_out() -> None:

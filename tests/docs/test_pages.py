@@ -11,6 +11,7 @@ import pytest
 import typer
 from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
+from tests.services.lakes import DELTA
 
 from headrace.cli.app import app
 from headrace.execution import RECOMMENDED_CONF
@@ -64,6 +65,43 @@ def test_links_lead_to_files_and_headings_that_exist(page: Any) -> None:
 
 
 @every_page
+def test_links_lead_to_what_they_name(page: Any) -> None:
+    """To the page whose title the link's text is, and to the heading, where the page has it."""
+    titles = {each.read_text().partition("\n")[0].lstrip("# "): each for each in PAGES}
+    wrong = []
+    for paragraph in prose(page):
+        for text, target in re.findall(r"\[([^\]]+)\]\(([^)\s]+)\)", paragraph.text):
+            name = " ".join(text.split())
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            is_other_page = file in PAGES and titles.get(name, file) != file
+            is_other_heading = (
+                file in PAGES
+                and anchor not in ("", slug(name))
+                and slug(name) in headings(file.read_text())[1:]
+            )
+            if is_other_page or is_other_heading:
+                wrong.append(f"{paragraph}: {name}: {target}")
+    assert wrong == []
+
+
+@every_page
+def test_rows_of_tables_have_as_many_cells_as_their_head(page: Any) -> None:
+    torn, head, row_before = [], 0, -1
+    for each in prose(page):
+        if not each.text.startswith("|"):
+            continue
+        # A bar in a code span separates cells too, unless it is escaped.
+        cells = each.text.replace(r"\|", "").count("|") - 1
+        if each.line != row_before + 1:
+            head = cells
+        elif cells != head:
+            torn.append(f"{each}: {cells} cells, and its head has {head}")
+        row_before = each.line
+    assert torn == []
+
+
+@every_page
 def test_lines_and_paragraphs_are_short(page: Any) -> None:
     if page.name == "CHANGELOG.md":
         return
@@ -79,6 +117,24 @@ def test_lines_and_paragraphs_are_short(page: Any) -> None:
 
 def test_the_readme_fits_on_a_screen_and_a_half() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_complete_programs_of_the_first_page_are_examples_which_tests_run() -> None:
+    programs = {
+        each.text
+        for each in blocks(ROOT / "docs/getting-started.md", "python")
+        if "main(" in each.text
+    }
+    names = ("send_orders", "orders_into_postgresql", "orders_into_delta")
+    assert programs == {(ROOT / f"examples/{name}.py").read_text() for name in names}
+    assert max(len(each.splitlines()) for each in programs) < 60
+
+
+def test_the_pin_for_delta_lake_is_the_one_that_is_tested() -> None:
+    spark = DELTA[0].name.removeprefix("delta-spark_").partition("_")[0]
+    page = (ROOT / "docs/getting-started.md").read_text()
+    assert f'"spark.jars.packages": "{DELTA[0]}"' in page
+    assert f"'pyspark=={spark}.*'" in page
 
 
 def test_the_index_has_every_page() -> None:

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import re
 import runpy
 import signal
 import subprocess
@@ -12,15 +14,21 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
+import pyarrow.dataset as pads
 import pytest
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
+from pytest import MonkeyPatch
+from tests.cli.outcomes import invoke
+from tests.docs.pages import blocks
 from tests.ledger.servers import postgresql_server
-from tests.services.kafka import TopicFactory
+from tests.services.kafka import Topic, TopicFactory, Topics, leaders
+from tests.services.lakes import jars_at_hand, older_spark
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, Verdict, verify
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -57,25 +65,90 @@ def test_gated_orders_go_to_parquet_each_once(
     assert len(list((tmp_path / "orders").glob("batch=*"))) == len(printed.splitlines()) > 1
 
 
+def send(topic: Topic, run_here: Callable[..., str]) -> None:
+    """Five orders and a record that is none, as the page has them sent."""
+    run_here("send_orders.py", topic.bootstrap_servers, topic.name)
+
+
+def printed_on_the_page(command: str) -> list[str]:
+    """What the page shows of a command, line by line, without what differs from run to run."""
+    (shown,) = (
+        shown
+        for block in blocks(EXAMPLES.parent / "docs/getting-started.md", "console")
+        for shown in block.text.split("$ ")
+        if shown.startswith(f"{command}\n")
+    )
+    return without_figures(shown.partition("\n")[2])
+
+
+def without_figures(text: str) -> list[str]:
+    """Lines without keys, and without ages, by whose width the rest of a row is shortened."""
+    text = re.sub(r"\b[0-9a-f]{8}\b", "KEY", text)
+    text = re.sub(r"( +[\d.]+ (ms|s|min|h))+ .*", " AGE", text)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_orders_go_into_postgresql_past_one_that_it_refuses(
-    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
+def test_orders_go_into_postgresql_past_one_that_is_none_and_one_that_is_refused(
+    topics: Topics, tmp_path: Path, run_here: Callable[..., str], monkeypatch: MonkeyPatch
 ) -> None:
-    orders = topic(1)
-    refused = json.dumps({"id": 7, "customer": None, "amount": 1.0}).encode()
-    orders.produce(*map(order, range(7)), refused, *map(order, range(8, 40)))
+    """And the commands print what the page shows of the first run."""
+    topics.admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(30)
+    orders = Topic("orders", 3, topics.bootstrap_servers, topics.producer)
+    wait_until(lambda: leaders(topics.admin, "orders") == 3)
+    # Spark resolves relative paths in the folder that it was started in.
+    program = (EXAMPLES / "orders_into_postgresql.py").read_text()
+    (tmp_path / "here.py").write_text(program.replace('"checkpoints/', f'"{tmp_path}/'))
     with postgresql_server() as server:
-        run_here(
-            "orders_into_postgresql.py",
-            *(orders.bootstrap_servers, orders.name, server.url, str(tmp_path / "checkpoint")),
-        )
+        monkeypatch.setenv("HEADRACE_LEDGER", server.url)
+        run = partial(run_here, str(tmp_path / "here.py"), orders.bootstrap_servers, orders.name)
+        send(orders, run_here)
+        run()
+        for command in ("failures", "dead-letters list", "verify"):
+            lines = without_figures(invoke(server.url, *command.split(), width=80).output)
+            on_the_page = printed_on_the_page(f"headrace {command}")
+            assert lines[: len(on_the_page)] == on_the_page
+        status = " ".join(invoke(server.url, "status").output.replace("│", " ").split())
+        assert "6 records taken, with 1 dead letter, none left." in status
+        orders.produce(order(3), *map(order, range(6, 40)))  # there is an order 3
+        printed = run()
         with psycopg.connect(server.url) as connection:
             kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         with Ledger.open(server.url, create=False) as ledger:
-            (letter,) = ledger.dead_letters.oldest("orders")
-    assert [number for (number,) in kept] == [n for n in range(40) if n != 7]
-    assert (letter.letter.offset, letter.letter.value) == (7, refused)
-    assert "NotNullViolation" in letter.letter.error.error_class + letter.letter.error.message
+            _none, refused = (each.letter for each in ledger.dead_letters.oldest("orders"))
+            assert verify(ledger, "orders").verdict is Verdict.PROVEN
+    assert [number for (number,) in kept] == list(range(1, 40))
+    assert sum(int(line.split()[-1]) for line in printed.splitlines()) == 39
+    assert refused.value == order(3)
+    assert "UniqueViolation" in refused.error.error_class + refused.error.message
+
+
+def test_orders_go_into_delta_lake_past_one_that_is_none(
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str], monkeypatch: MonkeyPatch
+) -> None:
+    """In a process with the Spark that Delta is built for, which takes most of the time.
+
+    Its jars are those of the cache.
+    """
+    orders = topic(1)
+    send(orders, run_here)
+    conf = " ".join(f"--conf {name}={value}" for name, value in jars_at_hand(tmp_path).items())
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{conf} {os.environ['PYSPARK_SUBMIT_ARGS']}")
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "orders_into_delta.py", orders.bootstrap_servers, orders.name],
+        cwd=tmp_path,
+        env=os.environ | older_spark(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    assert sum(map(int, re.findall(r"^\|[-\d: ]+\|\s*(\d+)\|$", ended.stdout, re.MULTILINE))) == 5
+    rows = pads.dataset(str(tmp_path / "lake/orders")).to_table(["id"])
+    assert sorted(rows.column("id").to_pylist()) == [1, 2, 3, 4, 5]
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db", create=False) as ledger:
+        (letter,) = ledger.dead_letters.oldest("orders")
+        assert letter.letter.value == b"no order"
 
 
 def test_only_the_format_changes(

@@ -85,6 +85,7 @@ def test_an_interval_is_written_as_spark_does_or_is_a_timedelta(
         *("", "soon", "1 fortnight", "-1 second", "1.5 seconds", "0", "0 seconds"),
         *(1, 1.5, True, None, b"1 second", ["1 second"]),
         *(timedelta.max, "9" * 5_000, "366 d"),
+        *("1", " 500 "),  # seconds to one who reads it, milliseconds to Spark
         *(timedelta(0), timedelta(seconds=-1), timedelta.resolution),
     ],
 )

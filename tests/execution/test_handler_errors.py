@@ -8,6 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PythonException
 from sqlalchemy.exc import IntegrityError, OperationalError
+from tests.services.lakes import DELTA
 
 from headrace.errors import (
     BrokerError,
@@ -71,6 +72,32 @@ def test_a_wrong_option_or_schema_is_the_program_s_fault_and_no_sink_is_away(
             assert str(found) == "it is gone; do this."
         assert unreadable(raised) is None
         assert not no_connection(raised)
+
+
+UNSUITED = """
+: java.lang.NoSuchMethodError: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Seq)'
+\tat org.apache.spark.sql.{}.util.StateCache.$anonfun$cachedDs$4(StateCache.scala:85)
+"""
+
+
+def test_a_jar_that_does_not_suit_this_spark_is_the_program_s_fault() -> None:
+    of_delta = ends_query(of_spark(UNSUITED.format("delta")))
+    assert type(of_delta) is SetupError
+    assert "NoSuchMethodError: void org.apache.spark.sql.execution.LogicalRDD.<init>)" in str(
+        of_delta
+    )
+    assert f"{DELTA[0].organisation}:{DELTA[0].name}, needs Spark" in str(of_delta)
+    pin = DELTA[0].name.removeprefix("delta-spark_").partition("_")[0]
+    assert str(of_delta).endswith(f"needs Spark {pin}: pip install 'pyspark=={pin}.*'.")
+    of_another = ends_query(of_spark(UNSUITED.format("other")))
+    assert str(of_another).endswith("LogicalRDD.<init>); use one that is built for it.")
+    for said in (
+        "java.lang.NoClassDefFoundError: Could not initialize class shop.Sink",  # it was away
+        "ValueError: a record says java.lang.NoSuchMethodError: x",
+        "java.lang.IllegalArgumentException: x",
+    ):
+        assert ends_query(of_spark(said)) is None
+    assert ends_query(ValueError(UNSUITED)) is None, "the handler's own"
 
 
 @pytest.mark.parametrize("kind", [RejectionError, TooManyRejectedError, ValueError])

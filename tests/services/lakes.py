@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.errors import SetupError
 from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
-from headrace.local.java import Java
+from headrace.local.java import Java, ensure_java
 
 DELTA: Final = (
     Artifact("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
@@ -38,6 +38,35 @@ def delta_settings(java: Java) -> dict[str, str]:
     """What a session that writes Delta is made with."""
     jars = sorted(delta_jars(java).iterdir())
     return {**DELTA_SETTINGS, "spark.jars": ",".join(map(str, jars))}
+
+
+_IVY_SETTINGS: Final = """<ivysettings>
+  <settings defaultResolver="cache"/>
+  <resolvers>
+    <filesystem name="cache">
+      <artifact pattern="{}/[artifact]-[revision].[ext]"/>
+    </filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def jars_at_hand(folder: Path) -> dict[str, str]:
+    """Settings with which ``spark.jars.packages`` finds Delta's jars without a network.
+
+    Args:
+        folder: One of the test's own, for what Ivy writes.
+    """
+    jars = delta_jars(ensure_java())
+    (folder / "ivysettings.xml").write_text(_IVY_SETTINGS.format(jars))
+    (storage,) = jars.glob("delta-storage-*.jar")
+    return {
+        "spark.jars.ivySettings": f"{folder}/ivysettings.xml",
+        "spark.jars.ivy": f"{folder}/ivy",
+        # What the other one depends on is not in a folder of jars alone.
+        "spark.jars": str(storage),
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
 
 
 def older_spark() -> dict[str, str]:

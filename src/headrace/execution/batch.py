@@ -252,6 +252,21 @@ def check_handler(handler: object) -> None:
         ) from error
 
 
+def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
+    """Call a handler with a batch.
+
+    Raises:
+        OptionError: It returns a DataFrame, which nothing would write.
+        Exception: Whatever it raises.
+    """
+    returned = handler(df, batch)
+    if isinstance(returned, type(df) | DataFrame):
+        raise OptionError(
+            f"The handler has returned a DataFrame, which nothing writes, so batch {batch.key} is"
+            " nowhere; write it in the handler, as with df.write, and return nothing."
+        )
+
+
 class HandlerTransaction:
     """The one transaction of one call of a handler, which `Batch.transaction` opens.
 

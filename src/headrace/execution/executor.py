@@ -312,10 +312,10 @@ class BatchExecutor:
             self._ledger.batches.keep_error(batch.schedule_id, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
-                " success and is not run again; what its handler raised then is kept with it: %r",
+                " success and is not run again; what its handler raised then is kept with it: %s",
                 batch.schedule_id,
                 batch.gate,
-                error,
+                ErrorReport.of(error).line,
             )
         return done
 
@@ -329,13 +329,13 @@ class BatchExecutor:
                 break
             wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
-                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
+                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %s",
                 batch.schedule_id,
                 batch.gate,
                 wait_ms,
                 retry,
                 self._policy.retries,
-                last,
+                ErrorReport.of(last).line,
             )
             if not self._waited(wait_ms / 1000):
                 break
@@ -396,13 +396,13 @@ class BatchExecutor:
         if not self._policy.skips:
             raise error
         _LOG.warning(
-            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r"
+            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %s"
             if moved
             else "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
-            " now runs it: %r",
+            " now runs it: %s",
             batch.schedule_id,
             batch.gate,
-            error,
+            ErrorReport.of(error).line,
         )
 
     def _may_isolate(self, batch: BatchRecord) -> bool:

@@ -16,7 +16,7 @@ from headrace.control.rate_law import Reason
 from headrace.core.lease import LEASE_MS
 from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, LedgerError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.execution.batch import Batch, Handler, HandlerTransaction, call_handler
 from headrace.execution.batch_leases import OWNER_POLL_S
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
@@ -159,7 +159,7 @@ class GatedHandler:
             batch = replace(batch, sequence=number)
         self._newest_sequence = batch.sequence
         with exits_as_errors(batch.key), shorten_interrupts():
-            self._handler(df, batch)
+            call_handler(self._handler, df, batch)
 
     def _stopped(self) -> bool:
         return self._query is not None and not self._query.isActive

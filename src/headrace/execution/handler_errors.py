@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
+import pyspark
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
@@ -106,10 +107,43 @@ def unreadable(error: BaseException) -> HeadraceError | None:
 def program_error(error: BaseException) -> HeadraceError | None:
     """Why the program cannot run as it is, in one sentence, if that is what was raised.
 
-    A schema or an option is wrong, or a machine lacks a package: no record is at fault, and no
-    sink is away. Of what Spark raises the text is searched, as for `unreadable`.
+    A schema or an option is wrong, a machine lacks a package, or a jar does not suit this Spark: no
+    record is at fault, and no sink is away. Of what Spark raises the text is searched, as for
+    `unreadable`.
     """
-    return _raised(error, _PROGRAMS)
+    return _raised(error, _PROGRAMS) or _unsuited_jar(error)
+
+
+_LINKAGE: Final = re.compile(
+    r"^(?:: |Caused by: )?java\.lang\.((?:NoSuchMethod|NoSuchField|AbstractMethod|NoClassDefFound"
+    r"|IncompatibleClassChange)Error): (?!Could not initialize)'?([^\n('\"]+)",
+    re.MULTILINE,
+)
+"""Java links each class once: what one lacks it will lack, whatever the records."""
+
+_OF_DELTA: Final = re.compile(
+    r"^\s+at (?:io\.delta|org\.apache\.spark\.sql\.delta)\.", re.MULTILINE
+)
+
+
+def _unsuited_jar(error: BaseException) -> SetupError | None:
+    """That a jar is built for another Spark, in one sentence, if that is what Spark raised."""
+    for each in _with_causes(error):
+        text = _text(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
+        if (found := _LINKAGE.search(text)) is None:
+            continue
+        fault = f"{found[1]}: {found[2].strip()}"
+        if _OF_DELTA.search(text):
+            return SetupError(
+                f"This Delta Lake is built for another Spark than {pyspark.__version__} ({fault});"
+                " the newest, io.delta:delta-spark_4.2_2.13, needs Spark 4.2: pip install"
+                " 'pyspark==4.2.*'."
+            )
+        return SetupError(
+            f"A jar in this session is built for another Spark than {pyspark.__version__}, or for"
+            f" another version of a library ({fault}); use one that is built for it."
+        )
+    return None
 
 
 def ends_query(error: BaseException) -> HeadraceError | None:

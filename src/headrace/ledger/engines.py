@@ -171,6 +171,13 @@ def _sqlite_cause(error: BaseException | None) -> str:
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
 
 
+OTHER_LEDGER: Final = (
+    "a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names another one to a"
+    " command"
+)
+"""What to do where there is none."""
+
+
 def _check(path: Path, *, must_exist: bool) -> None:
     try:
         if path.is_dir():
@@ -182,7 +189,7 @@ def _check(path: Path, *, must_exist: bool) -> None:
                 f"The ledger {path} cannot be made: its folder does not exist; make it."
             )
         if must_exist and not path.exists():
-            raise LedgerError(f"There is no ledger {path}; a gated query makes it when it starts.")
+            raise LedgerError(f"There is no ledger {path}; {OTHER_LEDGER}.")
     except OSError as error:
         raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
 

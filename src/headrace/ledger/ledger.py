@@ -13,6 +13,7 @@ from headrace.ledger.batches import BatchStore
 from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
+from headrace.ledger.engines import OTHER_LEDGER
 from headrace.ledger.fleet import FleetStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
@@ -204,7 +205,7 @@ def _check(database: Database) -> None:
     """
     found = _found_version(database)
     if found is None:
-        raise LedgerError(f"There is no ledger in {database.name}; a gated query makes it.")
+        raise LedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
     if found != SCHEMA_VERSION:
         raise SchemaError(
             f"The ledger {database.name} has schema {found}, and this Headrace reads schema "

