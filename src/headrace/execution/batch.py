@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -255,15 +256,17 @@ def check_handler(handler: object) -> None:
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
+    Warns where it returns a DataFrame: it may be one that it has written, or one that nobody
+    writes, whose records are nowhere.
+
     Raises:
-        OptionError: It returns a DataFrame, which nothing would write.
         Exception: Whatever it raises.
     """
-    returned = handler(df, batch)
-    if isinstance(returned, type(df) | DataFrame):
-        raise OptionError(
-            f"The handler has returned a DataFrame, which nothing writes, so batch {batch.key} is"
-            " nowhere; write it in the handler, as with df.write, and return nothing."
+    if isinstance(handler(df, batch), type(df) | DataFrame):
+        warnings.warn(
+            "The handler has returned a DataFrame, which nothing writes; write it in the handler,"
+            " as with df.write, and return nothing.",
+            stacklevel=2,
         )
 
 
