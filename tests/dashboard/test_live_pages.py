@@ -32,6 +32,16 @@ def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, pag
         expect(page.locator("#gates tr")).to_have_count(2)
         add_failure(ledger, error="the disk of the sink is full")
         expect(page.locator("#needs")).to_contain_text("the disk of the sink is full")
+        add_failure(ledger, "clicks", error="there is no such table")
+        ledger.gates.declare("returns", interval_ms=1_000, source="kafka", estimator="pid")
+    together = page.locator("#needs summary").filter(has_text="2 gates fail")
+    together.click()
+    expect(page.get_by_text("there is no such table")).to_be_visible()
+    page.locator("#summary").get_by_role("link", name="2 failed").click()
+    page.wait_for_url("**/?state=failed")
+    expect(page.locator("#gates tr")).to_have_count(2)
+    page.get_by_role("link", name="Show all").click()
+    expect(page.locator("#gates tr")).to_have_count(3)
 
 
 def test_a_gate_s_page_draws_its_history_and_adds_to_it(serve: Serve, url: str, page: Page) -> None:

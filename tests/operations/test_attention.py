@@ -1,9 +1,26 @@
-import pytest
-from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate
+"""What needs somebody: how soon, of whose making, and what of it is alike."""
 
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver, with_lags
+
+from headrace.control import Control, ControlAction, ControlKind
 from headrace.ledger import Status
-from headrace.operations.attention import HANGS, SHORTEST_HANGS_MS, Urgency
+from headrace.operations.attention import (
+    HANGS,
+    SHORTEST_HANGS_MS,
+    Need,
+    NeedKind,
+    Urgency,
+    Where,
+    gate_needs,
+    grouped,
+)
 from headrace.operations.gate_history import GateHistory
+from headrace.operations.lags import GateLag
 from headrace.operations.snapshot import take_snapshot
 from headrace.operations.states import GateState
 
@@ -20,3 +37,81 @@ def test_a_batch_that_is_late_is_watched_and_one_that_hangs_needs_somebody_now(
     snapshot = take_snapshot(GateHistory(a_gate(), (running,)), NOW_MS)
     assert snapshot.state is GateState.OVERDUE
     assert [need.urgency for need in snapshot.needs] == [urgency]
+
+
+def need(about: str, kind: NeedKind, urgency: Urgency, records: int = 0) -> Need:
+    return Need(kind, urgency, about, f"{kind}.", Where.GATE, f"headrace why {about}", records)
+
+
+def test_needs_of_one_kind_are_one_sentence_and_the_most_urgent_kind_is_first() -> None:
+    behind, letters = NeedKind.FALLING_BEHIND, NeedKind.DEAD_LETTERS
+    needs = [
+        need("a", behind, Urgency.WATCH, 100),
+        need("b", letters, Urgency.SOON),
+        need("c", behind, Urgency.WATCH, 1_100),
+        need("d", NeedKind.OVERDUE, Urgency.WATCH, 9_000),
+        need("e", behind, Urgency.WATCH),
+    ]
+    groups = grouped(needs)
+    assert [group.sentence for group in groups] == [
+        "1 gate has dead letters.",
+        "3 gates fall behind, with 1,200 records.",
+        "1 gate is overdue, with 9,000 records.",
+    ]
+    assert [each.about for each in groups[1].needs] == ["c", "a", "e"]
+
+
+def test_two_needs_of_one_gate_are_not_two_gates() -> None:
+    held = [need("a", NeedKind.WAITING_SENDERS, Urgency.SOON) for _ in range(2)]
+    assert grouped(held)[0].sentence == "1 gate has senders wait."
+
+
+@given(
+    st.lists(
+        st.builds(
+            need,
+            st.sampled_from("abc"),
+            st.sampled_from(NeedKind),
+            st.sampled_from(Urgency),
+            st.integers(0, 9),
+        )
+    )
+)
+def test_groups_have_each_need_once_and_get_less_urgent(needs: list[Need]) -> None:
+    groups = grouped(needs)
+    assert sorted(map(repr, needs)) == sorted(repr(each) for g in groups for each in g.needs)
+    assert [group.urgency for group in groups] == sorted(group.urgency for group in groups)
+    assert len({group.kind for group in groups}) == len(groups)
+    assert all(group.sentence.endswith(".") for group in groups)
+
+
+def paused(history: GateHistory) -> GateHistory:
+    action = ControlAction(1, "orders", ControlKind.PAUSE, "Ada", "a migration", NOW_MS - 60_000)
+    return replace(history, control=Control("orders", NOW_MS, hold=action))
+
+
+def test_a_paused_gate_whose_last_batch_runs_is_paused_and_not_behind() -> None:
+    behind = with_lags(9_000, 9_500, 10_000)
+    running = a_batch(3, NOW_MS - 500, 10_500, status=Status.IN_PROGRESS)
+    behind = replace(behind, batches=(running, *behind.batches))
+    assert take_snapshot(behind, NOW_MS).state is GateState.FALLING_BEHIND
+    (only,) = take_snapshot(paused(behind), NOW_MS).needs
+    assert (only.kind, only.command) == (NeedKind.PAUSED, "headrace resume orders")
+
+
+def test_what_a_pause_brings_about_says_that_the_gate_is_paused() -> None:
+    full = "journal 'events' holds 2.0 GB, and its cap is 2.0 GB."
+    history = replace(paused(with_lags(9_000, 9_500)), receivers=(a_receiver(0, 0.0, held=full),))
+    snapshot = take_snapshot(history, NOW_MS, GateLag(seconds=9e3, retention_left_s=60.0))
+    by_whom = "; the gate is paused by Ada: a migration, since 22:12:20 UTC."
+    assert [each.sentence for each in snapshot.needs if by_whom in each.sentence] == [
+        f"Retention deletes records that are not read in 1 min 0 s{by_whom}",
+        f"Senders wait: {full.rstrip('.')}{by_whom}",
+    ]
+
+
+def test_who_has_paused_a_gate_is_given_no_advice_on_its_rate() -> None:
+    advised = replace(take_snapshot(with_lags(9_000), NOW_MS), advice=("Lower minRate.",))
+    assert NeedKind.ADVICE in [each.kind for each in gate_needs(advised)]
+    held = replace(advised, state=GateState.PAUSED)
+    assert NeedKind.ADVICE not in [each.kind for each in gate_needs(held)]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.control import LawName
-from headrace.operations.attention import Need, Urgency, Where
+from headrace.operations.attention import Need, NeedGroup, Urgency, Where, grouped
 from headrace.operations.sentences import drained_in, headline, since
 from headrace.operations.snapshot import (
     BatchSnapshot,
@@ -96,14 +96,33 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """What needs somebody, at most so many: a sentence each, and below it what acts on it."""
-    shown: list[RenderableType] = []
-    for need in needs[:most]:
-        sentence = out.printable(f"{need.about}: {need.sentence}")
-        shown += [Text(sentence, style=_URGENT[need.urgency]), _command(need)]
-    if len(needs) > most:
-        shown.append(out.line(f"and {len(needs) - most} more, less urgent", style="yellow"))
+    """What needs somebody: a sentence each, and below it what acts on it.
+
+    Where there are more needs than ``most``, those of one kind are one sentence.
+    """
+    if len(needs) <= most:
+        return Group(*(each for need in needs for each in _need(need)))
+    groups = grouped(needs)
+    shown = [each for group in groups[:most] for each in _group(group)]
+    if left := sum(len(group.needs) for group in groups[most:]):
+        shown.append(out.line(f"and {left} more, less urgent", style="yellow"))
     return Group(*shown)
+
+
+def _need(need: Need) -> Iterator[RenderableType]:
+    yield Text(out.printable(f"{need.about}: {need.sentence}"), style=_URGENT[need.urgency])
+    yield _command(need)
+
+
+def _group(group: NeedGroup) -> Iterator[RenderableType]:
+    """What needs have in common, whose they are, and the command for the worst of them."""
+    worst = group.needs[0]
+    if len(group.needs) == 1:
+        yield from _need(worst)
+        return
+    names = ", ".join(dict.fromkeys(need.about for need in group.needs))
+    yield out.line(f"{group.sentence.rstrip('.')}: {names}", style=_URGENT[group.urgency])
+    yield _command(worst)
 
 
 def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:

@@ -2,20 +2,24 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import Page, Query, Site
 from headrace.dashboard.rendering import path, region_id
 from headrace.ledger import Ledger
-from headrace.operations.attention import Need, Where, urgency_of
+from headrace.operations.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
 from headrace.operations.snapshot import GateSnapshot
 from headrace.operations.stages import flow_needs
 
-MOST_NEEDS: Final = 12
-"""Sentences at the top; beyond it they are counted."""
+MOST_NEEDS: Final = 20
+"""Sentences below the one of their kind; the list of gates goes on with the others."""
+
+MOST_NAMES: Final = 3
+"""Gates that the sentence of a kind names."""
 
 _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
     "urgency": urgency_of,
@@ -32,34 +36,76 @@ def _load(each: GateSnapshot) -> float:
     return each.newest.duration_ms / max(each.interval_ms, 1) if each.newest else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which gates the list shows, and in which order. Each field is one of the page's address.
+
+    Attributes:
+        sort: One of the orders.
+        q: What the names have in them.
+        state: The state that they are in; of every state if it is empty.
+        need: The kind of what they need; whatever they need if it is empty.
+    """
+
+    sort: str = "urgency"
+    q: str = ""
+    state: str = ""
+    need: str = ""
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        """Read it from an address; an order that there is not is the first one."""
+        texts = {each.name: query.get(each.name, "")[:100] for each in fields(cls)}
+        return cls(**texts | {"sort": texts["sort"] if texts["sort"] in _ORDERS else "urgency"})
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every gate is shown."""
+        return not (self.q or self.state or self.need)
+
+    def includes(self, gate: GateSnapshot) -> bool:
+        """Whether a gate is shown."""
+        return (
+            self.q.lower() in gate.gate.lower()
+            and self.state in ("", str(gate.state))
+            and (not self.need or any(each.kind == self.need for each in gate.needs))
+        )
+
+    def address(self, **others: str) -> str:
+        """The page's address, with other values of these fields.
+
+        >>> Choice(sort="lag", state="stalled").address(state="falling behind")
+        '/?sort=lag&state=falling+behind'
+        """
+        other = replace(self, **others)
+        default = Choice()
+        names = [each.name for each in fields(Choice)]
+        values = {name: getattr(other, name) for name in names}
+        changed = {n: value for n, value in values.items() if value != getattr(default, n)}
+        return f"/?{urlencode(changed, errors='backslashreplace')}" if changed else "/"
+
+
 def overview_page(site: Site, _name: str, query: Query) -> Page:
-    """All gates, sorted as ``sort`` says, those whose names have ``q`` in them."""
-    order = query.get("sort", "urgency")
-    order = order if order in _ORDERS else "urgency"
-    wanted = query.get("q", "")[:100]
+    """All gates, or those that the address chooses."""
+    choice = Choice.of(query)
     rows = _Rows(site)
 
     def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gates = list(fleet.snapshots.values())
-        shown = [each for each in gates if wanted.lower() in each.gate.lower()]
-        shown.sort(key=_ORDERS[order])
-        needs = [need for each in gates for need in each.needs]
-        needs += flow_needs(fleet.stages)
-        needs.sort(key=lambda need: (need.urgency, need.about))
+        shown = sorted(filter(choice.includes, gates), key=_ORDERS[choice.sort])
+        needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
         regions = {
             "summary": site.render(
                 "summary.html",
                 states=Counter(str(each.state) for each in gates).most_common(),
                 gates=gates,
+                choice=choice,
                 now_ms=now_ms,
             ),
             "needs": site.render(
-                "needs.html",
-                needs=[(need, _link(need)) for need in needs[:MOST_NEEDS]],
-                more=len(needs) - MOST_NEEDS,
-                gates=len(gates),
+                "needs.html", groups=list(map(_GroupView.of, grouped(needs))), gates=len(gates)
             ),
-            "shown": site.render("shown.html", shown=len(shown), gates=len(gates), wanted=wanted),
+            "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
         ids = []
         for each in shown:
@@ -68,13 +114,32 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
         return View(regions, {"gates": ids})
 
     return Page(
-        key=f"/?sort={order}&q={wanted}",
+        key=choice.address(),
         title="Gates",
         template="overview.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.elsewhere),
-        about={"order": order, "wanted": wanted, "orders": tuple(_ORDERS)},
+        about={"choice": choice, "orders": tuple(_ORDERS)},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupView:
+    """Needs of one kind as the page shows them: some with their links, and the way to all."""
+
+    group: NeedGroup
+    needs: tuple[tuple[Need, str], ...]
+    names: str
+    more: str
+
+    @classmethod
+    def of(cls, group: NeedGroup) -> Self:
+        shown = tuple((need, _link(need)) for need in group.needs[:MOST_NEEDS])
+        names = list(dict.fromkeys(need.about for need in group.needs))
+        others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
+        all_of = "/flows" if in_flows else Choice(need=group.kind).address()
+        return cls(group, shown, ", ".join(names[:MOST_NAMES]) + others, all_of)
 
 
 class _Rows:

@@ -1,6 +1,6 @@
 """What needs somebody, one sentence each with the command that acts, the worst first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
@@ -44,23 +44,122 @@ class Where(StrEnum):
     FLOWS = "flows"
 
 
+class NeedKind(StrEnum):
+    """What is wrong. Needs of one kind are mended alike, so that lists show them as one."""
+
+    LOST = "lost records"
+    SKIPPED = "skipped records"
+    DEAD = "dead"
+    STALLED = "stalled"
+    FAILED = "failed"
+    OVERDUE = "overdue"
+    ISOLATING = "isolating"
+    INTERRUPTED = "interrupted"
+    FALLING_BEHIND = "falling behind"
+    LIMITED = "limited"
+    PAUSED = "paused"
+    RETENTION = "retention"
+    DEAD_BATCHES = "dead batches"
+    FAILED_BATCHES = "failed batches"
+    DEAD_LETTERS = "dead letters"
+    SILENT_RECEIVERS = "silent receivers"
+    WAITING_SENDERS = "waiting senders"
+    ADVICE = "advice"
+    MISSING_STAGE = "missing stage"
+    BOTTLENECK = "bottleneck"
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """Something that needs somebody.
 
     Attributes:
+        kind: What is wrong: a value of `NeedKind`.
         urgency: How soon: 0 is now, 1 soon, 2 means that it may get worse.
         about: The gate, or the stage of a flow.
         sentence: What it is, in one sentence without the gate's name.
         where: What acts on it.
         command: The command that acts on it, or shows the next step.
+        records: The records that are at stake; 0 where their number is not known.
     """
 
+    kind: NeedKind
     urgency: Urgency
     about: str
     sentence: str
     where: Where
     command: str
+    records: int = 0
+
+
+_ALL_OF: Final = {
+    NeedKind.LOST: ("gate", "has lost records", "have lost records"),
+    NeedKind.SKIPPED: ("gate", "has skipped records", "have skipped records"),
+    NeedKind.DEAD: ("gate", "is dead", "are dead"),
+    NeedKind.STALLED: ("gate", "is stalled", "are stalled"),
+    NeedKind.FAILED: ("gate", "fails", "fail"),
+    NeedKind.OVERDUE: ("gate", "is overdue", "are overdue"),
+    NeedKind.ISOLATING: ("gate", "isolates a batch", "isolate a batch"),
+    NeedKind.INTERRUPTED: ("gate", "was interrupted", "were interrupted"),
+    NeedKind.FALLING_BEHIND: ("gate", "falls behind", "fall behind"),
+    NeedKind.LIMITED: ("gate", "is limited by an operator", "are limited by operators"),
+    NeedKind.PAUSED: ("gate", "is paused by an operator", "are paused by operators"),
+    NeedKind.RETENTION: ("gate", "nears the retention", "near the retention"),
+    NeedKind.DEAD_BATCHES: ("gate", "has dead batches", "have dead batches"),
+    NeedKind.FAILED_BATCHES: ("gate", "has failed batches", "have failed batches"),
+    NeedKind.DEAD_LETTERS: ("gate", "has dead letters", "have dead letters"),
+    NeedKind.SILENT_RECEIVERS: ("gate", "misses receivers", "miss receivers"),
+    NeedKind.WAITING_SENDERS: ("gate", "has senders wait", "have senders wait"),
+    NeedKind.ADVICE: ("gate", "has advice to follow", "have advice to follow"),
+    NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
+    NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
+}
+"""What a need is about, and what is said of one and of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedGroup:
+    """Needs of one kind.
+
+    Attributes:
+        kind: The kind.
+        needs: One or more, the most urgent first, then those with the most records.
+    """
+
+    kind: NeedKind
+    needs: tuple[Need, ...]
+
+    @property
+    def urgency(self) -> Urgency:
+        """That of the most urgent need."""
+        return self.needs[0].urgency
+
+    @property
+    def number(self) -> int:
+        """How many gates or stages there are."""
+        return len({need.about for need in self.needs})
+
+    @property
+    def records(self) -> int:
+        """The records that are at stake, as far as their number is known."""
+        return sum(need.records for need in self.needs)
+
+    @property
+    def sentence(self) -> str:
+        """What all of them have in common, such as "3 gates fall behind, with 1,200 records."."""
+        noun, one, several = _ALL_OF[self.kind]
+        number = self.number
+        records = f", with {out.plural(self.records, 'record')}" if self.records else ""
+        return f"{out.plural(number, noun)} {one if number == 1 else several}{records}."
+
+
+def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
+    """Needs by their kind: the most urgent kind first, then by gates, then by records."""
+    kinds: dict[NeedKind, list[Need]] = {}
+    for need in sorted(needs, key=lambda each: (each.urgency, -each.records, each.about)):
+        kinds.setdefault(need.kind, []).append(need)
+    groups = [NeedGroup(kind, tuple(of_kind)) for kind, of_kind in kinds.items()]
+    return sorted(groups, key=lambda each: (each.urgency, -each.number, -each.records))
 
 
 _STATES: Final = {
@@ -76,53 +175,108 @@ _STATES: Final = {
 }
 
 
+_ON_ITS_BATCH: Final = {
+    GateState.DEAD,
+    GateState.OVERDUE,
+    GateState.FAILED,
+    GateState.ISOLATING,
+    GateState.INTERRUPTED,
+}
+"""States of which the newest batch says more."""
+
+BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
+"""States that an operator has made."""
+
+_WHERE: Final = {
+    NeedKind.LOST: Where.VERIFY,
+    NeedKind.SKIPPED: Where.VERIFY,
+    NeedKind.FAILED: Where.FAILURES,
+    NeedKind.DEAD_BATCHES: Where.FAILURES,
+    NeedKind.FAILED_BATCHES: Where.FAILURES,
+    NeedKind.DEAD_LETTERS: Where.FAILURES,
+    NeedKind.SILENT_RECEIVERS: Where.RECEIVERS,
+    NeedKind.WAITING_SENDERS: Where.RECEIVERS,
+}
+"""What acts on a kind; on any other, the gate."""
+
+
 def gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
     """What a gate needs, the worst first."""
     return iter(sorted(_gate_needs(snapshot), key=lambda need: need.urgency))
 
 
 def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
-    gate = snapshot.gate
-    if snapshot.lost_records:
-        lost = f"{out.plural(snapshot.lost_records, 'record')} lost before they were read."
-        yield Need(Urgency.NOW, gate, lost, Where.VERIFY, f"headrace verify --gate {gate}")
-    if snapshot.skipped_records:
-        skipped = (
-            f"{out.plural(snapshot.skipped_records, 'record')} skipped between two checkpoints."
-        )
-        yield Need(Urgency.NOW, gate, skipped, Where.VERIFY, f"headrace verify --gate {gate}")
+    yield from _gone(snapshot)
     yield from _of_its_state(snapshot)
     left_s = snapshot.retention_left_s
     if left_s is not None and left_s < RETENTION_IS_NEAR_S:
         when = f"in {out.duration(left_s * 1000)}" if left_s else "already"
-        sentence = f"Retention deletes records that are not read {when}."
-        yield Need(Urgency.NOW, gate, sentence, Where.GATE, f"headrace why {gate}")
+        sentence = f"Retention deletes records that are not read {when}{_in_force(snapshot)}."
+        command = f"headrace why {snapshot.gate}"
+        waiting = snapshot.lag or 0
+        yield _need(snapshot, NeedKind.RETENTION, Urgency.NOW, sentence, command, waiting)
     yield from _failures(snapshot)
+    yield from _receivers(snapshot)
+    if snapshot.state in BY_OPERATORS:
+        return  # its rate is the operator's, and nothing that the job could mend
+    for advice in snapshot.advice:
+        command = f"headrace why {snapshot.gate}"
+        yield _need(snapshot, NeedKind.ADVICE, Urgency.WATCH, advice, command)
+
+
+def _need(  # noqa: PLR0917  (what a need has)
+    snapshot: "GateSnapshot",
+    kind: NeedKind,
+    urgency: Urgency,
+    sentence: str,
+    command: str,
+    records: int = 0,
+) -> Need:
+    where = _WHERE.get(kind, Where.GATE)
+    return Need(kind, urgency, snapshot.gate, sentence, where, command, records)
+
+
+def _in_force(snapshot: "GateSnapshot") -> str:
+    """What an operator has put in force, which may be why records wait; empty if nothing is."""
+    return f"; the gate is {snapshot.control}" if snapshot.control else ""
+
+
+def _gone(snapshot: "GateSnapshot") -> Iterator[Need]:
+    command = f"headrace verify --gate {snapshot.gate}"
+    if lost := snapshot.lost_records:
+        sentence = f"{out.plural(lost, 'record')} lost before they were read."
+        yield _need(snapshot, NeedKind.LOST, Urgency.NOW, sentence, command, lost)
+    if skipped := snapshot.skipped_records:
+        sentence = f"{out.plural(skipped, 'record')} skipped between two checkpoints."
+        yield _need(snapshot, NeedKind.SKIPPED, Urgency.NOW, sentence, command, skipped)
+
+
+def _receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
+    command = f"headrace status --gate {snapshot.gate}"
     silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
     if silent:
         last = max(silent, key=lambda each: each.seen_ms)
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
-        command = f"headrace status --gate {gate}"
-        yield Need(Urgency.SOON, gate, sentence, Where.RECEIVERS, command)
-    held = (each.held for each in snapshot.receivers if each.state is ReceiverState.HELD)
-    for reason in sorted({each.rstrip(".") for each in held if each}):
-        command = f"headrace status --gate {gate}"
-        yield Need(Urgency.SOON, gate, f"Senders wait: {reason}.", Where.RECEIVERS, command)
-    for advice in snapshot.advice:
-        yield Need(Urgency.WATCH, gate, advice, Where.GATE, f"headrace why {gate}")
+        yield _need(snapshot, NeedKind.SILENT_RECEIVERS, Urgency.SOON, sentence, command)
+    held = [each for each in snapshot.receivers if each.state is ReceiverState.HELD]
+    for reason in sorted({each.held.rstrip(".") for each in held if each.held}):
+        sentence = f"Senders wait: {reason}{_in_force(snapshot)}."
+        yield _need(snapshot, NeedKind.WAITING_SENDERS, Urgency.SOON, sentence, command)
 
 
 def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
-    state, gate, newest = snapshot.state, snapshot.gate, snapshot.newest
+    state, newest = snapshot.state, snapshot.newest
     urgency = _STATES.get(state)
     if urgency is None:
         return
     if state is GateState.OVERDUE and newest is not None:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
-    where = Where.FAILURES if state is GateState.FAILED else Where.GATE
-    yield Need(urgency, gate, headline(snapshot), where, _command(snapshot))
+    on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
+    records = newest.records if newest and on_a_batch else snapshot.lag or 0
+    sentence, command = headline(snapshot), _command(snapshot)
+    yield _need(snapshot, NeedKind(str(state)), urgency, sentence, command, records)
 
 
 def _command(snapshot: "GateSnapshot") -> str:
@@ -132,33 +286,26 @@ def _command(snapshot: "GateSnapshot") -> str:
         return f"headrace resume {snapshot.gate}"
     if snapshot.state is GateState.LIMITED:
         return f"headrace limit off {snapshot.gate}"
-    on_its_batch = {
-        GateState.DEAD,
-        GateState.OVERDUE,
-        GateState.FAILED,
-        GateState.ISOLATING,
-        GateState.INTERRUPTED,
-    }
-    if newest is not None and newest.key and snapshot.state in on_its_batch:
+    if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
         return f"headrace batches {newest.key[:8]}"
     return f"headrace why {snapshot.gate}"
 
 
 def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
-    gate, why = snapshot.gate, f": {snapshot.error}" if snapshot.error else "."
-    command = f"headrace failures --gate {gate}"
+    why = f": {snapshot.error}" if snapshot.error else "."
+    command = f"headrace failures --gate {snapshot.gate}"
     if snapshot.dead:
         sentence = f"{out.plural(snapshot.dead, 'dead batch')}{why}"
-        yield Need(Urgency.SOON, gate, sentence, Where.FAILURES, command)
+        yield _need(snapshot, NeedKind.DEAD_BATCHES, Urgency.SOON, sentence, command)
     if snapshot.failed and snapshot.state is not GateState.FAILED:
         sentence = f"{out.plural(snapshot.failed, 'failed batch')} to be run again{why}"
-        yield Need(Urgency.SOON, gate, sentence, Where.FAILURES, command)
+        yield _need(snapshot, NeedKind.FAILED_BATCHES, Urgency.SOON, sentence, command)
     if snapshot.dead_letters:
         number = snapshot.dead_letters
         waits = "waits" if number == 1 else "wait"
         sentence = f"{out.plural(number, 'dead letter')} {waits} to be sent again, or dropped."
-        command = f"headrace dead-letters list --gate {gate}"
-        yield Need(Urgency.SOON, gate, sentence, Where.FAILURES, command)
+        command = f"headrace dead-letters list --gate {snapshot.gate}"
+        yield _need(snapshot, NeedKind.DEAD_LETTERS, Urgency.SOON, sentence, command, number)
 
 
 def urgency_of(snapshot: "GateSnapshot") -> tuple[int, int, int, str]:

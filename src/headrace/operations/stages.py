@@ -7,7 +7,7 @@ from typing import Final
 from headrace.flow.signals.codec import bottlenecks
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
-from headrace.operations.attention import Need, Urgency, Where
+from headrace.operations.attention import Need, NeedKind, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""
@@ -75,9 +75,12 @@ def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
         about = f"{each.flow}.{each.stage}"
         if each.state == BOTTLENECK:
             sentence = "This stage throttles the others: it is the flow's bottleneck."
-            yield Need(Urgency.WATCH, about, sentence, Where.FLOWS, f"headrace why {about}")
+            command = f"headrace why {about}"
+            kind = NeedKind.BOTTLENECK
+            yield Need(kind, Urgency.WATCH, about, sentence, Where.FLOWS, command)
         if each.missing_upstream is not None:
             sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
             missing = f"{each.flow}.{each.missing_upstream}"
             command = f"headrace status --gate {missing}"
-            yield Need(Urgency.SOON, about, sentence, Where.FLOWS, command)
+            kind = NeedKind.MISSING_STAGE
+            yield Need(kind, Urgency.SOON, about, sentence, Where.FLOWS, command)

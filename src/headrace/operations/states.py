@@ -80,6 +80,7 @@ def gate_state(
     found = (
         _trouble(history, now_ms)
         or _end(history, waiting=left_over)
+        or _held(history)
         or _quiet(history, now_ms, waiting=waiting)
     )
     if found is not None:
@@ -116,13 +117,17 @@ def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
     return GateState.FINISHED if is_finished else GateState.STOPPED
 
 
+def _held(history: GateHistory) -> GateState | None:
+    """Whether an operator has it plan nothing, also while its last batch still runs."""
+    held = history.control is not None and history.control.hold is not None
+    return GateState.PAUSED if held else None
+
+
 def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
     """How a gate fares that runs no batch; None where one is to be expected, or runs."""
     ended_ms = history.batches[0].end_time_ms
     if ended_ms is None:
         return None
-    if history.control is not None and history.control.hold is not None:
-        return GateState.PAUSED
     if now_ms - ended_ms > silence_ms(history.gate.interval_ms):
         return GateState.STALLED if waiting else GateState.IDLE
     return None

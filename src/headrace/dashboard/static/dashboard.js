@@ -40,13 +40,14 @@
 
   // What is open, scrolled or focused stays so when its region is replaced.
   function replace(element, html) {
-    const open = [...element.querySelectorAll("details")].map((each) => each.open);
+    const key = (each, number) => each.dataset.key ?? String(number);
+    const open = new Map([...element.querySelectorAll("details")].map((each, number) => [key(each, number), each.open]));
     const focused = element.contains(document.activeElement) ? document.activeElement : null;
     const path = focused && focused !== element ? [...element.querySelectorAll("a,button,summary,select,input,pre")].indexOf(focused) : -1;
     const value = focused && "value" in focused ? focused.value : null;
     element.innerHTML = html;
     [...element.querySelectorAll("details")].forEach((each, number) => {
-      if (number < open.length) each.open = open[number];
+      if (open.has(key(each, number))) each.open = open.get(key(each, number));
     });
     if (path >= 0) {
       const again = [...element.querySelectorAll("a,button,summary,select,input,pre")][path];
