@@ -66,6 +66,7 @@ from headrace.ledger import (
 )
 from headrace.ledger import verify as verify_gate
 from headrace.ledger.tables import failure
+from headrace.operations.attention import gate_needs
 from headrace.operations.gate_history import GateHistory
 from headrace.operations.lags import GateLag
 from headrace.operations.snapshot import take_snapshot
@@ -149,6 +150,17 @@ def several_gates(_folder: Path) -> RenderableType:
     old = past.with_lags(9_000, 9_000, ended_ms_ago=3_600_000)
     shown = [take_snapshot(each, past.NOW_MS) for each in (past.with_lags(900), behind, new, old)]
     return status_view(shown, [])
+
+
+def many_gates_in_trouble(_folder: Path) -> RenderableType:
+    """More needs than there is room for: those of one kind are one line."""
+    behind = take_snapshot(past.with_lags(9_000, 9_500, 10_000), past.NOW_MS)
+    shown = [
+        replace(behind, gate=f"topic-{number:02}", dead_letters=number % 5 // 4)
+        for number in range(30)
+    ]
+    shown = [replace(each, needs=tuple(gate_needs(each))) for each in shown]
+    return status_view(shown, [], height=18)
 
 
 def a_dead_query_and_a_batch_that_hangs(_folder: Path) -> RenderableType:
@@ -331,7 +343,7 @@ VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
             receivers,
         ),
         *(the_lowest_rate, a_short_interval, several_gates, stages, batches, failures),
-        a_dead_query_and_a_batch_that_hangs,
+        *(a_dead_query_and_a_batch_that_hangs, many_gates_in_trouble),
         *(dead_letters, a_plan),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )

@@ -1,5 +1,6 @@
 """Every action by its form in a real browser, and the row that it leaves."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,11 @@ def form(page: Page, action: str) -> Locator:
     return page.locator(f'form[action="/act/{action}"]')
 
 
+def unfold(page: Page, action: str) -> None:
+    """Open the form of an action on a gate, which has to be offered."""
+    page.locator(f".do-{action} summary").click()
+
+
 def act(page: Page, action: str, why: str = "sink migration") -> None:
     form(page, action).get_by_label("Why?").fill(why)
     form(page, action).get_by_role("button").click()
@@ -29,22 +35,31 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
     page = signed_in(address)
     with Ledger.open(url) as ledger:
         page.goto(f"{address}/gate/orders")
+        expect(page.locator(".act:visible")).to_have_text(
+            [re.compile(each) for each in ("^Pause", "^Drain", "^Limit")]
+        )
+        unfold(page, "pause")
         act(page, "pause")
         assert ledger.controls.of("orders").paused
         page.locator("#back").click()
-        expect(page.locator("#state")).to_contain_text("paused by Ada: sink migration")
+        expect(page.locator("#state")).to_contain_text("Paused by Ada: sink migration")
+        expect(page.locator("#control")).to_contain_text("Resume")
+        unfold(page, "drain")
         act(page, "drain")
         assert ledger.controls.of("orders").draining
         page.goto(f"{address}/gate/orders")
+        unfold(page, "resume")
         act(page, "resume")
         assert ledger.controls.of("orders").hold is None
         page.goto(f"{address}/gate/orders")
+        unfold(page, "limit")
         form(page, "limit").get_by_label("Records/s").fill("250")
         form(page, "limit").get_by_label("For").fill("2 hours")
         act(page, "limit")
         limit = ledger.controls.of("orders").limit
         assert limit is not None and limit.records_per_s == 250 and limit.until_ms is not None
         page.goto(f"{address}/gate/orders")
+        unfold(page, "unlimit")
         act(page, "unlimit")
         assert ledger.controls.of("orders").limit is None
     page.goto(f"{address}/actions")

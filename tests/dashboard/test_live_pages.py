@@ -112,8 +112,17 @@ def test_no_page_is_wider_than_a_phone(serve: Serve, url: str, page: Page, schem
     alike = "&gate=orders&error=ValueError"
     groups = [f"/failures/alike?what={what}{alike}" for what in ("batch", "letter")]
     for path in (
-        *("/", "/gate/orders", "/failures", *groups, f"/batch/{failed}", "/letter/1"),
-        *("/flows", "/receivers", "/verify?gate=orders", "/actions", "/sign-in"),
+        *(
+            "/",
+            "/gate/orders",
+            "/batches?gate=orders",
+            "/partitions?gate=orders",
+            "/failures",
+            *groups,
+            f"/batch/{failed}",
+            "/letter/1",
+        ),
+        *("/flows", "/receivers", "/verify?gate=orders", "/actions?gate=orders", "/sign-in"),
     ):
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, path

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headrace.dashboard.failure_pages import failed_alike, letters_alike, whole_number
-from headrace.dashboard.pages import NotFoundError, Site
+from headrace.dashboard.failure_pages import failed_alike, letters_alike
+from headrace.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operations.letter_sending import LetterSender

@@ -29,6 +29,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.failure_pages import batch_page, failures_page, group_page, letter_page
 from headrace.dashboard.flow_pages import flows_page, receivers_page
+from headrace.dashboard.gate_lists import batches_page, partitions_page
 from headrace.dashboard.gate_page import gate_page, series_of
 from headrace.dashboard.history_pages import actions_page, verify_page
 from headrace.dashboard.ledger_link import LedgerLink
@@ -60,6 +61,8 @@ _STATIC: Final = {
 
 PAGES: Final[tuple[tuple[str, Callable[[Site, str, Query], Page]], ...]] = (
     ("/gate/", gate_page),
+    ("/batches", batches_page),
+    ("/partitions", partitions_page),
     ("/failures/alike", group_page),
     ("/failures", failures_page),
     ("/batch/", batch_page),

@@ -1,13 +1,15 @@
 """What has failed: groups of alike, a batch, a record; each with what can be done about it."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
 
-GROUPS: Final = 200
+GROUPS: Final = 100
+"""Groups of batches, and of records, on a page."""
 
 MOST_ALIKE: Final = 1_000
 """Batches or records that one form acts on; the oldest first."""
@@ -15,22 +17,30 @@ MOST_ALIKE: Final = 1_000
 ROWS: Final = 100
 """Batches or records on a page of a group; the oldest, for they are resolved first."""
 
-CHILDREN: Final = 200
-_HIGHEST_ID: Final = 2**63 - 1
+PARTS: Final = 200
+"""Ranges, children and dead letters of a batch on a page."""
 
 
 def failures_page(site: Site, _name: str, query: Query) -> Page:
     """Groups of what failed for the same reason, of all gates or of ``gate``."""
     gate = query.get("gate") or None
+    skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        batches = ledger.repairs.alike_batches(gate, GROUPS)
-        letters = ledger.repairs.alike_letters(gate, GROUPS)
-        values = {"batches": batches, "letters": letters, "gate": gate, "now_ms": now_ms}
+        batches = ledger.repairs.alike_batches(gate, GROUPS + 1, skip=skip)
+        letters = ledger.repairs.alike_letters(gate, GROUPS + 1, skip=skip)
+        values = {
+            "batches": batches[:GROUPS],
+            "letters": letters[:GROUPS],
+            "gate": gate,
+            "skipped": skip,
+            "next": skip + GROUPS if max(len(batches), len(letters)) > GROUPS else None,
+            "now_ms": now_ms,
+        }
         return View({"groups": site.render("failure_groups.html", **values)})
 
     return Page(
-        key=f"/failures?{gate}",
+        key=f"/failures?{gate}&{skip}",
         title="Failures" if gate is None else f"Failures of {gate}",
         template="failures.html",
         look=look,
@@ -69,12 +79,27 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         values: dict[str, Any] = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
+
+        def view(template: str, rows: Sequence[Any], messages: Sequence[str]) -> View:
+            """The reason, and the rows below, which name theirs where it is another one."""
+            shown = {
+                "reason": messages[0] if messages else None,
+                "differ": len(set(messages)) > 1,
+            }
+            return View(
+                {
+                    "why": site.render("group_why.html", **shown),
+                    "group": site.render(template, rows=rows, **shown, **values),
+                }
+            )
+
         if what == "batch":
             found = ledger.batches.unresolved(
                 gate, ROWS + 1, since_ms=begin or None, error_class=error or None
             )
             rows = [each for each in found if error or each.error is None]
-            return View({"group": site.render("group_batches.html", rows=rows, **values)})
+            messages = [each.error.message for each in rows if each.error is not None]
+            return view("group_batches.html", rows, messages)
         letters = ledger.dead_letters.oldest(
             gate,
             statuses=[DeadLetterStatus.WAITING],
@@ -82,7 +107,7 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             after=begin,
             error_class=error,
         )
-        return View({"group": site.render("group_letters.html", rows=letters, **values)})
+        return view("group_letters.html", letters, [each.letter.error.message for each in letters])
 
     def beside(ledger: Ledger) -> dict[str, Any]:
         """What a form on this page is about: how many there are now, and which is the last."""
@@ -103,33 +128,33 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
     )
 
 
-def whole_number(text: str) -> int | None:
-    """A number as a page or a form names it; None for anything else, or one that no row has."""
-    is_number = text.isdecimal() and text.isascii() and len(text) < 20
-    return int(text) if is_number and int(text) <= _HIGHEST_ID else None
-
-
-def batch_page(site: Site, name: str, _query: Query) -> Page:
-    """Everything about one batch."""
+def batch_page(site: Site, name: str, query: Query) -> Page:
+    """Everything about one batch; of its parts those after the first ``skip``."""
+    skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         batch = ledger.batches.get(name)
         if batch is None:
             raise NotFoundError(f"The ledger has no batch {name!r}.")
-        children = ledger.batches.children(name)
-        keys = [name, *(each.schedule_id for each in children)]
+        children, ranges = ledger.batches.children(name), ledger.batches.ranges(name)
+        letters = ledger.repairs.letters_of(name, PARTS + 1, skip=skip)
+        shown = slice(skip, skip + PARTS)
+        keys = [name, *(each.schedule_id for each in children[shown])]
+        has_more = max(len(children), len(ranges), skip + len(letters)) > skip + PARTS
         values = {
             "batch": batch,
-            "ranges": ledger.batches.ranges(name),
-            "children": children[:CHILDREN],
-            "more": len(children) - CHILDREN,
-            "losses": ledger.history.losses_of(keys[: CHILDREN + 1]),
-            "rejected": ledger.dead_letters.count_rejected(keys[: CHILDREN + 1]),
-            "letters": ledger.repairs.letters_of(name, 50),
-            "database_ms": ledger.database_time_ms(),
+            "ranges": ranges[shown],
+            "children": children[shown],
+            "letters": letters[:PARTS],
+            "number": len(children),
+            "next": skip + PARTS if has_more else None,
+            "losses": ledger.history.losses_of(keys),
+            "rejected": ledger.dead_letters.count_rejected(keys),
             "now_ms": now_ms,
         }
-        return View({"batch": site.render("batch.html", **values)})
+        after_commit = batch.status is Status.SUCCESS
+        why = site.render("why.html", error=batch.error, after_commit=after_commit)
+        return View({"why": why, "batch": site.render("batch.html", **values)})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
         batch = ledger.batches.get(name)
@@ -143,7 +168,7 @@ def batch_page(site: Site, name: str, _query: Query) -> Page:
     if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
         raise NotFoundError(f"{name[:40]!r} is no key of a batch; it has 32 hexadecimal digits.")
     return Page(
-        key=f"/batch/{name}",
+        key=f"/batch/{name}?{skip}",
         title=f"Batch {name[:8]}",
         template="batch.html",
         look=look,
@@ -164,7 +189,8 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         if record is None:
             raise NotFoundError(f"The ledger has no dead letter {number}.")
         html = site.render("letter.html", record=record, letter=record.letter, now_ms=now_ms)
-        return View({"letter": html})
+        why = site.render("why.html", error=record.letter.error, after_commit=False)
+        return View({"why": why, "letter": html})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
         record = ledger.dead_letters.get(number)

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
+from urllib.parse import urlencode
 
-from headrace.control import ControlAction, LawName
+from headrace.control import Control, ControlAction, LawName
 from headrace.dashboard.fleet import Fleet
+from headrace.dashboard.gate_lists import by_lag
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
 from headrace.ledger import Ledger, SeriesPoint
-from headrace.operations.attention import Need
+from headrace.operations.attention import BY_OPERATORS, Need
 from headrace.operations.draining import drain_state
 from headrace.operations.gate_history import GateHistory
 from headrace.operations.observer import Observer
@@ -31,6 +33,7 @@ POINTS: Final = 900
 """Points of a chart; batches of a longer time are drawn together."""
 
 BATCHES: Final = 20
+ACTIONS: Final = 5
 WORST: Final = 8
 """Rows of partitions below the heat map."""
 
@@ -61,32 +64,42 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         newest = snapshot.newest
         return View(
             {
-                "state": site.render("gate_state.html", needs=_other_needs(snapshot), **values),
+                "state": site.render(
+                    "gate_state.html",
+                    needs=_other_needs(snapshot),
+                    headline_has_control=snapshot.state in BY_OPERATORS,
+                    impossible=impossible_actions(control),
+                    **values,
+                ),
                 "facts": site.render("gate_facts.html", **values),
                 "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
                 "partitions": site.render(
                     "partitions.html",
                     cells=_cells(snapshot.partitions),
-                    worst=_worst(snapshot.partitions),
+                    worst=by_lag(snapshot.partitions)[:WORST],
+                    gate=name,
                     number=len(snapshot.partitions),
                 ),
                 "batches": site.render(
                     "gate_batches.html",
+                    heading="The last batches",
                     rows=list(zip(history.batches, snapshot.batches, strict=True))[:BATCHES],
-                    **values,
+                    interval_ms=gate.interval_ms,
+                    more=f"/batches?{urlencode({'gate': name})}"
+                    if len(history.batches) > BATCHES
+                    else None,
+                    more_words="All batches",
                 ),
                 "law": site.render("gate_law.html", other=_other(snapshot), **values),
                 "history": site.render(
-                    "controls.html", actions=ledger.controls.history(name, 20), now_ms=now_ms
+                    "controls.html", actions=ledger.controls.history(name, ACTIONS), gate=name
                 ),
             }
         )
 
     def refuse_none(ledger: Ledger) -> dict[str, Any]:
         if ledger.gates.get(name) is None:
-            raise NotFoundError(
-                f"The ledger has no gate {name!r}; the overview lists those it has."
-            )
+            raise NotFoundError(_NO_GATE.format(name))
         return {}
 
     return Page(
@@ -98,6 +111,17 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         about={"gate": name, "span": span, "spans": tuple(SPANS)},
         beside=refuse_none,
     )
+
+
+def impossible_actions(control: Control) -> list[str]:
+    """The actions that would change nothing now, by the names of their forms."""
+    changes = {
+        "pause": not control.paused,
+        "drain": not control.draining,
+        "resume": control.hold is not None,
+        "unlimit": control.limit is not None,
+    }
+    return [action for action, is_possible in changes.items() if not is_possible]
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:
@@ -118,10 +142,6 @@ def _cells(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnaps
         (each, 0 if not each.lag else min(1 + each.lag * (HEATS - 1) // (largest + 1), HEATS - 1))
         for each in ordered
     ]
-
-
-def _worst(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    return sorted(partitions, key=lambda each: (-(each.lag or 0), -each.admitted))[:WORST]
 
 
 def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:

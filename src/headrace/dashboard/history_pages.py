@@ -1,15 +1,20 @@
 """The proof that nothing is left out, and what operators have done."""
 
+import heapq
 import threading
 from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
+from urllib.parse import urlencode
 
+from headrace.control import ControlAction
 from headrace.core.clock import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import FindingKind, Ledger, Verdict, verify
+from headrace.ledger import FindingKind, Ledger, RepairRecord, Verdict, verify
 from headrace.operations.finding_sentences import (
     CANNOT,
     ELSEWHERE,
@@ -18,7 +23,7 @@ from headrace.operations.finding_sentences import (
     finding_sentences,
 )
 
-ACTIONS: Final = 200
+ACTIONS: Final = 100
 SPANS: Final = 500
 """Lines for spans that are shown."""
 
@@ -35,16 +40,17 @@ _one_at_a_time = threading.Lock()
 def verify_page(site: Site, _name: str, query: Query) -> Page:
     """The gates that can be verified; with ``gate``, what a verification of it finds now."""
     gate = query.get("gate") or None
+    skip = whole_number(query.get("skip", "")) or 0
 
     def look(_ledger: Ledger, fleet: Fleet, _now_ms: int) -> View:
         gates = sorted(fleet.snapshots)
         return View({"gates": site.render("verify_gates.html", gates=gates, gate=gate)})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
-        return {"found": None if gate is None else _verified(ledger, gate)}
+        return {"found": None if gate is None else _verified(ledger, gate, skip)}
 
     return Page(
-        key=f"/verify?{gate}",
+        key=f"/verify?{gate}&{skip}",
         title="Verify" if gate is None else f"Verify {gate}",
         template="verify.html",
         look=look,
@@ -54,7 +60,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
     )
 
 
-def _verified(ledger: Ledger, gate: str) -> dict[str, Any]:
+def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
     if ledger.gates.get(gate) is None and gate not in ledger.history.undeclared_gates():
         raise NotFoundError(f"The ledger has no gate {gate!r}, so nothing is proven.")
     if not _one_at_a_time.acquire(timeout=10):
@@ -72,8 +78,9 @@ def _verified(ledger: Ledger, gate: str) -> dict[str, Any]:
         "verdict": found.verdict,
         "headline": _HEADLINES[found.verdict],
         "gone": [(kind, gone[kind]) for kind in counted if gone[kind]],
-        "spans": found.spans[:SPANS],
-        "more": max(len(found.spans) - SPANS, 0),
+        "spans": found.spans[skip : skip + SPANS],
+        "more": max(len(found.spans) - skip - SPANS, 0),
+        "next": skip + SPANS,
         "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
         "sentences": list(finding_sentences(found.findings)),
         "contradictions": found.contradictions,
@@ -83,39 +90,42 @@ def _verified(ledger: Ledger, gate: str) -> dict[str, Any]:
     }
 
 
-def actions_page(site: Site, _name: str, _query: Query) -> Page:
-    """What operators have done, the newest first."""
+_Action = ControlAction | RepairRecord
 
-    def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
-        controls = [
-            action
-            for gate, control in fleet.controls.items()
-            if control.newest is not None
-            for action in ledger.controls.history(gate, ACTIONS)
-        ]
-        rows = [
-            (each.time_ms, each.gate, str(each.kind), each.describe(now_ms), each.by, each.why)
-            for each in controls
-        ]
-        rows += [
-            (
-                each.time_ms,
-                each.gate,
-                each.kind,
-                f"{each.target}: {each.outcome or 'begun, and not ended'}",
-                each.by,
-                each.why,
-            )
-            for each in ledger.repairs.newest(ACTIONS)
-        ]
-        rows.sort(key=lambda row: -row[0])
-        return View({"actions": site.render("actions.html", rows=rows[:ACTIONS], now_ms=now_ms)})
+
+def actions_page(site: Site, _name: str, query: Query) -> Page:
+    """What operators have done, the newest first, to all gates or to ``gate``.
+
+    ``controls`` and ``repairs`` are the numbers of the last actions of the page before.
+    """
+    gate = query.get("gate") or None
+    controls, repairs = (whole_number(query.get(name, "")) for name in ("controls", "repairs"))
+
+    def look(ledger: Ledger, _fleet: Fleet, _now_ms: int) -> View:
+        # Each is in the order of its numbers, and stays so: the next page goes on behind both.
+        on_gates: Iterable[_Action] = ledger.controls.history(gate, ACTIONS + 1, before=controls)
+        on_failures: Iterable[_Action] = ledger.repairs.newest(
+            ACTIONS + 1, gate_name=gate, before=repairs
+        )
+        both = heapq.merge(on_gates, on_failures, key=lambda action: -action.time_ms)
+        actions = list(islice(both, ACTIONS + 1))
+        shown, more = actions[:ACTIONS], None
+        if len(actions) > ACTIONS:
+            last = {type(each): each.number for each in shown}
+            places = {
+                "gate": gate,
+                "controls": last.get(ControlAction, controls),
+                "repairs": last.get(RepairRecord, repairs),
+            }
+            more = f"/actions?{urlencode({n: v for n, v in places.items() if v is not None})}"
+        rows = [(each, isinstance(each, ControlAction)) for each in shown]
+        return View({"actions": site.render("actions.html", rows=rows, more=more, gate=gate)})
 
     return Page(
-        key="/actions",
-        title="Actions",
+        key=f"/actions?{gate}&{controls}&{repairs}",
+        title="Actions" if gate is None else f"Actions on {gate}",
         template="actions.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.repaired),
-        about={},
+        about={"gate": gate, "is_first": controls is repairs is None},
     )

@@ -18,6 +18,8 @@ Query = Mapping[str, str]
 MOST_NAME: Final = 1_000
 """The longest name in an address (characters)."""
 
+_HIGHEST_ID: Final = 2**63 - 1
+
 
 class NotFoundError(HeadraceError):
     """There is no such page, or the ledger has no such thing."""
@@ -68,3 +70,9 @@ def refuse_a_long_name(name: str) -> None:
     """
     if not 0 < len(name) <= MOST_NAME:
         raise NotFoundError("There is no such page.")
+
+
+def whole_number(text: str) -> int | None:
+    """A number as a page or a form names it; None for anything else, or one that no row has."""
+    is_number = text.isdecimal() and text.isascii() and len(text) < 20
+    return int(text) if is_number and int(text) <= _HIGHEST_ID else None

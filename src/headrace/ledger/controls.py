@@ -73,8 +73,7 @@ _CONTROLS: Final = (
 _CONTROL: Final = _CONTROLS.where(gate.c.name == bindparam("of"))
 
 _HISTORY: Final = (
-    select(*operator_action.c[_COLUMNS])
-    .where(operator_action.c.gate == bindparam("of"))
+    select(operator_action.c.gate, *operator_action.c[_COLUMNS])
     .order_by(operator_action.c.action_id.desc())
     .limit(bindparam("limit"))
 )
@@ -172,10 +171,20 @@ class ControlStore(Store):
         """What is in force for each gate, by name; at one look."""
         return {row.name: control_from(row) for row in self._database.rows(_CONTROLS)}
 
-    def history(self, gate_name: str, limit: int = 100) -> tuple[ControlAction, ...]:
-        """What operators did to a gate, the newest first."""
-        rows = self._database.rows(_HISTORY, of=gate_name, limit=limit)
-        return tuple(_action(gate_name, tuple(row)) for row in rows)
+    def history(
+        self, gate_name: str | None, limit: int = 100, *, before: int | None = None
+    ) -> tuple[ControlAction, ...]:
+        """What operators did to a gate, or to all gates, the newest first.
+
+        With ``before``, only the actions with a lower number.
+        """
+        query = _HISTORY
+        if gate_name is not None:
+            query = query.where(operator_action.c.gate == gate_name)
+        if before is not None:
+            query = query.where(operator_action.c.action_id < before)
+        rows = self._database.rows(query, limit=limit)
+        return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
         """How many of a gate's batches and children are not done, by status; dead ones are."""

@@ -128,8 +128,11 @@ _BATCHES: Final = (
     .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
     .where(control.c.resolution.is_(None), ~interrupted)
     .group_by(control.c.gate, control.c.error_class, control.c.status)
-    .order_by(func.min(control.c.created_time_ms), control.c.gate)
+    .order_by(
+        func.min(control.c.created_time_ms), control.c.gate, control.c.error_class, control.c.status
+    )
     .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
 )
 
 _LETTERS: Final = (
@@ -145,8 +148,9 @@ _LETTERS: Final = (
     .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
     .where(dead_letter.c.status == DeadLetterStatus.WAITING)
     .group_by(dead_letter.c.gate, dead_letter.c.error_class)
-    .order_by(func.min(dead_letter.c.created_ms), dead_letter.c.gate)
+    .order_by(func.min(dead_letter.c.created_ms), dead_letter.c.gate, dead_letter.c.error_class)
     .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
 )
 
 _LETTERS_OF: Final = (
@@ -154,6 +158,7 @@ _LETTERS_OF: Final = (
     .where(dead_letter.c.schedule_id == bindparam("batch"))
     .order_by(dead_letter.c.dead_letter_id)
     .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
 )
 
 _REPAIRS: Final = select(repair).order_by(repair.c.repair_id.desc()).limit(bindparam("limit"))
@@ -252,24 +257,46 @@ class RepairStore(Store):
         """Write down what became of it."""
         self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
 
-    def newest(self, limit: int = 100) -> tuple[RepairRecord, ...]:
-        """What operators did about failures, the newest first."""
-        rows = self._database.rows(_REPAIRS, limit=limit)
+    def newest(
+        self, limit: int = 100, *, gate_name: str | None = None, before: int | None = None
+    ) -> tuple[RepairRecord, ...]:
+        """What operators did about the failures of a gate, or of all gates, the newest first.
+
+        With ``before``, only the actions with a lower number.
+        """
+        query = _REPAIRS
+        if gate_name is not None:
+            query = query.where(repair.c.gate == gate_name)
+        if before is not None:
+            query = query.where(repair.c.repair_id < before)
+        rows = self._database.rows(query, limit=limit)
         return tuple(RepairRecord(*tuple(row)) for row in rows)
 
-    def alike_batches(self, gate_name: str | None, limit: int = 100) -> tuple[AlikeBatches, ...]:
-        """Groups of unresolved batches, those with the oldest batch first, of one gate or all."""
-        rows = self._database.rows(_of_gate(_BATCHES, gate_name), limit=limit)
+    def alike_batches(
+        self, gate_name: str | None, limit: int = 100, *, skip: int = 0
+    ) -> tuple[AlikeBatches, ...]:
+        """Groups of unresolved batches, those with the oldest batch first, of one gate or all.
+
+        The first ``skip`` groups are left out.
+        """
+        rows = self._database.rows(_of_gate(_BATCHES, gate_name), limit=limit, skip=skip)
         return tuple(AlikeBatches(**row._asdict() | {"records": int(row.records)}) for row in rows)
 
-    def alike_letters(self, gate_name: str | None, limit: int = 100) -> tuple[AlikeLetters, ...]:
-        """Groups of dead letters that wait, those with the oldest first, of one gate or all."""
-        rows = self._database.rows(_of_gate(_LETTERS, gate_name), limit=limit)
+    def alike_letters(
+        self, gate_name: str | None, limit: int = 100, *, skip: int = 0
+    ) -> tuple[AlikeLetters, ...]:
+        """Groups of dead letters that wait, those with the oldest first, of one gate or all.
+
+        The first ``skip`` groups are left out.
+        """
+        rows = self._database.rows(_of_gate(_LETTERS, gate_name), limit=limit, skip=skip)
         return tuple(AlikeLetters(**row._asdict()) for row in rows)
 
-    def letters_of(self, schedule_id: str, limit: int = 100) -> tuple[DeadLetterRecord, ...]:
-        """The dead letters of one batch, of any status, oldest first."""
-        rows = self._database.rows(_LETTERS_OF, batch=schedule_id, limit=limit)
+    def letters_of(
+        self, schedule_id: str, limit: int = 100, *, skip: int = 0
+    ) -> tuple[DeadLetterRecord, ...]:
+        """The dead letters of one batch, of any status, oldest first, from ``skip`` on."""
+        rows = self._database.rows(_LETTERS_OF, batch=schedule_id, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:

@@ -213,7 +213,7 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
         when = f"in {out.duration(left_s * 1000)}" if left_s else "already"
         sentence = f"Retention deletes records that are not read {when}{_in_force(snapshot)}."
         command = f"headrace why {snapshot.gate}"
-        waiting = snapshot.lag or 0
+        waiting = _waiting(snapshot)
         yield _need(snapshot, NeedKind.RETENTION, Urgency.NOW, sentence, command, waiting)
     yield from _failures(snapshot)
     yield from _receivers(snapshot)
@@ -234,6 +234,11 @@ def _need(  # noqa: PLR0917  (what a need has)
 ) -> Need:
     where = _WHERE.get(kind, Where.GATE)
     return Need(kind, urgency, snapshot.gate, sentence, where, command, records)
+
+
+def _waiting(snapshot: "GateSnapshot") -> int:
+    """The records that wait, as its headline says."""
+    return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
 def _in_force(snapshot: "GateSnapshot") -> str:
@@ -274,7 +279,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
     on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
-    records = newest.records if newest and on_a_batch else snapshot.lag or 0
+    records = newest.records if newest and on_a_batch else _waiting(snapshot)
     sentence, command = headline(snapshot), _command(snapshot)
     yield _need(snapshot, NeedKind(str(state)), urgency, sentence, command, records)
 
@@ -311,7 +316,7 @@ def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
 def urgency_of(snapshot: "GateSnapshot") -> tuple[int, int, int, str]:
     """Sorts gates, the most urgent first: by what they need, then their state, then their lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
-    return needed, _RANKS[snapshot.state], -(snapshot.lag or 0), snapshot.gate
+    return needed, _RANKS[snapshot.state], -(_waiting(snapshot)), snapshot.gate
 
 
 _RANKS: Final = {

@@ -78,7 +78,7 @@
 
   function marks() {
     list.textContent = "";
-    for (const mark of data.marks.slice(-30).reverse()) {
+    for (const mark of [...data.marks].reverse()) {
       const item = document.createElement("li");
       item.className = "mark-" + mark.kind;
       const word = document.createElement("b");
