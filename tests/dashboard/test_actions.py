@@ -42,7 +42,7 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
         act(page, "pause")
         assert ledger.controls.of("orders").paused
         page.locator("#back").click()
-        expect(page.locator("#state")).to_contain_text("Paused by Ada: sink migration")
+        expect(page.locator("#state")).to_contain_text("paused by Ada: sink migration")
         expect(page.locator("#control")).to_contain_text("Resume")
         unfold(page, "drain")
         act(page, "drain")

@@ -51,6 +51,19 @@ def test_a_gate_s_page_draws_its_history_and_adds_to_it(serve: Serve, url: str, 
     with Ledger.open(url) as ledger, page.expect_response(re.compile("/series/orders")):
         add_batch(ledger, start=500)
     expect(page.locator("#batches tbody tr")).to_have_count(6)
+    chart = page.locator("#charts .u-over").first
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60, steps=5)
+    with page.expect_response(
+        re.compile(r"/series/orders\?span=15\+min&from=\d{13}&until=\d{13}$")
+    ):
+        page.mouse.up()
+    expect(page.locator("#charts canvas")).to_have_count(3)
+    page.get_by_role("link", name="Back to the last 15 min").click()
+    page.wait_for_url(re.compile(r"/gate/orders\?span=15%20min$"))
 
 
 def test_a_ledger_that_goes_away_and_comes_back(

@@ -1,36 +1,23 @@
 """One gate in full: how it fares, its history, its partitions, its batches, what limits it."""
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from headrace.control import Control, ControlAction, LawName
+from headrace.control import Control, LawName
+from headrace.dashboard.chart_series import NO_GATE, SPAN, SPANS, named_range
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.gate_lists import by_lag
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
-from headrace.ledger import Ledger, SeriesPoint
+from headrace.dashboard.rendering import path
+from headrace.ledger import Ledger
 from headrace.operations.attention import BY_OPERATORS, Need
 from headrace.operations.draining import drain_state
 from headrace.operations.gate_history import GateHistory
 from headrace.operations.observer import Observer
 from headrace.operations.sentences import headline
 from headrace.operations.snapshot import GateSnapshot, PartitionSnapshot
-from headrace.operations.words import plural
-
-SPANS: Final[Mapping[str, int | None]] = {
-    "15 min": 900_000,
-    "1 h": 3_600_000,
-    "6 h": 21_600_000,
-    "24 h": 86_400_000,
-    "7 d": 604_800_000,
-    "all": None,
-}
-"""How far back the charts go (ms); None is as far as the ledger does."""
-
-POINTS: Final = 900
-"""Points of a chart; batches of a longer time are drawn together."""
 
 BATCHES: Final = 20
 ACTIONS: Final = 5
@@ -42,14 +29,15 @@ MOST_CELLS: Final = 2_000
 
 HEATS: Final = 6
 
-_NO_GATE: Final = "The ledger has no gate {!r}; the overview lists those it has."
-
 
 def gate_page(site: Site, name: str, query: Query) -> Page:
     """Everything about one gate."""
     refuse_a_long_name(name)
-    span = query.get("span", "15 min")
-    span = span if span in SPANS else "15 min"
+    span = query.get("span", SPAN)
+    span, zoomed = span if span in SPANS else SPAN, named_range(query)
+    series = {"span": span}
+    if zoomed is not None:
+        series |= {"from": str(zoomed[0]), "until": str(zoomed[1])}
 
     def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
         gate = ledger.gates.get(name)
@@ -66,6 +54,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             {
                 "state": site.render(
                     "gate_state.html",
+                    headline=beyond_state(snapshot),
                     needs=_other_needs(snapshot),
                     headline_has_control=snapshot.state in BY_OPERATORS,
                     impossible=impossible_actions(control),
@@ -99,16 +88,22 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
 
     def refuse_none(ledger: Ledger) -> dict[str, Any]:
         if ledger.gates.get(name) is None:
-            raise NotFoundError(_NO_GATE.format(name))
+            raise NotFoundError(NO_GATE.format(name))
         return {}
 
     return Page(
-        key=f"/gate/{name}?span={span}",
+        key=f"/gate/{name}",
         title=name,
         template="gate.html",
         look=look,
         revision=lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
-        about={"gate": name, "span": span, "spans": tuple(SPANS)},
+        about={
+            "gate": name,
+            "span": span,
+            "spans": tuple(SPANS),
+            "zoomed": zoomed,
+            "series": f"/series{path(name)}?{urlencode(series)}",
+        },
         beside=refuse_none,
     )
 
@@ -130,6 +125,12 @@ def _other_needs(snapshot: GateSnapshot) -> list[Need]:
     return [each for each in snapshot.needs if each.sentence != said]
 
 
+def beyond_state(snapshot: GateSnapshot) -> str:
+    """The headline without the name of the state, which stands before it as a mark."""
+    text, state = headline(snapshot), str(snapshot.state)
+    return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
+
+
 def _other(snapshot: GateSnapshot) -> str | None:
     return None if snapshot.law is None else str(LawName(snapshot.law).other)
 
@@ -141,73 +142,4 @@ def _cells(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnaps
     return [
         (each, 0 if not each.lag else min(1 + each.lag * (HEATS - 1) // (largest + 1), HEATS - 1))
         for each in ordered
-    ]
-
-
-def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:
-    """The history of a gate as columns for charts, and the marks in it.
-
-    ``after`` (ms since the epoch) leaves out what is older than that.
-    """
-    gate = ledger.gates.get(name)
-    if gate is None:
-        raise NotFoundError(_NO_GATE.format(name))
-    span = SPANS.get(query.get("span", ""), SPANS["15 min"])
-    oldest = ledger.fleet.oldest_ms(name) if span is None else None
-    since_ms = now_ms - (span if span is not None else max(now_ms - (oldest or now_ms), 60_000))
-    bucket_ms = max((now_ms - since_ms) // POINTS, 1)
-    after = query.get("after", "")
-    start_ms = max(since_ms, int(after)) if after.isdecimal() and len(after) < 16 else since_ms
-    start_ms -= start_ms % bucket_ms
-    points = ledger.fleet.series(name, start_ms, now_ms + 60_000, bucket_ms)
-    return {
-        "since_ms": since_ms,
-        "until_ms": now_ms,
-        "interval_ms": gate.interval_ms,
-        "time": [each.time_ms / 1000 for each in points],
-        "lag": [each.lag for each in points],
-        "rate": [each.rate_per_s for each in points],
-        "capacity": [each.capacity_per_s for each in points],
-        "batch": [None if p.duration_ms is None else p.duration_ms / 1000 for p in points],
-        "marks": _marks(
-            points, ledger.controls.history(name, 100), start_ms, (now_ms - since_ms) // 60
-        ),
-    }
-
-
-def _marks(
-    points: Sequence[SeriesPoint],
-    actions: Sequence[ControlAction],
-    start_ms: int,
-    apart_ms: int,
-) -> list[dict[str, Any]]:
-    """Where something changed: failures, restarts with another checkpoint, what operators did."""
-    marks = _failures(points, apart_ms)
-    marks += [
-        {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
-        for before, here in pairwise(points)
-        if before.checkpoint_id != here.checkpoint_id
-    ]
-    marks += [
-        {"time": each.time_ms / 1000, "kind": "action", "text": f"{each.kind} by {each.by}"}
-        for each in actions
-        if each.time_ms >= start_ms
-    ]
-    return marks
-
-
-def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
-    """Where batches failed; those that are less apart than this have one mark."""
-    groups: list[tuple[int, int, int]] = []
-    for each in points:
-        if not each.failed:
-            continue
-        if groups and each.time_ms - groups[-1][1] < apart_ms:
-            first, _, number = groups.pop()
-            groups.append((first, each.time_ms, number + each.failed))
-        else:
-            groups.append((each.time_ms, each.time_ms, each.failed))
-    return [
-        {"time": first / 1000, "kind": "failed", "text": f"{plural(number, 'batch')} failed"}
-        for first, _, number in groups
     ]

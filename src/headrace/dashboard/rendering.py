@@ -234,7 +234,6 @@ def environment() -> Environment:
         share_bar=share_bar,
         bytes_shown=bytes_shown,
         region_id=region_id,
-        headline=sentences.headline,
         status_word=words.status_word,
         records_of=words.planned_or_counted,
         unknown=words.UNKNOWN,

@@ -114,7 +114,7 @@ _SAMPLES: Final = (
 )
 
 _OLDEST: Final = select(func.min(control.c.created_time_ms)).where(
-    control.c.gate == bindparam("gate")
+    control.c.gate == bindparam("gate"), control.c.created_time_ms >= _since
 )
 
 
@@ -260,7 +260,7 @@ class FleetStore(Store):
             )
         return tuple(points)
 
-    def oldest_ms(self, gate_name: str) -> int | None:
-        """When the oldest batch that is kept of a gate was planned; None where there is none."""
-        oldest: int | None = self._database.scalar(_OLDEST, gate=gate_name)
+    def oldest_ms(self, gate_name: str, since_ms: int = 0) -> int | None:
+        """When the oldest batch of a gate since then was planned; None where there is none."""
+        oldest: int | None = self._database.scalar(_OLDEST, gate=gate_name, since_ms=since_ms)
         return oldest

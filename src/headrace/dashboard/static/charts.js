@@ -16,6 +16,32 @@
     new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value) :
     String(Math.round(value * 100) / 100);
 
+  const pad = (number) => String(number).padStart(2, "0");
+  const clock = (then) => pad(then.getHours()) + ":" + pad(then.getMinutes()) + ":" + pad(then.getSeconds());
+  const day = (then) => then.getFullYear() + "-" + pad(then.getMonth() + 1) + "-" + pad(then.getDate());
+
+  // Times on a 24-hour clock, with the day where it is another one than before.
+  function times(_plot, splits, _axis, _space, step) {
+    let before = "";
+    return splits.map((split) => {
+      const then = new Date(split * 1000);
+      const words = step < 86400 ? [clock(then)] : [];
+      if (day(then) !== before) words.push(day(then));
+      before = day(then);
+      return words.join("\n");
+    });
+  }
+
+  // The part that was dragged over is a page of its own, to which a link can be sent.
+  function zoom(plot) {
+    if (plot.select.width < 5) return;
+    const at = new URL(location.href);
+    const ms = (left) => String(Math.round(plot.posToVal(left, "x") * 1000));
+    at.searchParams.set("from", ms(plot.select.left));
+    at.searchParams.set("until", ms(plot.select.left + plot.select.width));
+    location.assign(at);
+  }
+
   function lines(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -39,17 +65,17 @@
     return {
       width: Math.max(element.clientWidth, 200),
       height: 190,
-      cursor: { sync: { key: "gate" }, drag: { x: true, y: false } },
+      cursor: { sync: { key: "gate" }, drag: { x: true, y: false, setScale: false } },
       scales: {
         x: { time: true, range: () => [data.since_ms / 1000, data.until_ms / 1000] },
         y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.08 : 1] },
       },
-      axes: [axis, { ...axis, size: 58, values: (_plot, values) => values.map(short) }],
-      series: [{}, ...series.map(([label, name, extra]) => ({
+      axes: [{ ...axis, space: 80, values: times }, { ...axis, size: 58, values: (_plot, values) => values.map(short) }],
+      series: [{ value: (_plot, time) => time === null ? "—" : day(new Date(time * 1000)) + " " + clock(new Date(time * 1000)) }, ...series.map(([label, name, extra]) => ({
         label, stroke: colour(name), width: 1.5, spanGaps: true, points: { show: data.time.length < 3 },
         value: (_plot, value) => short(value), ...extra,
       }))],
-      hooks: { draw: [lines] },
+      hooks: { draw: [lines], setSelect: [zoom] },
     };
   }
 
@@ -83,7 +109,7 @@
       item.className = "mark-" + mark.kind;
       const word = document.createElement("b");
       word.textContent = mark.text;
-      item.append(new Date(mark.time * 1000).toLocaleTimeString() + " ", word);
+      item.append(clock(new Date(mark.time * 1000)) + " ", word);
       list.append(item);
     }
   }

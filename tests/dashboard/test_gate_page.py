@@ -1,0 +1,40 @@
+"""What a gate's page says once, and which actions it offers."""
+
+from dataclasses import replace
+
+import pytest
+from tests.cli.histories import NOW_MS, with_lags
+
+from headrace.control import Control, ControlAction, ControlKind
+from headrace.dashboard.gate_page import beyond_state, impossible_actions
+from headrace.operations.sentences import headline
+from headrace.operations.snapshot import take_snapshot
+from headrace.operations.states import GateState
+
+
+def action(kind: ControlKind) -> ControlAction:
+    return ControlAction(1, "orders", kind, "Ada", "a migration", NOW_MS, 250.0)
+
+
+@pytest.mark.parametrize(
+    ("hold", "limit", "impossible"),
+    [
+        (None, None, {"resume", "unlimit"}),
+        (ControlKind.PAUSE, None, {"pause", "unlimit"}),
+        (ControlKind.DRAIN, None, {"drain", "unlimit"}),
+        (None, ControlKind.LIMIT, {"resume"}),
+        (ControlKind.PAUSE, ControlKind.LIMIT, {"pause"}),
+    ],
+)
+def test_an_action_that_would_change_nothing_is_not_offered(
+    hold: ControlKind | None, limit: ControlKind | None, impossible: set[str]
+) -> None:
+    held, limited = (None if kind is None else action(kind) for kind in (hold, limit))
+    assert set(impossible_actions(Control("orders", NOW_MS, held, limited))) == impossible
+
+
+@pytest.mark.parametrize("state", GateState)
+def test_the_headline_does_not_say_the_state_again(state: GateState) -> None:
+    snapshot = replace(take_snapshot(with_lags(9_000, 9_500), NOW_MS), state=state)
+    assert not beyond_state(snapshot).lower().startswith(str(state))
+    assert headline(snapshot).endswith(beyond_state(snapshot))
