@@ -81,6 +81,7 @@ def test_retry_one_batch_and_all_alike(serve: Serve, url: str, signed_in: SignIn
             False,
         ]
         page.goto(f"{address}/failures/alike?what=batch&gate=orders&error=ValueError")
+        expect(page.locator("#why")).to_contain_text("1 retry asked for; the next one waits for")
         act(page, "retry-alike", "the sink is back")
         waits_ms = (3_600_000,)
         due = ledger.batches.failed("orders", waits_ms=waits_ms)

@@ -198,7 +198,7 @@ def test_what_is_focused_and_open_stays_so_when_the_page_changes(
         page.goto(f"{serve(url)}/batch/{failed}")
         page.get_by_text("The trace").click()
         ledger.repairs.retry("orders", [failed], "Ada", "the sink is back")
-        expect(page.locator("#batch")).to_contain_text("retry asked")
+        expect(page.locator("#why")).to_contain_text("no query runs behind the gate")
     assert page.locator("details").first.get_attribute("open") is not None
     assert page.evaluate("document.activeElement.textContent") == "The trace"
 

@@ -1,12 +1,13 @@
 """What has failed: groups of alike, a batch, a record; each with what can be done about it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.operations.retrying import RetryQueue, is_queued
 
 GROUPS: Final = 100
 """Groups of batches, and of records, on a page."""
@@ -80,7 +81,13 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         values: dict[str, Any] = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
 
-        def view(template: str, rows: Sequence[Any], messages: Sequence[str]) -> View:
+        def view(
+            template: str,
+            rows: Sequence[Any],
+            messages: Sequence[str],
+            queued: Collection[str] = (),
+            waits_for: str | None = None,
+        ) -> View:
             """The reason, and the rows below, which name theirs where it is another one."""
             shown = {
                 "reason": messages[0] if messages else None,
@@ -88,8 +95,10 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             }
             return View(
                 {
-                    "why": site.render("group_why.html", **shown),
-                    "group": site.render(template, rows=rows, **shown, **values),
+                    "why": site.render(
+                        "group_why.html", queued=len(queued), waits_for=waits_for, **shown
+                    ),
+                    "group": site.render(template, rows=rows, queued=queued, **shown, **values),
                 }
             )
 
@@ -99,7 +108,11 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             )
             rows = [each for each in found if error or each.error is None]
             messages = [each.error.message for each in rows if each.error is not None]
-            return view("group_batches.html", rows, messages)
+            queued = {each.schedule_id for each in rows if is_queued(each)}
+            queue = RetryQueue.read(ledger, gate) if queued else None
+            return view(
+                "group_batches.html", rows, messages, queued, queue.waits_for() if queue else None
+            )
         letters = ledger.dead_letters.oldest(
             gate,
             statuses=[DeadLetterStatus.WAITING],
@@ -153,7 +166,15 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
             "now_ms": now_ms,
         }
         after_commit = batch.status is Status.SUCCESS
-        why = site.render("why.html", error=batch.error, after_commit=after_commit)
+        queue = RetryQueue.read(ledger, batch.gate) if is_queued(batch) else None
+        values["waits_for"] = queue.waits_for(name) if queue else None
+        why = site.render(
+            "why.html",
+            error=batch.error,
+            after_commit=after_commit,
+            retry_ms=batch.retry_ms,
+            waits_for=values["waits_for"],
+        )
         return View({"why": why, "batch": site.render("batch.html", **values)})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
@@ -189,7 +210,8 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         if record is None:
             raise NotFoundError(f"The ledger has no dead letter {number}.")
         html = site.render("letter.html", record=record, letter=record.letter, now_ms=now_ms)
-        why = site.render("why.html", error=record.letter.error, after_commit=False)
+        error = record.letter.error
+        why = site.render("why.html", error=error, after_commit=False, waits_for=None)
         return View({"why": why, "letter": html})
 
     def beside(ledger: Ledger) -> dict[str, Any]:

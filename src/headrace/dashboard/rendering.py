@@ -1,6 +1,7 @@
 """Templates, and what they write values with: every string is text, whatever is in it."""
 
 import json
+import re
 import unicodedata
 from base64 import b64encode
 from collections.abc import Sequence
@@ -51,6 +52,9 @@ _TONES: Final = {
     "sent": "good",
 }
 """How a state is coloured; it is always written, too."""
+
+
+_COMMAND: Final = re.compile("`([^`]+)`")
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -106,6 +110,15 @@ def ago(ms: int | None, now_ms: int) -> Markup:
 def lines_of(text: str) -> Markup:
     """A text of several lines, for a `pre`."""
     return escape(visible(text, lines=True))
+
+
+def with_commands(text: str) -> Markup:
+    """A sentence, its parts between backquotes as code.
+
+    >>> str(with_commands("run `headrace why <x>`"))
+    'run <code>headrace why &lt;x&gt;</code>'
+    """
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(visible(text)))))  # noqa: S704
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
@@ -218,6 +231,7 @@ def environment() -> Environment:
         fine_duration=words.fine_duration,
         size=words.size,
         lines=lines_of,
+        commands=with_commands,
         tone=tone,
         decoded=decoded,
         error=words.short_error,
