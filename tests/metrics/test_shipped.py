@@ -89,6 +89,19 @@ def test_the_dashboard_is_json_with_a_query_in_each_panel() -> None:
     assert all("headrace_" in panel["targets"][0]["expr"] for panel in panels)
 
 
+def test_each_panel_about_gates_shows_those_that_are_chosen() -> None:
+    dashboard = json.loads(grafana_dashboard())
+    (variable,) = [each for each in dashboard["templating"]["list"] if each["name"] == "gate"]
+    assert variable["multi"] and variable["includeAll"]
+    metric = re.fullmatch(r"label_values\((headrace_\w+), gate\)", variable["query"]["query"])
+    assert metric is not None
+    queries = [panel["targets"][0]["expr"] for panel in dashboard["panels"]]
+    assert any(metric[1] in query for query in queries)
+    of_gates = [query for query in queries if "headrace_stage_" not in query]
+    assert len(of_gates) >= 10
+    assert all('gate=~"$gate"' in query for query in of_gates)
+
+
 @contextmanager
 def metrics_of(url: str) -> Iterator[int]:
     """Serves a ledger's metrics at a port of this machine."""

@@ -5,39 +5,44 @@ from importlib.resources import files
 from typing import Any, Final
 
 _PANELS: Final = (
-    ("Lag in seconds", "s", "headrace_lag_seconds", "{{gate}}"),
-    ("Lag in records", "short", "headrace_lag_records", "{{gate}}"),
-    ("Time until it is drained", "s", "headrace_drain_seconds", "{{gate}}"),
-    ("Time left until retention", "s", "headrace_retention_remaining_seconds", "{{gate}}"),
+    ("Lag in seconds", "s", 'headrace_lag_seconds{gate=~"$gate"}', "{{gate}}"),
+    ("Lag in records", "short", 'headrace_lag_records{gate=~"$gate"}', "{{gate}}"),
+    ("Time until it is drained", "s", 'headrace_drain_seconds{gate=~"$gate"}', "{{gate}}"),
+    (
+        "Time left until retention",
+        "s",
+        'headrace_retention_remaining_seconds{gate=~"$gate"}',
+        "{{gate}}",
+    ),
     (
         "Batch time, 95 % are below",
         "s",
         "histogram_quantile(0.95, sum by (gate, le)"
-        " (rate(headrace_batch_duration_seconds_bucket[5m])))",
+        ' (rate(headrace_batch_duration_seconds_bucket{gate=~"$gate"}[5m])))',
         "{{gate}}",
     ),
-    ("Interval", "s", "headrace_batch_interval_seconds", "{{gate}}"),
+    ("Interval", "s", 'headrace_batch_interval_seconds{gate=~"$gate"}', "{{gate}}"),
     (
         "Records processed a second",
         "short",
-        'rate(headrace_records_total{outcome="processed"}[5m])',
+        'rate(headrace_records_total{gate=~"$gate", outcome="processed"}[5m])',
         "{{gate}}",
     ),
-    ("Rate limit", "short", "headrace_rate_limit_records_per_second", "{{gate}}"),
-    ("Capacity", "short", "headrace_capacity_records_per_second", "{{gate}}"),
+    ("Rate limit", "short", 'headrace_rate_limit_records_per_second{gate=~"$gate"}', "{{gate}}"),
+    ("Capacity", "short", 'headrace_capacity_records_per_second{gate=~"$gate"}', "{{gate}}"),
     (
         "What limits batches",
         "short",
-        "sum by (reason) (rate(headrace_batches_limited_total[5m]))",
+        'sum by (reason) (rate(headrace_batches_limited_total{gate=~"$gate"}[5m]))',
         "{{reason}}",
     ),
     (
         "Failed batches",
         "short",
-        'headrace_batches_open{status="failed"}',
+        'headrace_batches_open{gate=~"$gate", status="failed"}',
         "{{gate}}",
     ),
-    ("Dead letters", "short", "headrace_dead_letters_unresolved", "{{gate}}"),
+    ("Dead letters", "short", 'headrace_dead_letters_unresolved{gate=~"$gate"}', "{{gate}}"),
     ("Queues of stages", "bytes", "headrace_stage_queue_bytes", "{{flow}} {{stage}}"),
     ("Throttle level of stages", "short", "headrace_stage_throttle_level", "{{flow}} {{stage}}"),
     (
@@ -48,12 +53,33 @@ _PANELS: Final = (
     ),
     ("Bottlenecks", "short", "headrace_stage_bottleneck", "{{flow}} {{stage}}"),
 )
-"""Title, unit, query and legend; two stand side by side."""
+"""Title, unit, query and legend; two stand side by side. Those of gates are of the chosen ones."""
+
+
+_NAMES_GATES: Final = "headrace_batch_interval_seconds"
+"""A metric that every gate has from its beginning."""
 
 
 def alert_rules() -> str:
     """The alert rules, as a file for Prometheus' ``rule_files``."""
     return files("headrace.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
+
+
+def _gates(source: dict[str, str]) -> dict[str, Any]:
+    """The variable ``gate``: one gate, several, or all, as they are in the metrics."""
+    return {
+        "name": "gate",
+        "label": "Gate",
+        "type": "query",
+        "datasource": source,
+        "query": {"query": f"label_values({_NAMES_GATES}, gate)", "refId": "gates"},
+        "refresh": 2,  # at each change of the time range, for gates come and go
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
 
 
 def grafana_dashboard() -> str:
@@ -67,7 +93,10 @@ def grafana_dashboard() -> str:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {
-            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
+            "list": [
+                {"name": "datasource", "type": "datasource", "query": "prometheus"},
+                _gates(source),
+            ]
         },
         "panels": [
             {
