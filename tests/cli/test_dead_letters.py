@@ -180,6 +180,18 @@ def test_a_letter_is_edited_on_its_way(url: str, orders: Topic) -> None:
     assert letter(url, 1).status is DeadLetterStatus.WAITING
 
 
+def test_the_value_of_one_letter_comes_from_a_file(url: str, orders: Topic, tmp_path: Path) -> None:
+    (tmp_path / "fixed.json").write_bytes(b"3\xff")
+    told(url, send(orders, "2 --value fixed.json"))
+    (sent,) = records_in(orders)
+    assert (sent.key(), sent.value()) == (b"other", b"3\xff")
+    kept = letter(url, 2)
+    assert (kept.letter.value, kept.sent_value) == (b"2", b"3\xff")
+    for wrong in ("1 2 --value fixed.json", "--all --value fixed.json", "1 --value none.json"):
+        assert "--value is" in str(invoke(url, *send(orders, wrong).split()).exception)
+    assert letter(url, 1).status is DeadLetterStatus.WAITING
+
+
 def test_what_an_edit_leaves_out_still_waits(url: str, orders: Topic) -> None:
     lines = told(url, send(orders, "2 1 2 --edit letter_changes:only_first")).splitlines()
     assert lines[-1] == "1 dead letter sent, 1 skipped by letter_changes:only_first."

@@ -39,6 +39,7 @@ BULK = {"gate": "orders", "why": "a test", "error": "ValueError"}
         {"error": "ValueError", "number": "2", "last": str(10**15)},
         {"error": "ValueError", "number": "1", "last": "0"},
         {"error": "ValueError", "number": "one", "last": "9"},
+        {"letter": "2", "value": "x"},
     ],
 )
 def test_what_a_form_does_not_say_clearly_does_nothing(
@@ -55,6 +56,28 @@ def test_what_a_form_does_not_say_clearly_does_nothing(
         assert record.status is DeadLetterStatus.WAITING
         batch = ledger.batches.get(key)
         assert batch is not None and batch.retry_ms is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {**BULK, "number": "1", "last": "1", "value": "x"},
+        {"gate": "orders", "why": "a test", "letter": "1", "value": '{"amount": "12,50"}'},
+        {"gate": "orders", "why": "a test", "letter": "2", "value": "x"},
+    ],
+)
+def test_a_value_that_is_not_clearly_a_correction_sends_nothing(
+    url: str, form: dict[str, str]
+) -> None:
+    site = Site(environment(), LedgerLink(url), {})
+    with Ledger.open(url) as ledger:
+        add_dead_letter(ledger)
+        if form.get("letter") == "2":
+            add_dead_letter(ledger, start=20_001, value=b"\xff")
+        with pytest.raises(OptionError, match="value"):
+            perform(site, "send-letters", form, "Ada")
+        assert ledger.repairs.newest() == ()
+        assert {each.status for each in ledger.dead_letters.oldest()} == {DeadLetterStatus.WAITING}
 
 
 def test_a_bulk_action_is_about_what_was_shown_and_nothing_that_has_come_since(url: str) -> None:

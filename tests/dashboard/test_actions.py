@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.dashboard.conftest import Serve
 from tests.dashboard.histories import add_dead_letter, add_failure
-from tests.services.kafka import TopicFactory
+from tests.services.kafka import TopicFactory, records_in
 
 from headrace.ledger import DeadLetterStatus, Ledger
 
@@ -131,10 +131,23 @@ def test_a_dead_letter_is_sent_to_kafka_again(
         address = serve(url, "--option", f"kafka.bootstrap.servers={servers}")
         page = signed_in(address)
         page.goto(f"{address}/letter/1")
-        form(page, "send-letters").get_by_label("Topic").fill(orders.name)
-        act(page, "send-letters", "corrected upstream")
+        sending = form(page, "send-letters").filter(has_text="Correct and send")
+        assert sending.get_by_label("Value").input_value() == '{"amount": "12,50"}'
+        sending.get_by_label("Value").fill('{"amount": 12.50}')
+        sending.get_by_label("Topic").fill(orders.name)
+        sending.get_by_label("Why?").fill("a comma is no point")
+        sending.get_by_role("button").click()
+        expect(page.locator("h1")).to_have_text("Done")
+        (record,) = records_in(orders)
+        assert (record.key(), record.value()) == (b"key", b'{"amount": 12.50}')
+        page.locator("#back").click()
+        expect(page.locator("#letter")).to_contain_text("Value that was sent in its place")
         sent = ledger.dead_letters.get(1)
         assert sent is not None and sent.status is DeadLetterStatus.SENT
+        assert (sent.letter.value, sent.sent_value) == (
+            b'{"amount": "12,50"}',
+            b'{"amount": 12.50}',
+        )
         assert [each.outcome for each in ledger.repairs.newest()] == ["1 dead letter sent"]
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy
-from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
+from sqlalchemy import CompoundSelect, Delete, Insert, LargeBinary, Select, Update, event
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number, stored
 from tests.services.ledgers import make_tables
@@ -206,8 +206,12 @@ def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> No
         sent.append((statement, parameters))
 
     with engine.connect() as connection:
-        given = STATEMENTS[name].compile(engine).params
-        values = {name: 1 for name, value in given.items() if value is None}
+        compiled = STATEMENTS[name].compile(engine)
+        values = {
+            parameter: b"1" if isinstance(compiled.binds[parameter].type, LargeBinary) else 1
+            for parameter, value in compiled.params.items()
+            if value is None
+        }
         connection.execute(STATEMENTS[name], values)
         text, parameters = sent[0]
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)

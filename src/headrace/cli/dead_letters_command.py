@@ -2,7 +2,9 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -104,6 +106,7 @@ def export_letters(
                         **letter_values(record),
                         "key": _base64(record.letter.key),
                         "value": _base64(record.letter.value),
+                        "sent_value": _base64(record.sent_value),
                         "headers": headers and [[name, _base64(value)] for name, value in headers],
                     }
                 )
@@ -156,6 +159,14 @@ def send_letters(
             "what it answers are sent, and nothing if it answers None.",
         ),
     ] = None,
+    value: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Send the bytes of this file in the place of the value of one letter; its key and "
+            "headers stay, and the ledger keeps both values.",
+        ),
+    ] = None,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
 ) -> None:
@@ -169,7 +180,11 @@ def send_letters(
     if bool(ids) == everything or (gate is not None and not everything):
         raise OptionError("Name the letters by their IDs, or with --all, if need be of one --gate.")
     given = opt.source_options(option or (), options_file)
+    if value is not None and (len(ids or ()) != 1 or edit is not None):
+        raise OptionError("--value is for one letter: name its ID, and leave --edit out.")
     change = None if edit is None else load_function("--edit", edit)
+    if value is not None:
+        edit, change = f"--value {value}", partial(_with_value, _bytes_of(value))
     # What is to be sent is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
@@ -183,8 +198,22 @@ def send_letters(
         else:
             chosen = dict.fromkeys(ids or ())
             sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
-    skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
+    skipped = f", {sender.skipped} skipped by {edit}" if edit and value is None else ""
     typer.echo(f"{sender.outcome()}{skipped}.")
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise OptionError(
+            f"--value is {str(file)!r}, which cannot be read ({error.strerror}); name a file with"
+            " the value."
+        ) from error
+
+
+def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
+    return replace(letter, value=value)
 
 
 def _pages(
@@ -216,7 +245,7 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
 def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
     """A dead letter for JSON, without the record itself; times are ms since the epoch."""
     values = asdict(record)
-    letter = values.pop("letter")
+    letter, _ = values.pop("letter"), values.pop("sent_value")
     shown = {name: value for name, value in letter.items() if name not in _RECORD}
     return {**values, **shown}
 

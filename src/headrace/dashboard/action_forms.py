@@ -1,12 +1,15 @@
 """What forms do: each is one action, kept with who did it, when and why."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from headrace.dashboard.correcting import corrected
 from headrace.dashboard.failure_pages import failed_alike, letters_alike
 from headrace.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
-from headrace.ledger import DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operations.letter_sending import LetterSender
 from headrace.operations.limiting import WantedLimit
 from headrace.operations.words import count, duration, plural
@@ -106,8 +109,11 @@ def _drop_letters(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -
 def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, letters = _letters(ledger, form)
     numbers = [each.dead_letter_id for each in letters]
+    topic = form.get("topic", "").strip() or None
+    sender = LetterSender(ledger, site.source_options, topic)
+    if "value" in form:
+        sender.edit, sender.change = who, _correction(form, letters)
     action = ledger.repairs.begin_send(gate, numbers, who, why)
-    sender = LetterSender(ledger, site.source_options, form.get("topic", "").strip() or None)
     try:
         sender.send(letters)
     except HeadraceError as error:
@@ -120,6 +126,26 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
             " again."
         )
     return f"Gate {gate}: {sender.outcome()}."
+
+
+def _correction(
+    form: Form, letters: Sequence[DeadLetterRecord]
+) -> Callable[[DeadLetter], DeadLetter]:
+    """What puts the form's value in the place of its one letter's."""
+    if "letter" not in form:
+        raise OptionError("A value is for one dead letter; send the form from that one's page.")
+    value = corrected(letters[0].letter.value, form["value"])
+    if value is None:
+        raise OptionError(
+            "This value cannot be corrected here; use `headrace dead-letters send ID --value FILE`."
+        )
+    if value == letters[0].letter.value:
+        raise OptionError("The value is as it was; correct it, or send the dead letter as it is.")
+    return partial(_with_value, value)
+
+
+def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
+    return replace(letter, value=value)
 
 
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:

@@ -3,6 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from markupsafe import escape
+
+from headrace.dashboard.correcting import correctable
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
@@ -217,7 +220,9 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
     def beside(ledger: Ledger) -> dict[str, Any]:
         record = ledger.dead_letters.get(number)
         waits = record is not None and record.status is DeadLetterStatus.WAITING
-        return {"record": record, "waits": waits}
+        text = correctable(record.letter.value) if record is not None else None
+        # Written as it is: what a page shows in other places has escapes in it.
+        return {"record": record, "waits": waits, "text": None if text is None else escape(text)}
 
     return Page(
         key=f"/letter/{number}",

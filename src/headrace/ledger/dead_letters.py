@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, LargeBinary, and_, bindparam, func, or_, select, update
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -63,6 +63,7 @@ RESOLVE: Final = (
         status=bindparam("outcome"),
         resolved_ms=bindparam("now_ms"),
         resolution=bindparam("why"),
+        sent_value=bindparam("sent_value", None, LargeBinary),
         last_call=bindparam("call"),
     )
 )
@@ -260,6 +261,8 @@ class DeadLetterStore(Store):
         status: DeadLetterStatus,
         resolution: str,
         claim: ClaimedLetters | None = None,
+        *,
+        sent_value: bytes | None = None,
     ) -> bool:
         """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
 
@@ -268,6 +271,7 @@ class DeadLetterStore(Store):
             status: What became of it.
             resolution: How, or why.
             claim: Of whoever sent it. Default: None, which resolves what nobody is sending.
+            sent_value: What was sent in the place of its value, which is kept beside it.
 
         Returns:
             Whether it was waiting, and nobody else's; if not, nothing is changed.
@@ -286,6 +290,7 @@ class DeadLetterStore(Store):
             "now_ms": self._clock(),
             "why": storable(resolution),
             "call": transitions.new_call_id() if claim is None else claim.call,
+            "sent_value": sent_value,
         }
         return self._changes(RESOLVE, values)
 
@@ -344,6 +349,7 @@ def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
         status=DeadLetterStatus(row["status"]),
         resolved_ms=row["resolved_ms"],
         resolution=row["resolution"],
+        sent_value=row["sent_value"],
     )
 
 

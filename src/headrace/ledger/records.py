@@ -374,3 +374,5 @@ class DeadLetterRecord:
     """When it was sent or dropped."""
     resolution: str | None
     """How it was sent, or why it was dropped."""
+    sent_value: bytes | None = None
+    """What was sent in the place of the letter's value; None where that itself was."""

@@ -276,6 +276,8 @@ dead_letter: Final = Table(
     Column("status", Text, nullable=False),
     Column("resolved_ms", BigInteger),
     Column("resolution", Text),
+    # What was sent in the place of ``value``, where it was corrected; ``value`` stays.
+    Column("sent_value", LargeBinary),
     # Until then whoever has made the last call, and nobody else, sends it again.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),

@@ -1,7 +1,6 @@
 """Dead letters are sent again, and resolved when the brokers have them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     from headrace.kafka.dead_letter_producer import DeadLetterProducer
 
 
+_Chosen = tuple[DeadLetterRecord, DeadLetter]
+"""A letter, and what is sent in its place."""
+
+
 @dataclass
 class LetterSender:
     """Sends letters of a ledger, and resolves those that the brokers have."""
@@ -24,7 +27,7 @@ class LetterSender:
     topic: str | None
     """Where to; None for each letter's own."""
     edit: str | None = None
-    """The name of ``change``, which corrects a letter before it is sent."""
+    """Who or what corrects a letter before it is sent; the letter's resolution names it."""
     change: Callable[[DeadLetter], Any] | None = None
     report: Callable[[str], None] | None = None
     """Called with a sentence for each letter that was sent."""
@@ -38,7 +41,8 @@ class LetterSender:
         """Send these.
 
         Raises:
-            OptionError: The user's function failed; what was before that letter is not sent either.
+            OptionError: The user's function failed, and nothing is sent; or the options do not fit
+                some of the brokers, and what the others have is resolved.
             BrokerError: One was not taken; those that were are resolved.
         """
         chosen = [(record, self._edited(record)) for record in records]
@@ -54,23 +58,54 @@ class LetterSender:
         wanted = [(record, edited) for record, edited in chosen if edited is not None]
         self.skipped += len(chosen) - len(wanted)
         numbers = [record.dead_letter_id for record, _ in wanted]
+        refused: list[BaseException] = []
         with self.ledger.dead_letters.claimed(numbers) as claim:
-            submitted = [
-                (record, self._submit(record, edited, sources[record.schedule_id].options))
-                for record, edited in wanted
-                if self._is_ours(record, claim)
-            ]
-            for producer in self.producers.values():
-                producer.flush()
-            refused: list[BaseException] = []
-            for record, outcome in submitted:
-                error = outcome.exception()
-                if error is None:
-                    self._resolve(record, outcome.result(), claim)
-                else:
-                    refused.append(error)
+            ours = [each for each in wanted if self._is_ours(each[0], claim)]
+            # What one group's brokers have is written down before the next group can fail.
+            for servers, group in self._by_servers(ours).items():
+                options = sources[group[0][0].schedule_id].options
+                refused += self._send_group(servers, options, group, claim)
         if refused:
             raise refused[0]
+
+    def _by_servers(self, letters: Iterable[_Chosen]) -> dict[str, list[_Chosen]]:
+        """The letters by the brokers that their records came from."""
+        groups: dict[str, list[_Chosen]] = {}
+        for record, edited in letters:
+            servers = self.ledger.batches.servers(record.schedule_id) or ""
+            groups.setdefault(servers, []).append((record, edited))
+        return groups
+
+    def _send_group(
+        self,
+        servers: str,
+        options: Mapping[str, str],
+        group: Sequence[_Chosen],
+        claim: ClaimedLetters,
+    ) -> list[BaseException]:
+        """Send the letters of one group, and resolve those that its brokers have taken.
+
+        Returns:
+            Why the others were refused.
+        """
+        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
+
+        producer = self.producers.get(servers)
+        if producer is None:
+            producer = self.producers[servers] = DeadLetterProducer(options)
+        submitted = [
+            producer.send(resent_record(record.letter, topic=self.topic, mended=edited))
+            for record, edited in group
+        ]
+        producer.flush()
+        refused = []
+        for (record, edited), outcome in zip(group, submitted, strict=True):
+            error = outcome.exception()
+            if error is None:
+                self._resolve(record, edited, outcome.result(), claim)
+            else:
+                refused.append(error)
+        return refused
 
     def outcome(self) -> str:
         """What was done, in words."""
@@ -114,21 +149,15 @@ class LetterSender:
             )
         return edited
 
-    def _submit(
-        self, record: DeadLetterRecord, edited: DeadLetter, options: Mapping[str, str]
-    ) -> Future[str]:
-        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
-
-        servers = self.ledger.batches.servers(record.schedule_id) or ""
-        if servers not in self.producers:
-            self.producers[servers] = DeadLetterProducer(options)
-        message = resent_record(record.letter, topic=self.topic, mended=edited)
-        return self.producers[servers].send(message)
-
-    def _resolve(self, record: DeadLetterRecord, place: str, claim: ClaimedLetters) -> None:
+    def _resolve(
+        self, record: DeadLetterRecord, edited: DeadLetter, place: str, claim: ClaimedLetters
+    ) -> None:
+        other_value = edited.value if edited.value != record.letter.value else None
         how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
         number = record.dead_letter_id
-        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how, claim):
+        if self.ledger.dead_letters.resolve(
+            number, DeadLetterStatus.SENT, how, claim, sent_value=other_value
+        ):
             self.sent += 1
             sentence = f"Dead letter {number} is {how}."
         else:
