@@ -309,6 +309,7 @@ def test_a_gate_that_runs_meanwhile_is_proven(ledger: Ledger) -> None:
         batches=Running(ledger.batches),
         history=Running(ledger.history),
         dead_letters=Running(ledger.dead_letters),
+        missed=Running(ledger.missed),
     )
     for _ in range(3):
         found = verify(cast("Ledger", running), "orders")
