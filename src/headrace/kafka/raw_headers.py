@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from operator import methodcaller
 from typing import Any, Final, cast
 
 from confluent_kafka import Message, cimpl
@@ -35,6 +36,11 @@ class _Message(ctypes.Structure):
     _fields_ = (("err", ctypes.c_int), ("rkt", ctypes.c_void_p))
 
 
+_ASK: Final = methodcaller("headers")
+"""The client answers a list and raises at once. CPython sees that only in a call like this one: in
+`message.headers()`, once that is hot, the list's holes would end the process."""
+
+
 def headers_of(message: Message, client: ClientConfig) -> Headers:
     """A message's headers, whatever their names are made of; they are the message's from then on.
 
@@ -42,7 +48,7 @@ def headers_of(message: Message, client: ClientConfig) -> Headers:
         BrokerError: a name is not UTF-8, and the record cannot be read once more.
     """
     try:
-        return cast(Headers, message.headers() or [])
+        return cast(Headers, _ASK(message) or [])
     except (SystemError, UnicodeDecodeError):
         # The list that the client has begun has holes, and is not to be looked at again.
         place = TopicPartition(str(message.topic()), int(message.partition() or 0))
