@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import create_autospec
 
 import pytest
 from pyspark.sql import DataFrame
@@ -18,7 +19,7 @@ from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, Unlimite
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
-from headrace.execution.batch import Handler, check_handler
+from headrace.execution.batch import Handler, call_handler, check_handler
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
@@ -146,7 +147,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     listed = invoke(ledger_url, "failures", width=160)
     assert listed.exit_code == 3
     assert key[:8] in listed.stdout
-    assert "started again without it" in listed.stdout
+    assert "with another checkpoint; a backfill runs it." in listed.stdout
     assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == [key]
 
 
@@ -268,3 +269,11 @@ def test_a_handler_that_does_not_take_two_arguments_is_refused_at_once(
 )
 def test_whatever_takes_two_arguments_or_does_not_say_passes(handler: Handler) -> None:
     check_handler(handler)
+
+
+def test_a_handler_that_returns_a_dataframe_is_warned_that_nothing_writes_it() -> None:
+    frame = create_autospec(DataFrame, instance=True)
+    batch = Batch("key", 0, (), 1, "live", 1)
+    with pytest.warns(UserWarning, match=r"has returned a DataFrame, .* write it in the handler"):
+        call_handler(lambda df, _batch: df, frame, batch)
+    call_handler(lambda _df, _batch: None, frame, batch)

@@ -121,7 +121,7 @@ def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
         (AUTO | {"minRatePerPartition": "20", "maxRatePerPartition": "100"}, "in a batch of 0.1 s"),
         ({"subscribe": "a", "backpressure.initialRate": "5"}, "needs a gate"),
         ({"subscribe": "a", "headrace.ledger": "sqlite:///x"}, "needs a gate"),
-        ({"subscribe": "a", "headrace.interval": "0"}, "headrace.interval is 0"),
+        ({"subscribe": "a", "headrace.interval": "0"}, "headrace.interval is '0'; it must be"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "now"},
          "startingOffsetsByTimestampStrategy is 'now'; it must be error or latest"),
         ({"subscribe": "a", **GATE, "backpressure.rateEstimator": "gradient"},

@@ -81,14 +81,6 @@ def test_an_exception_stops_the_query_and_the_next_start_repeats_the_batch() -> 
     assert [(batch.id, batch.attempt) for batch in sink.batches] == [(0, 1), (1, 1), (1, 2)]
 
 
-def test_a_handler_that_returns_its_rows_and_may_have_written_none_is_warned_of() -> None:
-    with (
-        StreamHarness(lambda df, _batch: df, MemoryLog("a", "b"), on_failure="isolate") as stream,
-        pytest.warns(UserWarning, match=r"has returned a DataFrame, .* write it in the handler"),
-    ):
-        stream.run()
-
-
 def test_a_retry_waits_by_the_clock_and_runs_the_batch_in_place() -> None:
     sink, log = Sink(a=2), MemoryLog("a")
     began_ms = log.clock()

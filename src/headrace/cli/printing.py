@@ -107,7 +107,7 @@ def middle_cut(text: str, most: int) -> str:
     """The text in at most so many characters: its beginning, and what it ends with.
 
     >>> middle_cut("AttributeError: 'Batch' object has no attribute 'kye'", 34)
-    "AttributeError: 'Ba…ttribute 'kye'"
+    "AttributeError: 'Bat…tribute 'kye'"
     """
     if len(text) <= most or most < 4:
         return text

@@ -262,7 +262,7 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
     Raises:
         Exception: Whatever it raises.
     """
-    if isinstance(handler(df, batch), type(df) | DataFrame):
+    if isinstance(handler(df, batch), DataFrame):
         warnings.warn(
             "The handler has returned a DataFrame, which nothing writes; write it in the handler,"
             " as with df.write, and return nothing.",
