@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from tests.journal.samples import (
     append,
@@ -148,6 +148,7 @@ def paths(tmp_path: Path) -> Iterator[Path]:
 
 @examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=DAMAGES)
+@example(damages=Damages({18: "empty", 19: "deleted"}, "deleted"))
 def test_what_is_lost_is_what_had_no_whole_copy(
     whole: Path, paths: Iterator[Path], damages: Damages
 ) -> None:

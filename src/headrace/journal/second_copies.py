@@ -100,7 +100,7 @@ class SecondCopies:
         firsts = [each.first for each in kept]
         taken = [(each.first, each.until) for each in kept]
         copies: list[Copy] = []
-        for copy in (*self._marked(index), *self._packed(kept, firsts)):
+        for copy in (*self._marked(index, kept), *self._packed(kept, firsts)):
             place = bisect_left(taken, (copy.until, 0))
             is_free = place == 0 or taken[place - 1][1] <= copy.first
             if is_free and index.start <= copy.first and copy.until <= reached:
@@ -108,10 +108,16 @@ class SecondCopies:
                 taken.insert(place, (copy.first, copy.until))
         return sorted(copies, key=lambda each: each.first)
 
-    def _marked(self, index: LaneIndex) -> Iterator[Copy]:
-        """The last block, where a file has its name and the mark is another file."""
+    def _marked(self, index: LaneIndex, kept: Sequence[Kept]) -> Iterator[Copy]:
+        """The last block, where the mark has it, and its own name has another file or none.
+
+        Behind a damaged block nobody could tell where the one without a name begins.
+        """
         spare = self._files.spare(index.mark)
-        if spare is not None and spare.first in index.firsts:
+        if spare is None or not len(index.firsts):
+            return
+        is_last_whole = any(each.first == index.firsts[-1] for each in kept)
+        if spare.first in index.firsts or not is_last_whole:
             path = self._files.path(spare.until, END)
             yield Copy(spare.first, spare.until, path, None)
 
