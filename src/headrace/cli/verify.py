@@ -36,6 +36,7 @@ from headrace.operations.finding_sentences import (
     PRUNED,
     SHORT,
     finding_sentences,
+    gone_offsets,
 )
 from headrace.operations.source_access import source_access
 
@@ -64,13 +65,6 @@ _HEADLINES: Final = {
     Verdict.SKIPPED: ("no gap or overlap within a run, but records between two are skipped", "red"),
     Verdict.BROKEN: ("BROKEN: gaps, overlaps, or rows that do not agree", "bold red"),
 }
-
-_GONE: Final = (
-    FindingKind.DEAD,
-    FindingKind.REJECTED,
-    FindingKind.LOST,
-    FindingKind.SKIPPED,
-)
 
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
@@ -231,14 +225,8 @@ def verification_view(
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"
         return Group(out.line(nothing), *last)
     words, style = _HEADLINES[verification.verdict]
-    gone: Counter[FindingKind] = Counter()
-    accepted = 0
-    for finding in verification.findings:
-        if finding.accepted is None:
-            gone[finding.kind] += finding.offsets.count
-        else:
-            accepted += finding.offsets.count
-    counted = "".join(f", {out.count(gone[kind])} {kind}" for kind in _GONE if gone[kind])
+    gone, accepted = gone_offsets(verification.findings)
+    counted = "".join(f", {out.count(number)} {kind}" for kind, number in gone.items())
     headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
     if accepted:
         headline.append(f", {out.count(accepted)} lost or skipped and accepted")
@@ -249,7 +237,7 @@ def verification_view(
         shown += [Text(), _findings_table(verification.findings)]
     if verification.contradictions:
         shown += [Text(), _contradictions_table(verification.contradictions)]
-    if missed := gone[FindingKind.LOST] + gone[FindingKind.SKIPPED]:
+    if missed := gone.get(FindingKind.LOST, 0) + gone.get(FindingKind.SKIPPED, 0):
         words = f"headrace accept {gate} --records {missed} --why '...' says that this is known."
         shown += [Text(), Text(out.printable(words), style="dim")]
     if last:

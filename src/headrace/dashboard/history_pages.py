@@ -2,7 +2,6 @@
 
 import heapq
 import threading
-from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
@@ -14,13 +13,14 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import FindingKind, Ledger, RepairRecord, Verdict, verify
+from headrace.ledger import Ledger, RepairRecord, Verdict, verify
 from headrace.operations.finding_sentences import (
     CANNOT,
     ELSEWHERE,
     PROVES,
     PRUNED,
     finding_sentences,
+    gone_offsets,
 )
 
 ACTIONS: Final = 100
@@ -30,6 +30,8 @@ SPANS: Final = 500
 _HEADLINES: Final = {
     Verdict.PROVEN: "Proven: every offset is processed or explained.",
     Verdict.OPEN: "There is no gap and no overlap, but not all is processed yet.",
+    Verdict.SKIPPED: "There is no gap and no overlap within a run, but records between two are"
+    " skipped, and nobody has accepted that (headrace accept).",
     Verdict.BROKEN: "Broken: there are gaps, overlaps, or rows that do not agree.",
     Verdict.EMPTY: "There is nothing to prove yet: the gate has begun no batch.",
 }
@@ -70,14 +72,12 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         found = verify(ledger, gate)
     finally:
         _one_at_a_time.release()
-    gone: Counter[FindingKind] = Counter()
-    for finding in found.findings:
-        gone[finding.kind] += finding.offsets.count
-    counted = (FindingKind.DEAD, FindingKind.REJECTED, FindingKind.LOST)
+    gone, accepted = gone_offsets(found.findings)
     return {
         "verdict": found.verdict,
         "headline": _HEADLINES[found.verdict],
-        "gone": [(kind, gone[kind]) for kind in counted if gone[kind]],
+        "gone": gone,
+        "accepted": accepted,
         "spans": found.spans[skip : skip + SPANS],
         "more": max(len(found.spans) - skip - SPANS, 0),
         "next": skip + SPANS,

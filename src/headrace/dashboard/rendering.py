@@ -48,6 +48,7 @@ _TONES: Final = {
     "proven": "good",
     "open": "watch",
     "broken": "bad",
+    "skipped": "bad",
     "waiting": "watch",
     "sent": "good",
 }

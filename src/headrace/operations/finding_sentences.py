@@ -1,7 +1,7 @@
 """What a verification has found, in sentences."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final
 
@@ -36,6 +36,26 @@ _OF_A_BATCH: Final = (
     FindingKind.DEAD,
     FindingKind.REJECTED,
 )
+
+
+_GONE: Final = (
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+    FindingKind.LOST,
+    FindingKind.SKIPPED,
+)
+
+
+def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
+    """How many offsets will not be processed, by why, and of how many somebody has accepted it."""
+    counts: Counter[FindingKind] = Counter()
+    accepted = 0
+    for finding in findings:
+        if finding.accepted is None:
+            counts[finding.kind] += finding.offsets.count
+        else:
+            accepted += finding.offsets.count
+    return {kind: counts[kind] for kind in _GONE if counts[kind]}, accepted
 
 
 def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind, str]]:

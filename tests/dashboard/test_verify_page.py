@@ -1,0 +1,32 @@
+"""The page of a proof says what ``headrace verify`` says, whatever the verdict."""
+
+from dataclasses import replace
+
+import httpx
+import pytest
+from tests.cli.outcomes import planned
+from tests.dashboard.conftest import Serve
+from tests.services.ledgers import gated_ledger
+
+from headrace.ledger import Verdict, verify
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_two_checkpoints_skip_is_on_the_page_until_somebody_accepts_it(
+    serve: Serve, url: str
+) -> None:
+    later = replace(planned(60, 70), checkpoint_id="another")
+    with gated_ledger(
+        url, "skipping", planned(0, 50, "skipping"), replace(later, gate="skipping")
+    ) as ledger:
+        assert verify(ledger, "skipping").verdict is Verdict.SKIPPED
+        page = f"{serve(url)}/verify?gate=skipping"
+        before = httpx.get(page)
+        ledger.missed.accept("skipping", 10, "ada", "begun anew")
+        after = httpx.get(page)
+    assert before.status_code == after.status_code == 200
+    assert "records between two are" in before.text
+    assert "10 skipped" in before.text
+    assert "Proven: every offset is processed or explained." in after.text
+    assert "10 lost or skipped and accepted" in after.text
