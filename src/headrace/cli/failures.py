@@ -80,8 +80,7 @@ def failures(
                 until_ms=until_ms,
                 error_class=error,
             )
-            missed = {} if filtered else opened.missed.all()
-            own = missed if gate is None else {gate: missed[gate]} if gate in missed else {}
+            own = {} if filtered else _missed(opened, gate)
             is_open = bool(batches or letters or own)
             if as_json:
                 _print_values(batches[:limit], letters[:limit], own)
@@ -97,6 +96,12 @@ def failures(
         show_or_watch(draw, watch=watch)
     if is_open:
         raise typer.Exit(ExitStatus.OPEN)
+
+
+def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
+    """What each gate, or the one that is named, has missed that has missed something."""
+    found = ledger.missed.all() if gate is None else {gate: ledger.missed.of(gate)}
+    return {name: each for name, each in found.items() if each.offsets}
 
 
 def _missed_line(found: tuple[str, Missed]) -> Text:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from headrace.control import ControlAction
-from headrace.dashboard.pages import NotFoundError, Query, whole_number
+from headrace.dashboard.pages import Query, refuse_no_gate, whole_number
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.operations.words import plural
 
@@ -32,8 +32,6 @@ SHORTEST_RANGE_MS: Final = 1_000
 """The shortest range that can be looked at."""
 
 CLOCKS_APART_MS: Final = 60_000
-
-NO_GATE: Final = "The ledger has no gate {!r}; the overview lists those it has."
 
 
 def named_range(query: Query) -> tuple[int, int] | None:
@@ -80,9 +78,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     Raises:
         NotFoundError: The ledger has no such gate.
     """
-    gate = ledger.gates.get(name)
-    if gate is None:
-        raise NotFoundError(NO_GATE.format(name))
+    gate = refuse_no_gate(ledger, name)
     since_ms, until_ms = chart_range(query, now_ms, lambda ms: ledger.fleet.oldest_ms(name, ms))
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)

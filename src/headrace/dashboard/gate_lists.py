@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import (
-    NotFoundError,
     Page,
     Query,
     Site,
     refuse_a_long_name,
+    refuse_no_gate,
     whole_number,
 )
 from headrace.ledger import Kind, Ledger
@@ -94,10 +94,7 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
     refuse_a_long_name(gate)
 
     def refuse_none(ledger: Ledger) -> dict[str, Any]:
-        if ledger.gates.get(gate) is None:
-            raise NotFoundError(
-                f"The ledger has no gate {gate!r}; the overview lists those it has."
-            )
+        refuse_no_gate(ledger, gate)
         return {}
 
     return Page(

@@ -5,11 +5,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from headrace.control import Control, LawName
-from headrace.dashboard.chart_series import NO_GATE, SPAN, SPANS, named_range
+from headrace.dashboard.chart_series import SPAN, SPANS, named_range
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.gate_lists import by_lag
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site, refuse_a_long_name
+from headrace.dashboard.pages import Page, Query, Site, refuse_a_long_name, refuse_no_gate
 from headrace.dashboard.rendering import path
 from headrace.ledger import Ledger
 from headrace.operations.attention import BY_OPERATORS, Need
@@ -87,8 +87,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         )
 
     def refuse_none(ledger: Ledger) -> dict[str, Any]:
-        if ledger.gates.get(name) is None:
-            raise NotFoundError(NO_GATE.format(name))
+        refuse_no_gate(ledger, name)
         return {}
 
     return Page(

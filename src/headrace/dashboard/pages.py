@@ -10,7 +10,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.dashboard.ledger_link import LedgerLink
 from headrace.dashboard.live import Look, Revision
 from headrace.errors import HeadraceError
-from headrace.ledger import Ledger
+from headrace.ledger import GateRecord, Ledger
 
 Query = Mapping[str, str]
 """The query of an address; of a name that comes twice, the last."""
@@ -70,6 +70,18 @@ def refuse_a_long_name(name: str) -> None:
     """
     if not 0 < len(name) <= MOST_NAME:
         raise NotFoundError("There is no such page.")
+
+
+def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
+    """The row of a gate that an address names.
+
+    Raises:
+        NotFoundError: The ledger has no such gate.
+    """
+    found = ledger.gates.get(gate)
+    if found is None:
+        raise NotFoundError(f"The ledger has no gate {gate!r}; the overview lists those it has.")
+    return found
 
 
 def whole_number(text: str) -> int | None:
