@@ -1,6 +1,7 @@
 """The page of a proof says what ``headrace verify`` says, whatever the verdict."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,8 +15,9 @@ pytestmark = pytest.mark.integration
 
 
 def test_what_two_checkpoints_skip_is_on_the_page_until_somebody_accepts_it(
-    serve: Serve, url: str
+    serve: Serve, tmp_path: Path
 ) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
     later = replace(planned(60, 70), checkpoint_id="another")
     with gated_ledger(
         url, "skipping", planned(0, 50, "skipping"), replace(later, gate="skipping")

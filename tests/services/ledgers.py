@@ -51,6 +51,7 @@ def make_tables(url: str) -> None:
     if kind not in _said:
         with _listening() as statements:
             Ledger.open(url).close()
+        assert any(each.lstrip().startswith("CREATE") for each in statements), f"{url} is not new"
         _said[kind] = ";\n".join(["BEGIN", *statements, "COMMIT"])
     elif kind == "sqlite":
         with closing(sqlite3.connect(make_url(url).database or "")) as file:
