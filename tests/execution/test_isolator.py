@@ -29,13 +29,20 @@ from tests.services.ledgers import new_ledger
 
 from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings
+from headrace.control.sink_outage import OutageSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_health import HandlerHealth
-from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
+from headrace.execution.policy import (
+    OnFailure,
+    isolate,
+    parse_on_failure,
+    retry,
+    with_outages,
+)
 from headrace.ledger import (
     BatchRecord,
     DeadLetterStatus,
@@ -51,6 +58,11 @@ from headrace.testing import MemoryReader
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
 EVERYTHING = places(WHOLE)
 DEFER = parse_on_failure("defer")
+
+
+def as_before(policy: OnFailure) -> OnFailure:
+    """The policy of a sink that is many sinks."""
+    return with_outages(policy, "defer", OutageSettings())
 
 
 class Scene:
@@ -95,6 +107,7 @@ class Scene:
         key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
         attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
+            options.setdefault("sleep", lambda _s: None)
             df = options.get("reader", READER).frame(ranges)
             self.executor(owner, handler, **options).run_live(df, attached, 7)
         return key
@@ -364,7 +377,8 @@ class Refused(MemoryReader):
 def test_a_replay_that_spark_refuses_makes_no_dead_letter_and_no_batch_dead(scene: Scene) -> None:
     """Seen: eleven good records became dead letters, for none of them could be read again."""
     sink = KeyedSink({(0, 3)})
-    scene.run_live(sink, reader=Refused(OrdersLog()))
+    policy = as_before(isolate(max_runs=1_000))
+    scene.run_live(sink, reader=Refused(OrdersLog()), policy=policy)
     assert scene.dead_letters == []
     failed = scene.ledger.batches.failed("orders")
     assert {row.error.error_class for row in failed if row.error} == {
@@ -394,20 +408,24 @@ def test_a_record_whose_dead_letter_cannot_be_kept_counts_as_deferred(
     assert summary.endswith("have isolated 0 records, and 2 are deferred.")
 
 
-def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole(
+def test_a_batch_whose_own_read_fails_since_its_source_is_away_waits_or_is_deferred_whole(
     scene: Scene,
 ) -> None:
     calls = []
 
     def handle(_df: object, _batch: object) -> None:
         calls.append(1)
-        raise PythonException(message=AWAY)
+        if len(calls) != 3:
+            raise PythonException(message=AWAY)
 
     key = scene.run_live(handle)
-    assert (len(calls), scene.ledger.batches.children(key)) == (1, ())
-    assert scene.row(key).status is Status.FAILED
+    assert (len(calls), scene.ledger.batches.children(key)) == (3, ())
+    assert scene.row(key).status is Status.SUCCESS
+    later = [OffsetRange("orders-topic", 0, 20, 30)]
+    key = scene.run_live(handle, ranges=later, policy=as_before(isolate()))
+    assert (len(calls), scene.row(key).status) == (4, Status.FAILED)
     assert isinstance(scene.backfill(key, handle), BrokerError)
-    assert (len(calls), scene.ledger.batches.children(key)) == (2, ())
+    assert (len(calls), scene.ledger.batches.children(key)) == (5, ())
 
 
 def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) -> None:
@@ -457,13 +475,12 @@ def test_a_sink_that_is_down_is_no_records_fault_and_no_more_batches_are_split(
     assert why is not None
     assert why.error_class == "tests.execution.readers.Poisoned"
     own, ours = why.message.splitlines()
-    assert own == "cannot keep (0, 5)"
+    assert own == "cannot keep (0, 0)"
     assert "so the sink seems to be down, or the handler to be wrong" in ours
     second = [OffsetRange("orders-topic", 0, 20, 30)]
     sink.bad = [*EVERYTHING, *places(second)]
     key, calls = scene.run_live(sink, ranges=second), sink.calls
-    assert scene.ledger.batches.children(first) != ()
-    assert scene.ledger.batches.children(key) == ()
+    assert scene.ledger.batches.children(first) == scene.ledger.batches.children(key) == ()
     assert isinstance(scene.backfill(key, sink), SinkDownError)
     assert sink.calls == calls + 1
     sink.bad = ()

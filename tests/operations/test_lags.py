@@ -24,6 +24,7 @@ def gate(number: int, arrivals: int) -> GateNow:
         lost_offsets=0,
         pruned_totals=None,
         held=False,
+        sink_outage=None,
         has_query=True,
         capacity_per_s=None,
         limit_per_s=None,

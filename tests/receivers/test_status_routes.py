@@ -69,7 +69,7 @@ async def test_a_receiver_of_lines_has_a_port_for_it() -> None:
             "/records": 404,
         }.items():
             assert (await client.get(path)).status_code == status
-        intake.hold("The journal is at its cap.")
+        intake.hold("journal", "The journal is at its cap.")
         assert values_in((await client.get("/metrics")).text)["headrace_receiver_held"] == 1
 
 

@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "resume": "headrace.cli.controls",
         "limit": "headrace.cli.controls",
         "drain": "headrace.cli.controls",
+        "retry": "headrace.cli.retry",
         "metrics": "headrace.cli.metrics_command",
         "batches": "headrace.cli.batches_command",
         "failures": "headrace.cli.failures",

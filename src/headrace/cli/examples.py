@@ -16,6 +16,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "resume": ("headrace resume orders", "headrace resume --flow shop.flows:orders"),
         "limit": ("headrace limit 200 orders --for 2h", "headrace limit off orders"),
         "drain": ("headrace drain orders --timeout 5min",),
+        "retry": ('headrace retry orders --why "the database is back"',),
         "metrics": ("headrace metrics --per-partition", "headrace metrics --rules"),
         "batches": (
             "headrace batches --gate orders --since 2h",

@@ -63,6 +63,7 @@ _STYLES: Final = {
     GateState.STOPPED: "yellow",
     GateState.DEAD: "red",
     GateState.OVERDUE: "red",
+    GateState.WAITING: "red",
     GateState.ISOLATING: "yellow",
     GateState.FAILED: "red",
 }

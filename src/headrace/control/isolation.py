@@ -89,12 +89,14 @@ class Isolated(Generic[Why]):
             `Isolation.leave`; and records that failed alone, but were not convicted.
         runs: How often the handler ran.
         down: What was raised last, if the breaker has stopped this.
+        undone: Whether the batch is whole again, since nothing of it has passed.
     """
 
     alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)
     left: list[tuple[Ranges, Why]] = field(default_factory=list)
     runs: int = 0
     down: Why | None = None
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,13 @@ def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     return f"Batch {key} does not wait for its next backfill any more."
 
 
+def _retry_sink(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    if not ledger.repairs.retry_sink(gate, who, why):
+        raise OptionError(f"Gate {gate} does not wait for its sink any more; load its page again.")
+    return f"Gate {gate} tries its sink now."
+
+
 def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, error = _field(form, "gate"), _given(form, "error")
     last = _number(form, "last")
@@ -212,6 +219,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "limit": _limit,
     "unlimit": _unlimit,
     "retry": _retry,
+    "retry-sink": _retry_sink,
     "retry-alike": _retry_alike,
     "drop-batch": _drop_batch,
     "drop-letters": _drop_letters,

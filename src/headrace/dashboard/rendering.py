@@ -49,7 +49,7 @@ _TONES: Final = {
     "open": "watch",
     "broken": "bad",
     "skipped": "bad",
-    "waiting": "watch",
+    "waiting": "away",
     "sent": "good",
 }
 """How a state is coloured; it is always written, too."""

@@ -4,15 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from pyspark.sql import DataFrame
 
 from headrace.backfill import OwnerSettings
-from headrace.control.isolation import Isolated, Ranges
+from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, Ranges, count
+from headrace.control.sink_outage import OnOutage
 from headrace.core.ranges import OffsetRange
-from headrace.errors import HandlerExitError, LedgerError, OptionError
+from headrace.errors import HandlerExitError, LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
@@ -25,6 +27,7 @@ from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
+from headrace.execution.sink_waiting import SinkWaiting, is_away
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.error_report import query_stopped
 from headrace.source.connector import planned_ids
@@ -86,6 +89,15 @@ class BatchExecutor:
         self._control_wait_s = control_wait_s
         self._stopped = stopped
         self._sleep = sleep
+        self._waiting = SinkWaiting(
+            ledger,
+            settings,
+            policy,
+            self._health,
+            stopped=stopped,
+            ends=lambda error: self._is_ended_by(error) or ends_query(error) is not None,
+            sleep=sleep,
+        )
         self._asked: set[str] = set()
         """Batches that have failed in a run that asked its sink what it has of them."""
 
@@ -103,19 +115,52 @@ class BatchExecutor:
         """
         batch = attached.batch
         ranges = tuple(planned.offsets for planned in attached.ranges)
+        sequence, may_try = attached.sequence, self._policy.skips and not self._is_unknown(batch)
         with self._leases(batch) as leases:
+            waited = self._waiting.resume(batch, waits=not attached.was_split)
             if attached.was_split:
-                self._isolate(batch, leases, None)
-                return False
-            error = self._handle(df, batch, ranges, number, attached.sequence)
-            at_once = error is None
+                error = self._try_parts(batch, leases, None)
+                at_once = False
+            else:
+                error = self._handle(df, batch, ranges, number, None if waited else sequence)
+                at_once = error is None and not waited
             if error is not None and ends_query(error) is None:
                 error = self._retry(error, df, batch, ranges, number)
+            if error is not None and not self._is_ended_by(error) and ends_query(error) is None:
+                error = self._waiting.hold(
+                    batch,
+                    error,
+                    run=lambda row: self._handle(df, row, ranges, number),
+                    try_parts=partial(self._try_parts, batch, leases) if may_try else None,
+                    has_parts=count(ranges) >= UNLIKE,
+                )
+            self._waiting.end(is_back=error is None)
             if error is None:
                 self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
             else:
                 self._apply_policy(batch, leases, error)
             return at_once
+
+    def _try_parts(
+        self, batch: BatchRecord, leases: BatchLeases, error: Exception | None
+    ) -> Exception | None:
+        """Run parts of a batch that failed; None where some passed, and each has its outcome.
+
+        Else the batch is whole again, and the answer is what was raised last.
+        """
+        isolates = self._policy.last == "isolate"
+        budget = self._policy.budget if isolates else IsolationBudget(max_runs=UNLIKE)
+        isolated = self._isolate(batch, leases, error, budget=budget, undo=True)
+        if not isolated.undone:
+            return None
+        if error is not None and self._health.is_wrong(error, isolated.down):
+            self._fail(batch, error)
+            self._stop(batch, error)
+        raised = [isolated.down, *(why for _, why in reversed(isolated.left)), error]
+        return next(
+            (each for each in raised if isinstance(each, Exception)),
+            NotProcessedError("No part of the batch was run."),
+        )
 
     def run(self, batch: BatchRecord) -> Exception | None:
         """Run a batch that had failed: ``backfilling``, this owner's, and without children.
@@ -361,25 +406,32 @@ class BatchExecutor:
                 batch.schedule_id, report, owner=self._owner, outcome_unknown=True
             )
             raise error
+        if self._policy.outage.on_outage is OnOutage.STOP and is_away(error):
+            self._ledger.batches.fail(batch.schedule_id, error, owner=self._owner)
+            raise error
         if (why := ends_query(error)) is not None:
             # Not the handler's failure: the batch is run again when the query is started again.
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
-        nothing_passes = False
+        of_parts: Cause | None = None
         if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):
-            nothing_passes = self._isolate(batch, leases, error).down is not None
+            of_parts = self._isolate(batch, leases, error).down
         else:
             self._fail(batch, blameless or error)
-        if self._health.is_wrong(error, nothing_passes=nothing_passes):
-            _LOG.error(
-                "The handler of gate %r has processed nothing since its query was started, and"
-                " fails with the same error whatever it is given, so the query is stopped. Mend the"
-                " handler, and start the query again; a backfill runs what has failed. %s",
-                batch.gate,
-                ErrorReport.of(error).line,
-            )
-            raise error
+        if self._health.is_wrong(error, of_parts):
+            self._stop(batch, error)
+
+    def _stop(self, batch: BatchRecord, error: Exception) -> NoReturn:
+        """Raise what a batch failed with, for the handler itself is wrong."""
+        _LOG.error(
+            "The handler of gate %r has processed nothing since its query was started, and fails"
+            " with the same error whatever it is given, so the query is stopped. Mend the handler,"
+            " and start the query again; a backfill runs what has failed. %s",
+            batch.gate,
+            ErrorReport.of(error).line,
+        )
+        raise error
 
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""
@@ -433,6 +485,8 @@ class BatchExecutor:
         control_wait_s: float = 0,
         *,
         final: bool = False,
+        budget: IsolationBudget | None = None,
+        undo: bool = False,
     ) -> Isolated[Cause]:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
         planned = self._ledger.batches.ranges(batch.schedule_id)
@@ -442,7 +496,7 @@ class BatchExecutor:
                     self._ledger,
                     leases,
                     reader,
-                    policy=self._policy,
+                    policy=replace(self._policy, budget=budget or self._policy.budget),
                     health=self._health,
                     run=partial(self._run_again, reader=reader),
                     end=self._end,
@@ -451,6 +505,7 @@ class BatchExecutor:
                     sleep=self._sleep,
                     control_wait_s=control_wait_s,
                     final=final,
+                    undo=undo,
                 )
                 isolated = (
                     isolator.resume(batch) if error is None else isolator.isolate(batch, error)
@@ -461,6 +516,8 @@ class BatchExecutor:
         return isolated
 
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
+        if isolated.undone:
+            return
         left = sum(r.count for ranges, _ in isolated.left for r in ranges)
         _LOG.warning(
             "Batch %s of gate %r failed; %d runs on its children have isolated %d records, and %d"

@@ -16,13 +16,14 @@ from headrace.backfill import (
     parse_schedule,
 )
 from headrace.control import AUTO
+from headrace.control.sink_outage import OutageSettings
 from headrace.core.options import gate_name, interval_ms
 from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.handling import Handling, Started
-from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
     GatedReading,
@@ -35,7 +36,7 @@ from headrace.ledger import Ledger, normalize_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in
 from headrace.source.gate_ledger import await_turn
-from headrace.source.source_options import interval_law
+from headrace.source.source_options import interval_law, outage_settings
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
@@ -248,6 +249,7 @@ class Gate:
         handler: Handler,
         *,
         on_failure: str | OnFailure = "stop",
+        on_outage: str = "hold",
         backfill: str = "spare",
         transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataStreamWriter:
@@ -267,6 +269,12 @@ class Gate:
                 alone; they are kept as dead letters, and everything else is processed now.
                 `headrace.retry` calls the handler again first, and `headrace.isolate` sets how much
                 isolation may take.
+            on_outage: what happens before, where the handler says that its sink is away (it cannot
+                be reached, refuses connections, or is full), or raises `headrace.SinkAwayError`.
+                ``"hold"``: the batch waits, and is run again until it goes through; the gate admits
+                nothing more. The options ``outage.retry``, ``outage.maxRetry`` and
+                ``outage.maxHold`` say how. ``"defer"``: what ``on_failure`` says, for a handler
+                that writes into many sinks. ``"stop"``: the query stops.
             backfill: when what was deferred is run again, by this application while the query runs:
                 ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
                 ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``. The
@@ -290,9 +298,11 @@ class Gate:
         """
         check_handler(handler)
         policy = parse_on_failure(on_failure)
+        with_outages(policy, on_outage, OutageSettings())  # before anything is opened
         schedule = parse_schedule(backfill)
         ledger = use_ledger(self.name, self._ledger_url)
         read = read_of(df, self.name, self._ledger_url)
+        policy = with_outages(policy, on_outage, outage_settings(read.options))
         if transform is not None and not df.sameSemantics(read.df):
             raise OptionError(
                 f"What the gate {self.name!r} is to write is derived from what it reads before"

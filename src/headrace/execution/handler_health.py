@@ -71,19 +71,24 @@ class HandlerHealth:
         )
         return self._down
 
-    def is_wrong(self, error: Exception, *, nothing_passes: bool) -> bool:
+    def is_wrong(self, error: Exception, of_parts: Exception | ErrorReport | None) -> bool:
         """Whether the handler itself is wrong, now that a batch of the stream has failed.
 
         It is where it has processed nothing yet, and fails with one and the same error of its
         program, such as an AttributeError, in several batches, or in parts of one that have no
         record in common.
+
+        Args:
+            error: What the batch failed with.
+            of_parts: What such parts of it failed with; None where some have passed, or none was
+                run.
         """
         why = ErrorReport.of(error)
         self._alike = [*(each for each in self._alike if each == why.line), why.line][-ALIKE:]
         if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:
             return False
-        same = self._down is not None and self._down.last == (why.error_class, why.message)
-        return len(self._alike) == ALIKE or (nothing_passes and same)
+        same = of_parts is not None and ErrorReport.of(of_parts).line == why.line
+        return len(self._alike) == ALIKE or same
 
     def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
         """A run has succeeded; within the handler's turn.

@@ -58,6 +58,8 @@ class Isolator:
         stopped: whether the query is being stopped.
         sleep: waits so many seconds.
         control_wait_s: how long to wait for a run of another batch that passes (s).
+        undo: whether a batch of which nothing passes is made whole again, and is left to the
+            caller.
         final: whether a batch of one record has been tried as often as it may be.
     """
 
@@ -76,6 +78,7 @@ class Isolator:
         sleep: Callable[[float], None],
         control_wait_s: float = 0,
         final: bool = False,
+        undo: bool = False,
     ) -> None:
         self._ledger = ledger
         self._leases = leases
@@ -96,7 +99,9 @@ class Isolator:
         self._parents: list[BatchRecord] = []
         self._has_run: set[str] = set()
         self._root: Ranges | None = None
+        self._batch: BatchRecord | None = None
         self._final = final
+        self._undo = undo
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
@@ -113,6 +118,7 @@ class Isolator:
         ranges = self._ranges(batch)
         self._rows[ranges] = batch
         self._root = ranges
+        self._batch = batch
         self._has_run.add(batch.schedule_id)
         isolation = self._isolation()
         isolation.begin(ranges, error)
@@ -123,6 +129,7 @@ class Isolator:
 
         It raises what `isolate` does.
         """
+        self._batch = batch
         not_run = [(self._ranges(row), row.error or _NOT_RUN) for row in self._open(batch)]
         return self._run_all(self._isolation(not_run))
 
@@ -183,6 +190,11 @@ class Isolator:
 
         Also left, but for its last backfill, is what could not reach its part of the sink.
         """
+        if self._undo and self._batch is not None and not result.alone:
+            key, lease_ms = self._batch.schedule_id, self._leases.lease_ms
+            result.undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
+            if result.undone:
+                return result
         down = None if result.down is None else self._health.stopped_by(result.down)
         for each, why in list(result.alone):
             is_spared = no_connection(why) and not self._final

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from headrace.control.isolation import IsolationBudget
+from headrace.control.sink_outage import OnOutage, OutageSettings
 from headrace.core.backoff import Backoff
 from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
 from headrace.errors import OptionError
@@ -29,6 +30,7 @@ class OnFailure:
             ``isolate``: the batch is halved until what cannot be processed stands alone.
         budget: How much isolation may take; what is left then is deferred.
         topic: Where dead letters go besides the ledger; None for nowhere.
+        outage: What happens first where the sink is away.
     """
 
     retries: int = 0
@@ -36,6 +38,7 @@ class OnFailure:
     last: Last = "stop"
     budget: IsolationBudget = field(default_factory=IsolationBudget)
     topic: str | None = None
+    outage: OutageSettings = field(default_factory=OutageSettings)
 
     @property
     def skips(self) -> bool:
@@ -112,3 +115,23 @@ def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
                 f"on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, _LAST))}, or"
                 " what headrace.retry or headrace.isolate answers."
             )
+
+
+def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) -> OnFailure:
+    """A policy with what happens where the sink is away.
+
+    Raises:
+        OptionError: There is no such word, or it contradicts the policy.
+    """
+    words = [each.value for each in OnOutage]
+    if on_outage not in words:
+        raise OptionError(
+            f"on_outage is {on_outage!r}; it must be one of {', '.join(map(repr, words))}."
+        )
+    chosen = OnOutage(on_outage)
+    if chosen is OnOutage.DEFER and not policy.skips:
+        raise OptionError(
+            "on_outage is 'defer', but on_failure is 'stop', which defers no batch; set on_failure"
+            " to 'defer' or 'isolate', or on_outage to 'hold' or 'stop'."
+        )
+    return replace(policy, outage=replace(settings, on_outage=chosen))

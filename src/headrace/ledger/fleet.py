@@ -36,6 +36,7 @@ _PULSE: Final = select(
     gate.c.query_checkpoint,
     gate.c.ended_ms,
     gate.c.last_action,
+    gate.c.sink_outage,
     control.c.status,
     control.c.last_call,
 ).outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)

@@ -89,6 +89,7 @@ GATES: Final = select(
         "ended_ms",
         "ended",
         "ended_error",
+        "sink_outage",
     ]
 ).order_by(gate.c.name)
 

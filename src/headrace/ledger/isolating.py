@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Text, bindparam, func, null, or_, select
+from sqlalchemy import Connection, Text, bindparam, func, null, or_, select
 
 from headrace.ledger.batch_rows import has_children
+from headrace.ledger.database import changed_rows
+from headrace.ledger.pruning import DELETE_BATCHES
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control
-from headrace.ledger.transitions import Kind, Status
+from headrace.ledger.tables import control, lost
+from headrace.ledger.transitions import RENEW, Kind, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ _columns = (
     control.c.status,
     control.c.attempts,
     control.c.planned_records,
+    control.c.owner,
+    control.c.outcome_unknown,
 )
 
 _ROOT: Final = (
@@ -64,6 +68,10 @@ _DESCENDANTS: Final = select(
     .label("children"),
 )
 
+_HAS_LOST: Final = select(func.count()).where(
+    lost.c.schedule_id.in_(bindparam("keys", [""], expanding=True))
+)
+
 
 class IsolationQueries(Store):
     """What a ledger answers of batches that are isolated."""
@@ -88,3 +96,29 @@ class IsolationQueries(Store):
             for row in rows
         )
         return IsolationProgress(root.schedule_id, root.planned_records, runs, bad)
+
+    def undo_split(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+        """Make a batch whole again of which no part has passed, and keep it; whether it is whole.
+
+        It stays as it is where it is another owner's, or one of its parts has passed, is done in
+        another way, may be in the sink although it failed, or has lost records.
+        """
+
+        def undo(connection: Connection) -> bool:
+            mine = {"batch": schedule_id, "by": owner, **self._leased(lease_ms)}
+            if changed_rows(connection, RENEW, mine) == 0:
+                return False
+            parts = connection.execute(_DESCENDANTS, {"root": schedule_id}).all()
+            keys = [each.schedule_id for each in parts]
+            failed = all(
+                each.status == Status.IN_PROGRESS
+                and each.owner == owner
+                and not each.outcome_unknown
+                for each in parts
+            )
+            if not failed or connection.scalar(_HAS_LOST, {"keys": keys}):
+                return False
+            connection.execute(DELETE_BATCHES, {"keys": keys})
+            return True
+
+        return self._database.write(undo)

@@ -25,6 +25,7 @@ from headrace.ledger.rates import RateStore
 from headrace.ledger.receivers import ReceiverStore
 from headrace.ledger.repairs import RepairStore
 from headrace.ledger.signals import SignalStore
+from headrace.ledger.sink_outages import SinkOutageStore
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
 _NOW: Final = select(NowMs())
@@ -77,6 +78,7 @@ class Ledger:
         history: Losses, coverage, checkpoints, and the pruning of what is old.
         receivers: The receivers of each gate.
         signals: The signals between the stages of a flow.
+        sink_outages: The sinks that gates wait for.
         outputs: The attempts to write batches into topics.
         missed: What was lost or skipped, and what of it was accepted.
         repairs: What operators did about failures.
@@ -94,6 +96,7 @@ class Ledger:
         self.history = HistoryStore(database, clock)
         self.receivers = ReceiverStore(database, clock)
         self.signals = SignalStore(database, clock)
+        self.sink_outages = SinkOutageStore(database, clock)
         self.outputs = OutputStore(database, clock)
         self.fleet = FleetStore(database, clock)
         self.missed = MissedStore(database, clock)

@@ -61,6 +61,7 @@ class GateNow:
     lost_offsets: int
     pruned_totals: str | None
     held: bool
+    sink_outage: str | None
     has_query: bool
     capacity_per_s: float | None
     limit_per_s: float | None
@@ -129,6 +130,7 @@ _GATES: Final = (
         gate.c.lost_offsets,
         gate.c.pruned_totals,
         gate.c.hold_action.is_not(None).label("held"),
+        gate.c.sink_outage,
         and_(gate.c.query_owner.is_not(None), gate.c.query_until_ms > NowMs()).label("has_query"),
         select(rate.c.processing_rate_per_s)
         .where(rate.c.gate == gate.c.name)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
 from headrace.ledger.batch_rows import offsets_in
 from headrace.ledger.store import Store
-from headrace.ledger.tables import gate, position, receiver
+from headrace.ledger.tables import NowMs, gate, position, receiver
 
 PRESENT_MS: Final = 10_000
 """A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
@@ -82,12 +82,14 @@ class StreamRate:
         interval_ms: The gate's interval; None while it is not declared.
         receivers: Those that are there.
         begun: Up to which offset the gate has begun to read, by the lanes of one journal.
+        waits: Whether the gate waits for its sink, and admits nothing.
     """
 
     rate_per_s: float | None
     interval_ms: int | None
     receivers: tuple[ReceiverRecord, ...]
     begun: Mapping[int, int]
+    waits: bool = False
 
 
 _of_gate = receiver.c.gate == bindparam("gate")
@@ -99,7 +101,12 @@ _RECEIVERS: Final = (
 _PRESENT: Final = _RECEIVERS.where(receiver.c.seen_ms >= bindparam("since_ms"))
 
 _STREAM: Final = (
-    select(gate.c.rate_per_s, gate.c.interval_ms, position.c.until_offsets)
+    select(
+        gate.c.rate_per_s,
+        gate.c.interval_ms,
+        position.c.until_offsets,
+        and_(gate.c.sink_outage.is_not(None), gate.c.query_until_ms > NowMs()).label("waits"),
+    )
     .outerjoin_from(
         gate,
         position,
@@ -166,7 +173,8 @@ class ReceiverStore(Store):
             if row is None:
                 return StreamRate(None, None, receivers, {})
             begun = offsets_in(row.until_offsets or "{}")
-            return StreamRate(row.rate_per_s, row.interval_ms, receivers, begun)
+            waits = bool(row.waits)
+            return StreamRate(row.rate_per_s, row.interval_ms, receivers, begun, waits)
 
         return self._database.read(stream_rate)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
+from headrace.control.sink_outage import SinkOutage
 from headrace.core.ranges import OffsetRange
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.ledger.transitions import Kind, Status
@@ -180,6 +181,13 @@ class GateRecord:
     """How, as `QueryEnd` has it."""
     ended_error: str | None = None
     """The first line of the error that ended it."""
+    sink_outage: str | None = None
+    """What is known of the sink that its batch waits for, as text."""
+
+    @property
+    def waits(self) -> SinkOutage | None:
+        """The outage of its sink; None where that is there, as far as is known."""
+        return SinkOutage.from_text(self.sink_outage)
 
 
 class QueryEnd(StrEnum):

@@ -24,6 +24,7 @@ from headrace.ledger.database import changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
 from headrace.ledger.error_report import storable
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
+from headrace.ledger.sink_outages import RUN_AT_ONCE
 from headrace.ledger.store import Store
 from headrace.ledger.tables import control, dead_letter, gate, repair
 from headrace.ledger.transitions import Status
@@ -36,7 +37,7 @@ class RepairKind(StrEnum):
     """What an operator did about failures."""
 
     RETRY = "retry"
-    """Failed batches are not to wait for their next backfill."""
+    """Failed batches are not to wait for their next backfill, or for a sink that is away."""
     DROP_BATCH = "drop batch"
     """A dead batch need not be processed."""
     SEND = "send"
@@ -204,6 +205,16 @@ class RepairStore(Store):
 
         target = _listed("batch", keys)
         row = repair_row(gate_name, RepairKind.RETRY, target, by=by, why=why, now_ms=self._clock())
+        return self._do(gate_name, row, retry)
+
+    def retry_sink(self, gate_name: str, by: str, why: str) -> int:
+        """Have the batch that waits for its sink run at once; 0 if none waits."""
+
+        def retry(connection: Connection) -> int:
+            return changed_rows(connection, RUN_AT_ONCE, {"of": gate_name})
+
+        target, now_ms = "the batch that waits for its sink", self._clock()
+        row = repair_row(gate_name, RepairKind.RETRY, target, by=by, why=why, now_ms=now_ms)
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:

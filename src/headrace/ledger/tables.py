@@ -106,6 +106,10 @@ gate: Final = Table(
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
     Column("last_action", BigInteger),
+    # While its batch waits for its sink: what is known of that (`SinkOutage`), and when an operator
+    # asked that it be run at once.
+    Column("sink_outage", Text),
+    Column("sink_retry_ms", BigInteger),
     # What batches counted for that are deleted as old, by status and reason, as metrics read it.
     Column("pruned_totals", Text),
 )

@@ -110,7 +110,7 @@ class _Scrape:
                 )
         return [
             *lag_families(gates, lags, labels),
-            *rate_families(gates, labels),
+            *rate_families(gates, labels, now_ms),
             *open_families(gates, open_batches, letters, labels, now_ms),
             *totals,
             *flows,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from headrace.control import SourceCost
+from headrace.control.sink_outage import SinkOutage
 from headrace.errors import OptionError
 from headrace.ledger import Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
@@ -33,13 +34,14 @@ def lag_families(
     return list(families.values())
 
 
-def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str]) -> list[Family]:
+def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: int) -> list[Family]:
     """The rate of each gate, and what it goes by."""
     limit = gauge("rate_limit_records_per_second", "The most that a batch is planned for.")
     capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
     fixed = gauge("batch_fixed_cost_seconds", "What a batch costs before its first record.")
     interval = gauge("batch_interval_seconds", "The time that a batch should take.")
     paused = gauge("paused", "1 while an operator has paused or drained the gate.")
+    away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
     running = gauge("query_running", "1 while a query stands behind the gate.")
     for gate in gates:
         own = labels[gate.name]
@@ -52,8 +54,10 @@ def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str]) -> list[F
             fixed.add(own, cost_s)
         interval.add(own, gate.interval_ms / 1000)
         paused.add(own, gate.held)
+        outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
+        away.add(own, max(now_ms - outage.since_ms, 0) / 1000 if outage else 0)
         running.add(own, gate.has_query)
-    return [limit, capacity, fixed, interval, paused, running]
+    return [limit, capacity, fixed, interval, paused, away, running]
 
 
 @lru_cache(maxsize=10_000)

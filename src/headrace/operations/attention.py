@@ -53,6 +53,7 @@ class NeedKind(StrEnum):
     STALLED = "stalled"
     FAILED = "failed"
     OVERDUE = "overdue"
+    WAITING = "waiting"
     ISOLATING = "isolating"
     INTERRUPTED = "interrupted"
     FALLING_BEHIND = "falling behind"
@@ -99,6 +100,7 @@ _ALL_OF: Final = {
     NeedKind.STALLED: ("gate", "is stalled", "are stalled"),
     NeedKind.FAILED: ("gate", "fails", "fail"),
     NeedKind.OVERDUE: ("gate", "is overdue", "are overdue"),
+    NeedKind.WAITING: ("gate", "waits for its sink", "wait for their sinks"),
     NeedKind.ISOLATING: ("gate", "isolates a batch", "isolate a batch"),
     NeedKind.INTERRUPTED: ("gate", "was interrupted", "were interrupted"),
     NeedKind.FALLING_BEHIND: ("gate", "falls behind", "fall behind"),
@@ -167,6 +169,7 @@ _STATES: Final = {
     GateState.STALLED: Urgency.NOW,
     GateState.OVERDUE: Urgency.WATCH,
     GateState.FAILED: Urgency.NOW,
+    GateState.WAITING: Urgency.SOON,
     GateState.ISOLATING: Urgency.WATCH,
     GateState.INTERRUPTED: Urgency.WATCH,
     GateState.FALLING_BEHIND: Urgency.WATCH,
@@ -289,6 +292,8 @@ def _command(snapshot: "GateSnapshot") -> str:
     newest = snapshot.newest
     if snapshot.state is GateState.PAUSED:
         return f"headrace resume {snapshot.gate}"
+    if snapshot.state is GateState.WAITING:
+        return f"headrace retry {snapshot.gate}"
     if snapshot.state is GateState.LIMITED:
         return f"headrace limit off {snapshot.gate}"
     if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
@@ -326,6 +331,7 @@ _RANKS: Final = {
             GateState.FAILED,
             GateState.DEAD,
             GateState.STALLED,
+            GateState.WAITING,
             GateState.OVERDUE,
             GateState.ISOLATING,
             GateState.INTERRUPTED,

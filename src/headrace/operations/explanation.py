@@ -110,7 +110,8 @@ def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Expl
     operator = _in_force(ledger, gate.name, batch.created_time_ms)
     ranges = ledger.batches.ranges(batch.schedule_id)
     found = _facts(gate, batch, ranges, learnt, operator)
-    sentences = _sentences(found, ledger.database_time_ms(), learnt, operator)
+    now_ms = ledger.database_time_ms()
+    sentences = [*_sentences(found, now_ms, learnt, operator), *_sink(gate, batch, now_ms)]
     return replace(found, sentences=tuple(sentences))
 
 
@@ -205,6 +206,17 @@ def _sentences(
         yield Said("throttle", f"Stage {stage}, after this one, takes no more than that rate.")
     in_force = f"Then in force: {found.operator}." if found.operator else "None limited the gate."
     yield Said("operators", in_force)
+
+
+def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
+    """That nothing comes after a batch, where it waits for its sink."""
+    outage = gate.waits
+    if outage is not None and outage.batch == batch.schedule_id and batch.end_time_ms is None:
+        since = out.full_time(outage.since_ms, now_ms)
+        yield Said(
+            "sink",
+            f"Its sink is away since {since}, so nothing more is admitted: {outage.error}.",
+        )
 
 
 def _lag(found: Explanation) -> str:

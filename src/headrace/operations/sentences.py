@@ -22,6 +22,7 @@ HEADLINES: Final = {
     GateState.STOPPED: "Stopped {said_end}{why_ended}: {left} left waiting.",
     GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
+    GateState.WAITING: "Waiting for its sink since {away}. {waiting_for_it}.",
     GateState.ISOLATING: "Isolating {isolating}.",
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
     " again.",
@@ -58,6 +59,8 @@ def headline(snapshot: "GateSnapshot") -> str:
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
+        away=_away(snapshot),
+        waiting_for_it=_waiting_for_it(snapshot),
     )
 
 
@@ -75,6 +78,30 @@ def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
     bad = f", {out.plural(found.bad, 'record')} failed alone so far" if found.bad else ""
     runs = f"{out.count(found.runs)} of about {out.count(found.expected_runs)} runs"
     return f"{batch}: {runs}, {out.plural(found.records, 'record')}{bad}"
+
+
+def _away(snapshot: "GateSnapshot") -> str:
+    """Since when a sink is away, why, and when it is tried next."""
+    outage = snapshot.waiting
+    if outage is None:
+        return out.UNKNOWN
+    next_ms = outage.next_ms - snapshot.time_ms
+    then = f"next in {out.duration(next_ms)}" if next_ms > 0 else "and now again"
+    return (
+        f"{out.short_time(outage.since_ms)} ({since(snapshot, outage.since_ms)}): {outage.error};"
+        f" tried {out.plural(outage.runs, 'time')}, {then}"
+    )
+
+
+def _waiting_for_it(snapshot: "GateSnapshot") -> str:
+    """What waits, the batch included that is tried."""
+    newest = snapshot.newest
+    behind = snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now
+    records = (newest.records if newest else 0) + (behind or 0)
+    waits = "waits" if records == 1 else "wait"
+    old = snapshot.lag_seconds
+    oldest = f", the oldest for {out.duration(old * 1000)}" if old and records > 1 else ""
+    return f"{out.plural(records, 'record')} {waits}{oldest}"
 
 
 def _ended(snapshot: "GateSnapshot") -> str:

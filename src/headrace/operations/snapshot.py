@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from headrace.control.isolation import expected_runs
+from headrace.control.sink_outage import SinkOutage
 from headrace.core.lease import GATE_LEASE_MS
 from headrace.ledger import (
     BatchRecord,
@@ -28,6 +29,7 @@ from headrace.operations.states import (
     is_over,
     left_by,
     waiting_behind,
+    waits_for,
 )
 from headrace.operations.trends import (
     LagChange,
@@ -212,6 +214,8 @@ class GateSnapshot:
         ended_ms: When the last query ended, if it said so; None while one runs.
         ended_error: The error that ended it; None where it was none.
         run_records: Records of the newest checkpoint's batches; None where not all are known here.
+        waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
+            run next, and what the handler raised; None where it does not wait.
         isolating: How far the batch is that is isolated now; None where none is.
         control: What operators have put in force, in words: who, why, since when; None if nothing.
         lag_seconds: How old the oldest record is that no batch has begun; 0 if none waits.
@@ -262,6 +266,7 @@ class GateSnapshot:
     ended_ms: int | None
     ended_error: str | None
     run_records: int | None
+    waiting: SinkOutage | None
     isolating: IsolationSnapshot | None
     control: str | None
     lag_seconds: float | None = None
@@ -330,6 +335,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         ended_ms=gate.ended_ms if history.query is None else None,
         ended_error=gate.ended_error if history.query is None else None,
         run_records=_run_records(run),
+        waiting=waits_for(history),
         isolating=_isolating(history.isolating),
         control=history.control.describe() if history.control else None,
         lag_seconds=lag.seconds,

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.control.rate_law import Reason
+from headrace.control.sink_outage import SinkOutage
 from headrace.ledger import BatchRecord, QueryEnd, Status
 from headrace.operations.gate_history import GateHistory, silence_ms
 from headrace.operations.trends import LagChange, Trend
@@ -41,6 +42,8 @@ class GateState(StrEnum):
     """Its process is gone without a word, or gives no sign of life: killed, or the machine lost."""
     OVERDUE = "overdue"
     """A batch has been running for several intervals: the job is slow, or it hangs."""
+    WAITING = "waiting"
+    """Its sink is away: its batch waits and is run again, and nothing more is admitted."""
     ISOLATING = "isolating"
     """A batch failed, and its records are run in parts to find those that cannot be processed."""
     INTERRUPTED = "interrupted"
@@ -103,10 +106,19 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
         return GateState.DEAD
     if newest.end_time_ms is not None:
         return None
+    if waits_for(history) is not None:
+        return GateState.WAITING
     if history.isolating is not None:
         return GateState.ISOLATING
     is_late = elapsed_ms(newest, now_ms) > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS)
     return GateState.OVERDUE if is_late else None
+
+
+def waits_for(history: GateHistory) -> SinkOutage | None:
+    """The outage of the sink that a gate's newest batch waits for; None if it does not."""
+    outage, newest = history.gate.waits, history.batches[0] if history.batches else None
+    is_open = newest is not None and newest.end_time_ms is None and history.query is not None
+    return outage if outage and newest and is_open and outage.batch == newest.schedule_id else None
 
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:

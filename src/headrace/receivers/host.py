@@ -263,12 +263,21 @@ def _follow_rates(
     def apply(limit_per_s: float) -> None:
         loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
 
+    def hold(reason: str | None) -> None:
+        loop.call_soon_threadsafe(intake.hold, "gate", reason)
+
     ledger = stack.enter_context(Ledger.open(hosting.ledger))
     _check_end(ledger, journal, hosting, writer)
     describe = _description(journal, hosting, hosting.gate, intake)
     stack.enter_context(
         RateFollower(
-            ledger, hosting.gate, limits, describe=describe, end=lambda: writer.end, apply=apply
+            ledger,
+            hosting.gate,
+            limits,
+            describe=describe,
+            end=lambda: writer.end,
+            apply=apply,
+            hold=hold,
         )
     )
     return ledger

@@ -123,7 +123,7 @@ class Intake:
             at_once=at_once,
         )
         self._open = False
-        self._held: str | None = None
+        self._holds: dict[str, str] = {}
         self._released = asyncio.Event()
         self._submissions: dict[asyncio.Task[Receipt], _Submission] = {}
         self._stored_records = self._stored_bytes = self._failed_records = 0
@@ -144,12 +144,19 @@ class Intake:
     @property
     def held(self) -> str | None:
         """Why senders wait whatever their rate, in a sentence; None if they need not."""
-        return self._held
+        return next(iter(self._holds.values()), None)
 
-    def hold(self, reason: str | None) -> None:
-        """Let senders wait until this is called with None; what is in the buffer is stored."""
-        self._held = reason
+    def hold(self, by: str, reason: str | None) -> None:
+        """Let senders wait until this is called with None, by all who have made them wait.
+
+        What is in the buffer is stored.
+        """
+        before = self.held
         if reason is None:
+            self._holds.pop(by, None)
+        else:
+            self._holds[by] = reason
+        if before is not None and self.held is None:
             self._released.set()
             self._released = asyncio.Event()
 
@@ -218,8 +225,8 @@ class Intake:
         `submit`.
         """
         self._check(records)
-        if self._held is not None:
-            return RetryAfter(HELD_S, self._held)
+        if (held := self.held) is not None:
+            return RetryAfter(HELD_S, held)
         if not self._budget.is_available(memory_bytes(records)):
             return RetryAfter(max(wait_s, self.settings.block_interval_ms / 1000))
         delay_s = self._limiter.delay_s(records)
@@ -308,7 +315,7 @@ class Intake:
         self, delivery: Delivery, *, is_awaited: bool
     ) -> list[asyncio.Future[OffsetRange]]:
         """Wait for the tokens of the new records, and put them into the buffer."""
-        while self._held is not None:
+        while self.held is not None:
             await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:

@@ -70,6 +70,7 @@ class JournalCap:
         self._stored_bytes = 0
         self._measured_s = 0.0
         self._took_s = 0.0
+        self._reason: str | None = None
 
     async def apply(self, intake: Intake) -> None:
         """Measure once, and hold the intake or release it.
@@ -78,10 +79,11 @@ class JournalCap:
             JournalError: The journal cannot be listed.
         """
         self._stored_bytes = intake.statistics.stored_bytes
-        before = intake.held
+        before = self._reason
         reason = await asyncio.to_thread(self._measured, before)
         self._measured_s = time.monotonic()
-        intake.hold(reason)
+        self._reason = reason
+        intake.hold("journal", reason)
         if before is None and reason is not None:
             _LOG.warning("%s", reason, extra=event("held", reason=reason))
         elif before is not None and reason is None:

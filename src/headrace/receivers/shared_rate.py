@@ -120,8 +120,9 @@ class RateFollower:
     nothing: the limit stays; one line is logged then, and one when it is reachable again.
 
     The gate need not be declared yet. ``describe`` answers how the receiver fares under this limit,
-    ``end`` where its lane goes on, and ``apply`` puts a limit in force (records/s); on entry the
-    caller's thread calls them, later the follower's. An end waits for ``deregister_s`` for a ledger
+    ``end`` where its lane goes on, ``apply`` puts a limit in force (records/s), and ``hold`` has
+    senders wait, with the reason, or no more, with None; on entry the caller's thread calls them,
+    later the follower's. An end waits for ``deregister_s`` for a ledger
     that does not answer. Default: 2.
     """
 
@@ -134,6 +135,7 @@ class RateFollower:
         describe: Callable[[float], ReceiverReport],
         end: Callable[[], int],
         apply: Callable[[float], None],
+        hold: Callable[[str | None], None] = lambda _reason: None,
         deregister_s: float = DEREGISTER_S,
     ) -> None:
         self._ledger = ledger
@@ -142,6 +144,8 @@ class RateFollower:
         self._describe = describe
         self._end = end
         self._apply = apply
+        self._hold = hold
+        self._waits = False
         self._deregister_s = deregister_s
         self._limit_per_s = min(limits.initial_rate, limits.max_rate or math.inf)
         self._own = describe(self._limit_per_s)
@@ -185,6 +189,9 @@ class RateFollower:
             self._log_unreachable(error)
 
     def _follow(self, stream: StreamRate) -> None:
+        if stream.waits != self._waits:
+            self._waits = stream.waits
+            self._hold_or_release()
         share = self._limits.share(stream, self._own, self._end())
         if share.limit_per_s != self._limit_per_s:
             self._limit_per_s = share.limit_per_s
@@ -194,6 +201,16 @@ class RateFollower:
         if logged is None or knows_rate != knew_rate or _is_other(share, logged):
             self._logged = share, knows_rate
             self._log_limit(share, stream.rate_per_s)
+
+    def _hold_or_release(self) -> None:
+        """A gate whose sink is away admits nothing, so nothing more is taken in for it."""
+        if not self._waits:
+            self._hold(None)
+            _LOG.info("Gate %r goes on.", self._gate, extra=event("released", gate=self._gate))
+            return
+        reason = f"The sink of gate {self._gate} is away; senders wait."
+        self._hold(reason)
+        _LOG.warning("%s", reason, extra=event("held", reason=reason, gate=self._gate))
 
     def _log_limit(self, share: RateShare, rate_per_s: float | None) -> None:
         why = (

@@ -13,6 +13,7 @@ from headrace.control import (
     PartitionLimit,
 )
 from headrace.control.interval import SHORTEST_INTERVAL_MS
+from headrace.control.sink_outage import OutageSettings
 from headrace.core import options as text_of
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
@@ -34,6 +35,9 @@ STREAM_ONLY: Final = (
     "maxRatePerPartition",
     "minRatePerPartition",
     "maxBytesPerTrigger",
+    "outage.retry",
+    "outage.maxRetry",
+    "outage.maxHold",
 )
 """Of a stream, and of no bounded read."""
 # The native connector takes these for a bounded read too, and does nothing with them.
@@ -140,6 +144,7 @@ def parse_source_options(
     """
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
+    outage_settings(raw)
     _refuse_contradictions(raw, minimum, limits.max_records)
     return SourceOptions(
         starting=starting_bound(
@@ -182,10 +187,10 @@ def _refuse_contradictions(
             )
         return
     for name in raw:
-        if name.startswith("backpressure.") or name == "headrace.ledger":
+        if name.startswith(("backpressure.", "outage.")) or name == "headrace.ledger":
             raise OptionError(
-                f"The option {name} needs a gate, for the rate is kept under its name; set"
-                " headrace.gate too."
+                f"The option {name} needs a gate, under whose name the ledger keeps what is known;"
+                " set headrace.gate too."
             )
 
 
@@ -267,6 +272,26 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
         part = text_of.number("headrace.work", raw["headrace.work"], above_zero=True)
         found = replace(found, work=part)
     return found
+
+
+def outage_settings(options: Mapping[str, str]) -> OutageSettings:
+    """How a gate waits for its sink, from a stream's options, whose names are in any case.
+
+    Raises:
+        OptionError: A time is not of its form, or they contradict each other.
+    """
+    raw, found = {name.lower(): value for name, value in options.items()}, OutageSettings()
+
+    def time_ms(name: str) -> int | None:
+        text = raw.get(name.lower())
+        return None if text is None else text_of.interval_ms(name, text)
+
+    return replace(
+        found,
+        retry_ms=time_ms("outage.retry") or found.retry_ms,
+        max_retry_ms=time_ms("outage.maxRetry") or found.max_retry_ms,
+        max_hold_ms=time_ms("outage.maxHold"),
+    )
 
 
 def _interval_ms(raw: Mapping[str, str]) -> int:

@@ -28,7 +28,7 @@ def status_routes(intake: Intake) -> list[Route]:
     path      200   503, with ``{"error": ...}``
     ========= ===== ============================================================================
     /health   records can be stored                  nothing can: a full disk, for one
-    /ready    the same, and senders need not wait    it stops, or its journal is at its cap
+    /ready    the same, and senders need not wait    it stops, or its intake is held
     ========= ===== ============================================================================
 
     ``/metrics`` is Prometheus' text.
@@ -83,7 +83,11 @@ class _IntakeCollector(Collector):
         for name, text, value in (
             ("buffer_bytes", "Memory of records that are not durable yet.", done.held_bytes),
             ("waiting_records", "Those of them that wait for the rate.", done.waiting_records),
-            ("held", "1 while senders wait because the journal is at its cap.", bool(intake.held)),
+            (
+                "held",
+                "1 while all senders wait: see /ready.",
+                bool(intake.held),
+            ),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
             gauge.add_metric(place, value)

@@ -1,0 +1,252 @@
+"""Keeps a gate's batch waiting, in place, while its sink is away."""
+
+import logging
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from headrace.backfill import OwnerSettings
+from headrace.control.sink_outage import Next, SinkOutage, failed, next_step
+from headrace.errors import RejectionError
+from headrace.execution.handler_errors import not_the_records, unreachable_source
+from headrace.execution.handler_health import HandlerHealth
+from headrace.execution.policy import OnFailure
+from headrace.execution.sink_outage import sink_is_away
+from headrace.ledger import BatchRecord, ErrorReport, Ledger
+from headrace.ledger.error_report import query_stopped
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+_LOOK_S: Final = 0.5
+"""How often it is looked, while a batch waits, whether its query is stopped, or somebody has asked
+to try at once."""
+
+_LOG_MS: Final = 60_000
+
+
+class SinkWaiting:
+    """The outage of a gate's sink, if there is one: in the ledger, so that a restart goes on in it.
+
+    Args:
+        ledger: the gate's.
+        settings: of the batch's owner.
+        policy: what happens where the sink is away.
+        health: what is known of the handler.
+        stopped: whether the query is being stopped.
+        ends: whether the query ends by what was raised.
+        sleep: waits so many seconds.
+        chance: answers a number of [0, 1), by which gates that wait for one sink are spread.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: OwnerSettings,
+        policy: OnFailure,
+        health: HandlerHealth,
+        *,
+        stopped: Callable[[], bool],
+        ends: Callable[[Exception], bool],
+        sleep: Callable[[float], None],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._ledger = ledger
+        self._owner = settings.owner
+        self._lease_ms = settings.lease_ms
+        self._settings = policy.outage
+        self._isolates = policy.last == "isolate"
+        self._health = health
+        self._stopped = stopped
+        self._ends = ends
+        self._sleep = sleep
+        self._chance = chance
+        self._gate = ""
+        self._outage: SinkOutage | None = None
+        self._logged_ms = 0
+        self._has_looked = False
+
+    def resume(self, batch: BatchRecord, *, waits: bool) -> bool:
+        """Go on where a run before has left this batch; whether that waited for its sink.
+
+        What another batch waited for is over. The rest of the wait is kept if this ``waits``.
+
+        Raises:
+            InterruptedError: the query is being stopped.
+        """
+        self._gate = batch.gate
+        if not self._has_looked:
+            self._has_looked = True
+            self._outage = self._ledger.sink_outages.get(batch.gate)
+        outage = self._outage
+        if outage is not None and outage.batch != batch.schedule_id:
+            self._forget()
+        if self._outage is None or outage is None:
+            return False
+        now_ms = self._ledger.database_time_ms()
+        _LOG.warning(
+            "Batch %s of gate %r goes on waiting for its sink, which has been away for %s: %s",
+            outage.batch,
+            batch.gate,
+            _span(now_ms - outage.since_ms),
+            outage.error,
+        )
+        self._logged_ms = now_ms
+        if waits:
+            self._wait(batch, outage.next_ms - now_ms, InterruptedError("The query was stopped."))
+        return True
+
+    def hold(
+        self,
+        batch: BatchRecord,
+        error: Exception,
+        *,
+        run: Callable[[BatchRecord], Exception | None],
+        try_parts: Callable[[Exception], Exception | None] | None,
+        has_parts: bool,
+    ) -> Exception | None:
+        """Run a batch that has failed again and again, in place, while its sink is away.
+
+        Args:
+            batch: the live batch.
+            error: what it failed with.
+            run: calls the handler with all of it; what that raised.
+            try_parts: runs parts of it; None where some passed and each has its outcome, else what
+                was raised, and the batch is whole again. None where it cannot be run in parts.
+            has_parts: whether it is large enough that parts of it tell.
+
+        Returns:
+            What is left to the policy; None where the batch, or each part of it, is done.
+
+        Raises:
+            Exception: what it failed with last, for the query is being stopped.
+        """
+        last: Exception | None = error
+        while last is not None and not self._ends(last):
+            is_certain = is_away(last)
+            if not is_certain and (self._health.down or not_the_records(last)):
+                break
+            step = next_step(
+                self._outage,
+                self._settings,
+                0 if self._outage is None else self._ledger.database_time_ms(),
+                is_certain=is_certain,
+                has_parts=has_parts,
+                may_try=try_parts is not None and (is_certain or self._isolates),
+            )
+            if step is Next.TRY_PARTS and try_parts is not None:
+                last, step = try_parts(last), Next.WAIT
+                if last is None or (not_the_records(last) and not is_away(last)):
+                    break
+                is_certain = is_away(last)
+            if step is Next.LEAVE:
+                if self._outage is not None:
+                    self._health.stopped_by(last)
+                break
+            row = self._await_next(batch, last, is_certain=is_certain)
+            if row is None:
+                break
+            last = run(row)
+        return last
+
+    def _await_next(
+        self, batch: BatchRecord, error: Exception, *, is_certain: bool
+    ) -> BatchRecord | None:
+        """Write one more failed run down, and wait; the row to run, None where it is another's.
+
+        However often it is run, the batch has one attempt more.
+        """
+        key, batches = batch.schedule_id, self._ledger.batches
+        if self._outage is None and not batches.retry(key, self._owner, self._lease_ms):
+            return None
+        before, line, now_ms = (
+            self._outage,
+            ErrorReport.of(error).line,
+            self._ledger.database_time_ms(),
+        )
+        again = 0 if before is None or before.is_certain != is_certain else before.runs
+        wait_ms = self._settings.wait_ms(again + 1, self._chance())
+        outage = failed(before, key, line, now_ms, wait_ms, is_certain=is_certain)
+        self._ledger.sink_outages.keep(batch.gate, outage)
+        self._outage = outage
+        if before is None:
+            self._logged_ms = now_ms
+            _LOG.warning(
+                "Batch %s of gate %r waits for its sink, and the gate admits nothing more; it is"
+                " run again after waits of up to %s, until it goes through: %s",
+                key,
+                batch.gate,
+                _span(self._settings.max_retry_ms),
+                line,
+            )
+        elif now_ms - self._logged_ms >= _LOG_MS:
+            self._logged_ms = now_ms
+            _LOG.warning(
+                "Batch %s of gate %r has waited for its sink for %s, and was run %d times: %s",
+                key,
+                batch.gate,
+                _span(now_ms - outage.since_ms),
+                outage.runs,
+                line,
+            )
+        self._wait(batch, wait_ms, error)
+        row = batches.get(key)
+        return row if row is not None and row.owner == self._owner else None
+
+    def _wait(self, batch: BatchRecord, wait_ms: int, error: Exception) -> None:
+        """Wait, unless somebody asks to try at once; raise the error if the query is stopped.
+
+        The batch is left to the query's next start: its last run has raised.
+        """
+        left_s, outages = wait_ms / 1000, self._ledger.sink_outages
+        while left_s > 0 and not self._stopped() and not outages.is_asked(batch.gate):
+            self._sleep(min(left_s, _LOOK_S))
+            left_s -= _LOOK_S
+        if self._stopped():
+            report = query_stopped(error)
+            self._ledger.batches.fail(batch.schedule_id, report, owner=self._owner)
+            raise error
+
+    def end(self, *, is_back: bool) -> None:
+        """Note that nothing waits any more: the sink is back, or the policy has its say."""
+        if (outage := self._outage) is None:
+            return
+        waited = _span(self._ledger.database_time_ms() - outage.since_ms)
+        self._forget()
+        if is_back:
+            _LOG.warning(
+                "The sink of gate %r is back after %s; batch %s is through after %d failed runs.",
+                self._gate,
+                waited,
+                outage.batch,
+                outage.runs,
+            )
+        else:
+            _LOG.warning(
+                "Batch %s of gate %r waits no more after %s and %d failed runs, and is left to"
+                " on_failure: %s",
+                outage.batch,
+                self._gate,
+                waited,
+                outage.runs,
+                outage.error,
+            )
+
+    def _forget(self) -> None:
+        self._outage = None
+        self._ledger.sink_outages.end(self._gate)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether a batch failed because its sink is away, or what it is read from.
+
+    Then the next one would fail as well.
+    """
+    source = unreachable_source(error)
+    is_source = source is not None and not isinstance(source, RejectionError)
+    return is_source or sink_is_away(error)
+
+
+def _span(ms: int) -> timedelta:
+    """A time span that reads as hours, minutes and seconds."""
+    return timedelta(seconds=max(round(ms / 1000), 0))
