@@ -32,3 +32,17 @@ def rate_after(*, limited: bool) -> LearntRate:
 def test_an_operators_limit_teaches_pid_nothing_false() -> None:
     assert rate_after(limited=False).rate_per_s == 100, "as if the job could do no more"
     assert rate_after(limited=True).rate_per_s == 600
+
+
+def test_after_an_outage_pid_begins_as_after_a_start() -> None:
+    rates = QueryRates()
+    rates.add("gate", EstimatorSettings("pid"), INTERVAL_MS)
+    learnt = []
+    for number in range(6):
+        if number == 3:
+            rates.restart("gate")
+        progress = BatchProgress(number * INTERVAL_MS, 1_000, 600, 1)
+        stats = batch_stats(None, progress, INTERVAL_MS)
+        batch = FinishedBatch(progress.end_ms, {"gate": 600}, 1_000, behind={"gate"})
+        learnt.append(rates.finished(batch, {"gate": stats})["gate"].rate_per_s)
+    assert learnt == [None, 600, 600, None, 600, 600]

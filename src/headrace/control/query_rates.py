@@ -84,6 +84,10 @@ class QueryRates:
             self._learned.add(gate, cost)
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
+    def restart(self, gate: str) -> None:
+        """Begin as after a start: PID has learnt no rate, and what a batch costs stays known."""
+        self._gates[gate].change(self._gates[gate].interval_ms)
+
     def finished(
         self,
         batch: FinishedBatch,

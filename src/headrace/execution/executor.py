@@ -98,6 +98,8 @@ class BatchExecutor:
             ends=lambda error: self._is_ended_by(error) or ends_query(error) is not None,
             sleep=sleep,
         )
+        self.had_no_sink = False
+        """Whether the last live batch waited for a sink that was away."""
         self._asked: set[str] = set()
         """Batches that have failed in a run that asked its sink what it has of them."""
 
@@ -134,7 +136,7 @@ class BatchExecutor:
                     try_parts=partial(self._try_parts, batch, leases) if may_try else None,
                     has_parts=count(ranges) >= UNLIKE,
                 )
-            self._waiting.end(is_back=error is None)
+            self.had_no_sink = self._waiting.end(is_back=error is None)
             if error is None:
                 self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
             else:

@@ -23,11 +23,13 @@ class BatchEnd(NamedTuple):
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
         waited_ms: How long it waited for the handler while a backfill had it.
         is_limited: Whether an operator's limit made it as small as it was.
+        had_no_sink: Whether it waited for a sink that was away.
     """
 
     went_through: bool
     waited_ms: int
     is_limited: bool = False
+    had_no_sink: bool = False
 
 
 class Turn:
@@ -73,6 +75,7 @@ class StreamState:
         self._helped: set[str] = set()
         self._waited_ms: dict[str, int] = {}
         self._limited: set[str] = set()
+        self._had_no_sink: set[str] = set()
         self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
         self._ending = threading.Lock()
@@ -141,13 +144,15 @@ class StreamState:
             if is_limited:
                 self._limited.add(batch)
 
-    def batch_was_helped(self, batch: str) -> None:
-        """A batch failed at first, or waited for another process that had it.
+    def batch_was_helped(self, batch: str, *, had_no_sink: bool = False) -> None:
+        """A batch failed at first, or waited for its sink or for another process that had it.
 
         How long it took is not how long such a batch takes.
         """
         with self._changing:
             self._helped.add(batch)
+            if had_no_sink:
+                self._had_no_sink.add(batch)
 
     def batch_waited(self, batch: str, waited_ms: int) -> None:
         """A batch waited for the handler."""
@@ -164,10 +169,13 @@ class StreamState:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
             ended = BatchEnd(
-                batch not in self._helped, self._waited_ms.pop(batch, 0), batch in self._limited
+                batch not in self._helped,
+                self._waited_ms.pop(batch, 0),
+                batch in self._limited,
+                batch in self._had_no_sink,
             )
-            self._helped.discard(batch)
-            self._limited.discard(batch)
+            for each in (self._helped, self._limited, self._had_no_sink):
+                each.discard(batch)
             call = self._on_batch_end
         if call is not None:
             call()

@@ -147,7 +147,8 @@ class GatedHandler:
         self._state.batch_began(record.schedule_id, is_limited=is_limited)
         try:
             if not self._executor.run_live(df, owned, batch_id):
-                self._state.batch_was_helped(record.schedule_id)
+                had_no_sink = self._executor.had_no_sink
+                self._state.batch_was_helped(record.schedule_id, had_no_sink=had_no_sink)
         finally:
             self._state.batch_waited(record.schedule_id, self._live_turn.take_waited_ms())
 

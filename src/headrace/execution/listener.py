@@ -168,6 +168,9 @@ class GateListener(JsonStreamingQueryListener):
         )
         lessons = [_lesson(watched, report, ended) for report, watched in known]
         learnt = _learn(self._rates.get(run), lessons)
+        for (report, watched), each in zip(known, ends, strict=True):
+            if each.had_no_sink and watched.learns:
+                self._rates[run].restart(report.gate)
         for lesson in lessons:
             if (new := learnt.get(lesson.report.gate)) and new.interval is not None:
                 lesson.watched.interval_ms = new.interval.interval_ms

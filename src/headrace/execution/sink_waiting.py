@@ -207,10 +207,13 @@ class SinkWaiting:
             self._ledger.batches.fail(batch.schedule_id, report, owner=self._owner)
             raise error
 
-    def end(self, *, is_back: bool) -> None:
-        """Note that nothing waits any more: the sink is back, or the policy has its say."""
+    def end(self, *, is_back: bool) -> bool:
+        """Note that nothing waits any more: the sink is back, or the policy has its say.
+
+        Returns whether anything has waited.
+        """
         if (outage := self._outage) is None:
-            return
+            return False
         waited = _span(self._ledger.database_time_ms() - outage.since_ms)
         self._forget()
         if is_back:
@@ -231,6 +234,7 @@ class SinkWaiting:
                 outage.runs,
                 outage.error,
             )
+        return True
 
     def _forget(self) -> None:
         self._outage = None

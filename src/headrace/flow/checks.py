@@ -61,7 +61,8 @@ def _check_stage(flow: "Flow", stage: Stage) -> None:
     from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
     from headrace.execution import Gate  # noqa: PLC0415
     from headrace.execution.batch import check_handler  # noqa: PLC0415
-    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.execution.policy import parse_on_failure, with_outages  # noqa: PLC0415
+    from headrace.source.source_options import outage_settings  # noqa: PLC0415
 
     if not callable(stage.handler):
         raise OptionError(
@@ -70,7 +71,9 @@ def _check_stage(flow: "Flow", stage: Stage) -> None:
         )
     with errors_of(stage):
         Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
-        parse_on_failure(stage.on_failure)
+        with_outages(
+            parse_on_failure(stage.on_failure), stage.on_outage, outage_settings(stage.options)
+        )
         parse_schedule(stage.backfill)
         check_handler(stage.handler)
 

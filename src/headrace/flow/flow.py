@@ -136,7 +136,8 @@ class Flow:
             schema: What the values that it reads hold, checked against the channel's.
             pressure: When it throttles others, and by how much it slows down. Default: the flow's.
             **run: ``interval`` (default: ``"1 second"``), the time that a batch should take;
-                ``on_failure`` (``"stop"``) and ``backfill`` (``"spare"``), as of `Gate.write`.
+                ``on_failure`` (``"stop"``), ``on_outage`` (``"hold"``) and ``backfill``
+                (``"spare"``), as of `Gate.write`.
         """
         require_name("The name of a stage", name)
         declared_at = SourceLine.of_caller()

@@ -323,7 +323,13 @@ def _writer(
         df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
         if stage.derive is not None:
             df = stage.derive(df)
-        writer = gate.write(df, handle, on_failure=stage.on_failure, backfill=stage.backfill)
+        writer = gate.write(
+            df,
+            handle,
+            on_failure=stage.on_failure,
+            on_outage=stage.on_outage,
+            backfill=stage.backfill,
+        )
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 
@@ -339,6 +345,7 @@ def _remote_writer(
             df,
             handler,
             on_failure=stage.on_failure,
+            on_outage=stage.on_outage,
             backfill=stage.backfill,
             transform=stage.derive,
         )

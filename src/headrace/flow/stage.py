@@ -32,6 +32,7 @@ class RunOptions(TypedDict, total=False):
 
     interval: str | timedelta
     on_failure: "str | OnFailure"
+    on_outage: str
     backfill: str
 
 
@@ -78,6 +79,7 @@ class Stage:
     declared_at: SourceLine
     interval: str | timedelta = "1 second"
     on_failure: "str | OnFailure" = "stop"
+    on_outage: str = "hold"
     backfill: str = "spare"
 
     def __str__(self) -> str:

@@ -27,14 +27,18 @@ from headrace.errors import OptionError
 from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener
-from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.execution.progress_events import progress_event
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
-from headrace.source.source_options import exactly_named, parse_source_options
+from headrace.source.source_options import (
+    exactly_named,
+    outage_settings,
+    parse_source_options,
+)
 from headrace.testing.crashes import STEPS, SimulatedCrash, watch
 from headrace.testing.memory import MemoryLog, temporary_ledger
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
@@ -145,6 +149,8 @@ class StreamHarness:
         handler: Yours, called as ``handler(df, batch)``.
         log: What is read.
         on_failure: As for `headrace.Gate.write`.
+        on_outage: The same. A batch waits by the log's clock, for an hour at most unless the option
+            ``outage.maxHold`` says another time; then ``on_failure`` has its say.
         interval: The gate's.
         options: The source's and the gate's, such as ``{"maxOffsetsPerTrigger": 2}``.
         transform: What your stream derives from a frame before it is written.
@@ -170,16 +176,19 @@ class StreamHarness:
         log: MemoryLog,
         *,
         on_failure: str | OnFailure = "stop",
+        on_outage: str = "hold",
         interval: str = "1 second",
         options: Mapping[str, object] | None = None,
         transform: Callable[[Any], Any] = lambda df: df,
         spark: SparkSession | None = None,
     ) -> None:
         check_handler(handler)
+        named = {name: str(value) for name, value in (options or {}).items()}
         self.handler = handler
         self.log = log
         self.clock = log.clock
-        self.policy = parse_on_failure(on_failure)
+        outages = outage_settings({"outage.maxHold": "1 hour", **named})
+        self.policy = with_outages(parse_on_failure(on_failure), on_outage, outages)
         if self.policy.topic is not None:
             raise OptionError(
                 f"on_failure sends dead letters to the topic {self.policy.topic!r}, and a test has"
@@ -189,7 +198,7 @@ class StreamHarness:
         self.spark = spark
         self.crashes = 0
         self._interval_ms = interval_ms("interval", interval)
-        self._options = {name: str(value) for name, value in (options or {}).items()}
+        self._options = named
         self._resources = ExitStack()
         self._program: _Program | None = None
         self._committed: dict[str, Any] | None = None

@@ -1,0 +1,117 @@
+"""A PostgreSQL server that goes away as the sink of a gated query, which holds and goes on."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.execution.queries import DEADLINE_S, read
+from tests.ledger.servers import PostgresqlServer, postgresql_server
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+from headrace.execution import Batch, Gate
+from headrace.ledger import Ledger, Status
+from headrace.operations.sentences import headline
+from headrace.operations.snapshot import GateSnapshot
+from headrace.operations.states import GateState
+
+
+class Rows:
+    """A sink in a database, a row for each record, in the order in which they came."""
+
+    def __init__(self, server: PostgresqlServer) -> None:
+        self.server = server
+        with self.connected() as sink:
+            sink.execute("CREATE TABLE orders (number serial, place bigint, batch text)")
+
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection]:
+        with closing(psycopg.connect(self.server.url, connect_timeout=2)) as connection:
+            yield connection
+            connection.commit()
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        rows = [(row.offset, batch.key) for row in df.select("offset").orderBy("offset").collect()]
+        with self.connected() as sink:
+            sink.cursor().executemany("INSERT INTO orders (place, batch) VALUES (%s, %s)", rows)
+
+    @property
+    def places(self) -> list[int]:
+        with self.connected() as sink:
+            return [each[0] for each in sink.execute("SELECT place FROM orders ORDER BY number")]
+
+
+@contextmanager
+def producing(topic: Topic) -> Iterator[list[int]]:
+    """Fifty records a second, in the background; how many so far."""
+    sent, done = [0], threading.Event()
+
+    def produce() -> None:
+        while not done.wait(0.2):
+            topic.produce(*[b"an order"] * 10)
+            sent[0] += 10
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is_split(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+) -> None:
+    ledger_url = f"sqlite:///{tmp_path / 'headrace.db'}"
+    gate = Gate("orders", interval="500 ms", ledger=ledger_url)
+    orders = topic()
+
+    def start(sink: Rows) -> StreamingQuery:
+        df = read(gate, spark, orders, **{"outage.retry": "100 ms", "outage.maxRetry": "1 second"})
+        writer = gate.write(df, sink, on_failure="isolate")
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    def waits() -> GateSnapshot | None:
+        status = gate.status()
+        return status if status.state is GateState.WAITING else None
+
+    with postgresql_server() as server, producing(orders) as sent:
+        sink = Rows(server)
+        query = start(sink)
+        try:
+            wait_until(lambda: len(sink.places) > 50, DEADLINE_S)
+            server.stop("fast")
+            status = wait_until(waits, DEADLINE_S)
+            began = status.waiting
+            assert began is not None
+            assert "OperationalError" in began.error
+            assert headline(status).startswith("Waiting for its sink since ")
+            wait_until(lambda: (found := waits()) and found.waiting and found.waiting.runs > 5)
+        finally:
+            query.stop()
+        query = start(sink)
+        try:
+            status = wait_until(waits, DEADLINE_S)
+            assert status.waiting is not None
+            assert (status.waiting.since_ms, status.waiting.batch) == (began.since_ms, began.batch)
+            assert status.waiting.runs > 5
+            server.start()
+            target = sent[0]
+            wait_until(lambda: len(sink.places) >= target, DEADLINE_S)
+            assert gate.status().waiting is None
+        finally:
+            query.stop()
+        places = sink.places
+    assert places == list(range(len(places)))
+    with Ledger.open(ledger_url) as ledger:
+        batches = ledger.batches.newest("orders", 1_000)
+    assert {each.parent for each in batches} == {None}
+    assert [each.schedule_id for each in batches if each.attempts > 1] == [began.batch]
+    assert {each.status for each in batches} <= {Status.SUCCESS, Status.IN_PROGRESS} | (
+        {batches[0].status} if batches[0].interrupted else set()
+    )
