@@ -316,7 +316,7 @@ def test_what_a_stream_deferred_is_backfilled_by_the_command(
     gate = Gate("orders", interval="1 second", ledger=url)
 
     def fail(_df: DataFrame, _batch: Batch) -> None:
-        raise ConnectionError("it was down")
+        raise ValueError("it was down")
 
     writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="manual")
     checkpoint = str(tmp_path / "checkpoint")

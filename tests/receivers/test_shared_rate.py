@@ -15,10 +15,12 @@ from tests.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
+from headrace.control.sink_outage import SinkOutage
 from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.database import Database
+from headrace.ledger.gates import GateClaim
 from headrace.ledger.receivers import ReceiverStore
 from headrace.receivers.event_log import event_of
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
@@ -117,6 +119,7 @@ class Scene:
     clock: ManualClock
     applied: dict[int, list[float]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    held: list[str | None] = field(default_factory=list)
 
     def receiver(self, lane: int = 0, **limits: Any) -> RateFollower:
         applied = self.applied.setdefault(lane, [])
@@ -127,6 +130,7 @@ class Scene:
             describe=lambda _: a_receiver(lane=lane),
             end=lambda: self.ends.get(lane, 0),
             apply=applied.append,
+            hold=self.held.append,
             deregister_s=60,  # for a slow disk
         )
 
@@ -227,6 +231,21 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
     assert "At most 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver." in (
         lines.messages
     )
+
+
+def test_senders_wait_while_the_sink_of_the_gate_is_away_and_no_longer(scene: Scene) -> None:
+    claim = GateClaim("orders", "query", None, None, "shop.py", 1_000, "journal", "pid")
+    scene.ledger.gates.claim(claim, 60_000)
+    receiver = scene.receiver()
+    receiver.poll(0)
+    outage = SinkOutage("b", 0, 1, 1_000, "refused", is_certain=True)
+    scene.ledger.sink_outages.keep("orders", outage)
+    receiver.poll(1)
+    receiver.poll(2)
+    assert scene.held == ["The sink of gate orders is away; senders wait."]
+    scene.ledger.sink_outages.end("orders")
+    receiver.poll(3)
+    assert scene.held[1:] == [None]
 
 
 def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> None:

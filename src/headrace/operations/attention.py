@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.operations import words as out
-from headrace.operations.sentences import headline, since
+from headrace.operations.sentences import headline, records_held, since
 from headrace.operations.states import GateState, ReceiverState
 
 if TYPE_CHECKING:
@@ -283,6 +283,8 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
     on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
     records = newest.records if newest and on_a_batch else _waiting(snapshot)
+    if state is GateState.WAITING:
+        records = records_held(snapshot)
     sentence, command = headline(snapshot), _command(snapshot)
     yield _need(snapshot, NeedKind(str(state)), urgency, sentence, command, records)
 

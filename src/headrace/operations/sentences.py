@@ -94,14 +94,17 @@ def _away(snapshot: "GateSnapshot") -> str:
 
 
 def _waiting_for_it(snapshot: "GateSnapshot") -> str:
-    """What waits, the batch included that is tried."""
-    newest = snapshot.newest
-    behind = snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now
-    records = (newest.records if newest else 0) + (behind or 0)
+    records = records_held(snapshot)
     waits = "waits" if records == 1 else "wait"
     old = snapshot.lag_seconds
     oldest = f", the oldest for {out.duration(old * 1000)}" if old and records > 1 else ""
     return f"{out.plural(records, 'record')} {waits}{oldest}"
+
+
+def records_held(snapshot: "GateSnapshot") -> int:
+    """What waits for a sink that is away, the batch included that is tried."""
+    behind = snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now
+    return (snapshot.newest.records if snapshot.newest else 0) + (behind or 0)
 
 
 def _ended(snapshot: "GateSnapshot") -> str:

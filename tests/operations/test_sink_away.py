@@ -1,0 +1,145 @@
+"""What an operator reads of a gate whose sink is away, wherever that is asked."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.histories import NOW_MS, a_batch, a_gate
+from tests.cli.outcomes import planned
+from tests.services.ledgers import gated_ledger
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.control.sink_outage import SinkOutage
+from headrace.dashboard.action_forms import perform
+from headrace.dashboard.gate_page import impossible_actions
+from headrace.dashboard.ledger_link import LedgerLink
+from headrace.dashboard.pages import Site
+from headrace.dashboard.rendering import environment
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, Status
+from headrace.ledger.gates import GateClaim, GateQuery
+from headrace.metrics.exposition import exposition
+from headrace.operations.attention import NeedKind, Urgency
+from headrace.operations.explanation import explain
+from headrace.operations.gate_history import GateHistory
+from headrace.operations.lags import GateLag
+from headrace.operations.sentences import headline
+from headrace.operations.snapshot import take_snapshot
+from headrace.operations.states import GateState
+from headrace.processes import new_owner
+
+REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
+QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)
+
+
+def waiting(**changes: object) -> GateHistory:
+    running = a_batch(1, NOW_MS - 190_000, 1_450, status=Status.IN_PROGRESS)
+    outage = SinkOutage(
+        running.schedule_id, NOW_MS - 185_000, 7, NOW_MS + 32_000, REFUSED, is_certain=True
+    )
+    gate = replace(a_gate(), sink_outage=outage.to_text())
+    return replace(GateHistory(gate, (running,), query=QUERY), **changes)
+
+
+def test_a_gate_that_waits_says_since_when_why_and_what_is_done() -> None:
+    lag = GateLag(source_records=450, seconds=180)
+    snapshot = take_snapshot(waiting(), NOW_MS, lag)
+    assert snapshot.state is GateState.WAITING
+    text = headline(snapshot)
+    assert text.startswith("Waiting for its sink since ")
+    assert text.endswith(
+        f"(3 min 5 s): {REFUSED}; tried 7 times, next in 32.0 s. 1,450 records wait, the oldest for"
+        " 3 min 0 s."
+    )
+    (need,) = snapshot.needs
+    assert (need.kind, need.urgency, need.records) == (NeedKind.WAITING, Urgency.SOON, 1_450)
+    assert (need.sentence, need.command) == (text, "headrace retry orders")
+
+
+def test_the_retention_that_is_left_comes_first() -> None:
+    snapshot = take_snapshot(waiting(), NOW_MS, GateLag(seconds=180, retention_left_s=600))
+    assert [need.kind for need in snapshot.needs] == [NeedKind.RETENTION, NeedKind.WAITING]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"query": None},
+        {"batches": (a_batch(2, NOW_MS - 1_000, 500, status=Status.IN_PROGRESS),)},
+        {"gate": replace(a_gate(), sink_outage="{}")},
+    ],
+)
+def test_what_is_left_of_an_outage_is_none(changes: dict[str, object]) -> None:
+    snapshot = take_snapshot(waiting(**changes), NOW_MS)
+    assert snapshot.waiting is None
+    assert snapshot.state is not GateState.WAITING
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'headrace.db'}"
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    """A gate whose newest batch waits for its sink."""
+    with gated_ledger(url, "orders", planned(0, 10)) as opened:
+        claim = GateClaim("orders", new_owner(), None, None, "shop.py", 1_000, "kafka", "pid")
+        assert opened.gates.claim(claim, 60_000) is None
+        key = opened.batches.begin(planned(10, 20)).schedule_id
+        now_ms = opened.database_time_ms()
+        outage = SinkOutage(key, now_ms - 60_000, 3, now_ms + 30_000, REFUSED, is_certain=True)
+        opened.sink_outages.keep("orders", outage)
+        yield opened
+
+
+def test_why_and_metrics_say_it_too(ledger: Ledger) -> None:
+    gate = ledger.gates.get("orders")
+    assert gate is not None
+    found = explain(ledger, gate)
+    assert found is not None
+    (said,) = [each.sentence for each in found.sentences if each.about == "sink"]
+    assert said.endswith(f"so nothing more is admitted: {REFUSED}.")
+    text = exposition(ledger).decode()
+    (line,) = [each for each in text.splitlines() if each.startswith("headrace_sink_away_seconds{")]
+    assert 60 <= float(line.split()[-1]) < 600
+    assert ledger.receivers.stream_rate("orders", "journal").waits
+
+
+def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url: str) -> None:
+    assert "retry-sink" not in impossible_actions(ledger.controls.of("orders"), waits=True)
+    command = ["retry", "orders", "--ledger", url, "--by", "ada", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert json.loads(done.stdout) == {"gate": "orders", "sink": True, "batches": 0}
+    assert ledger.sink_outages.is_asked("orders")
+    outage = ledger.sink_outages.get("orders")
+    assert outage is not None
+    ledger.sink_outages.keep("orders", outage)
+    assert not ledger.sink_outages.is_asked("orders")
+    site = Site(environment(), LedgerLink(url), {})
+    form = {"gate": "orders", "why": "it is back"}
+    assert perform(site, "retry-sink", form, "Ada") == "Gate orders tries its sink now."
+    assert ledger.sink_outages.is_asked("orders")
+    assert {each.by for each in ledger.repairs.newest()} == {"ada", "Ada"}
+    ledger.sink_outages.end("orders")
+    assert "retry-sink" in impossible_actions(ledger.controls.of("orders"), waits=False)
+    with pytest.raises(OptionError, match="does not wait for its sink any more"):
+        perform(site, "retry-sink", form, "Ada")
+    refused = CliRunner().invoke(app, command)
+    assert (refused.exit_code, type(refused.exception)) != (0, None)
+    assert "Nothing of gate 'orders' waits to be run again" in str(refused.exception)
+
+
+def test_failed_batches_do_not_wait_for_their_backfill_either(url: str) -> None:
+    with gated_ledger(url, "orders") as ledger:
+        key = ledger.batches.begin(planned(0, 10)).schedule_id
+        ledger.batches.fail(key, ValueError("no price"))
+        done = CliRunner().invoke(app, ["retry", "orders", "--ledger", url])
+        assert done.stdout == (
+            "orders: 1 failed batch does not wait for the next backfill any more.\n"
+        )
+        row = ledger.batches.get(key)
+        assert row is not None and row.retry_ms is not None
