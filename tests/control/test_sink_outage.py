@@ -45,7 +45,7 @@ def test_a_sink_that_is_surely_away_is_waited_for_without_end_and_seldom_tried_i
     ],
 )
 def test_what_cannot_be_told_ends_after_a_bounded_number_of_runs(
-    said: dict[str, bool], waits: int
+    said: dict[str, Any], waits: int
 ) -> None:
     steps = [after(runs, **said) for runs in range(1, 100)]
     assert steps.count(Next.WAIT) == waits

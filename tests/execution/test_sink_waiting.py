@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ class Gate:
 
 
 def policy(on_failure: str = "isolate", on_outage: str = "hold", **times: int) -> OnFailure:
-    return with_outages(parse_on_failure(on_failure), on_outage, OutageSettings(**times))
+    settings = replace(OutageSettings(), **times)  # type: ignore[arg-type]
+    return with_outages(parse_on_failure(on_failure), on_outage, settings)
 
 
 @pytest.fixture
@@ -169,8 +171,8 @@ def test_a_driver_that_was_killed_while_its_batch_waited_goes_on_waiting(gate: G
     sink = Away(until_s=30)
     sink.now_s = lambda: gate.now_s
 
-    def die(_s: float) -> None:
-        gate.now_s += 0.5
+    def die(wait_s: float) -> None:
+        gate.now_s += wait_s
         if gate.now_s > 12:
             raise Killed
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.histories import NOW_MS, a_batch, a_gate
@@ -35,7 +36,7 @@ REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
 QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)
 
 
-def waiting(**changes: object) -> GateHistory:
+def waiting(**changes: Any) -> GateHistory:
     running = a_batch(1, NOW_MS - 190_000, 1_450, status=Status.IN_PROGRESS)
     outage = SinkOutage(
         running.schedule_id, NOW_MS - 185_000, 7, NOW_MS + 32_000, REFUSED, is_certain=True
@@ -72,7 +73,7 @@ def test_the_retention_that_is_left_comes_first() -> None:
         {"gate": replace(a_gate(), sink_outage="{}")},
     ],
 )
-def test_what_is_left_of_an_outage_is_none(changes: dict[str, object]) -> None:
+def test_what_is_left_of_an_outage_is_none(changes: dict[str, Any]) -> None:
     snapshot = take_snapshot(waiting(**changes), NOW_MS)
     assert snapshot.waiting is None
     assert snapshot.state is not GateState.WAITING
@@ -129,7 +130,7 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
     with pytest.raises(OptionError, match="does not wait for its sink any more"):
         perform(site, "retry-sink", form, "Ada")
     refused = CliRunner().invoke(app, command)
-    assert (refused.exit_code, type(refused.exception)) != (0, None)
+    assert refused.exit_code != 0
     assert "Nothing of gate 'orders' waits to be run again" in str(refused.exception)
 
 

@@ -13,6 +13,7 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
+from headrace.control.sink_outage import SinkOutage
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
 from headrace.operations.sentences import headline
@@ -76,9 +77,15 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
         writer = gate.write(df, sink, on_failure="isolate")
         return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
-    def waits() -> GateSnapshot | None:
+    def is_waiting() -> GateSnapshot | None:
         status = gate.status()
         return status if status.state is GateState.WAITING else None
+
+    def wait_until_it_waits() -> SinkOutage:
+        status = wait_until(is_waiting, DEADLINE_S)
+        assert status is not None and status.waiting is not None
+        assert headline(status).startswith("Waiting for its sink since ")
+        return status.waiting
 
     with postgresql_server() as server, producing(orders) as sent:
         sink = Rows(server)
@@ -86,20 +93,16 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
         try:
             wait_until(lambda: len(sink.places) > 50, DEADLINE_S)
             server.stop("fast")
-            status = wait_until(waits, DEADLINE_S)
-            began = status.waiting
-            assert began is not None
+            began = wait_until_it_waits()
             assert "OperationalError" in began.error
-            assert headline(status).startswith("Waiting for its sink since ")
-            wait_until(lambda: (found := waits()) and found.waiting and found.waiting.runs > 5)
+            wait_until(lambda: wait_until_it_waits().runs > 5, DEADLINE_S)
         finally:
             query.stop()
         query = start(sink)
         try:
-            status = wait_until(waits, DEADLINE_S)
-            assert status.waiting is not None
-            assert (status.waiting.since_ms, status.waiting.batch) == (began.since_ms, began.batch)
-            assert status.waiting.runs > 5
+            later = wait_until_it_waits()
+            assert (later.since_ms, later.batch) == (began.since_ms, began.batch)
+            assert later.runs > 5
             server.start()
             target = sent[0]
             wait_until(lambda: len(sink.places) >= target, DEADLINE_S)
