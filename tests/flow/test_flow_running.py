@@ -1,6 +1,7 @@
 """Flows on journals, in a real Spark application."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -220,4 +221,36 @@ def test_a_stage_that_is_slow_has_the_one_before_it_throttled_and_nothing_is_los
         assert running.await_termination(0)
         assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS}
         assert ledger.signals.published("shop") == ()
+    assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)
+
+
+def test_a_last_sink_that_is_away_has_the_stage_before_it_throttled_and_all_goes_on_by_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = journals(tmp_path, MANY, pressure=SMALL)
+    stored: list[bytes] = []
+    is_back = threading.Event()
+
+    @flow.stage("parse", reads="raw", writes="clean", options={"maxRatePerPartition": 800})
+    def parse(df: DataFrame, batch: Batch) -> DataFrame:
+        return df.select("key", "value")
+
+    @flow.stage("store", reads="clean", options={"outage.maxRetry": "2 seconds"})
+    def store(df: DataFrame, batch: Batch) -> None:
+        rows = [row.value for row in df.select("value").collect()]
+        if stored and not is_back.is_set():
+            raise ConnectionRefusedError("127.0.0.1:5432 refused")
+        stored.extend(rows)
+
+    with Ledger.open(flow.ledger) as ledger, flow.start(spark):
+        wait_until(lambda: ledger.sink_outages.get("shop.store"), timeout_s=100)
+        wait_until(
+            lambda: "throttled by store" in {b.reason for b in ledger.batches.newest("shop.parse")},
+            timeout_s=100,
+        )
+        is_back.set()
+        wait_until(lambda: len(set(stored)) == MANY, timeout_s=100)
+        batches = ledger.batches.newest("shop.store", 1_000)
+        assert [each.attempts for each in batches if each.attempts > 1] == [2]
+        assert {each.parent for each in batches} == {None}
     assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)
