@@ -23,6 +23,7 @@ from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
+from headrace.execution.sink_waiting import is_away
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.processes import is_gone
 
@@ -190,7 +191,9 @@ class Isolator:
 
         Also left, but for its last backfill, is what could not reach its part of the sink.
         """
-        if self._undo and self._batch is not None and not result.alone:
+        whys = [result.down, *(why for _, why in result.left)]
+        away = any(isinstance(why, Exception) and is_away(why) for why in whys)
+        if self._undo and self._batch is not None and (result.down is not None or away):
             key, lease_ms = self._batch.schedule_id, self._leases.lease_ms
             result.undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
             if result.undone:
