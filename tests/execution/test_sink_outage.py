@@ -129,6 +129,7 @@ AWAY = [
     error_of("pymysql.err", "OperationalError", 2003, "Can't connect"),
     error_of("pymysql.err", "OperationalError", 1290, "--read-only"),
     error_of("mysql.connector.errors", "InterfaceError", "2003: Can't connect", errno=2003),
+    error_of("sqlite3", "OperationalError", sqlite_errorcode=sqlite3.SQLITE_BUSY_SNAPSHOT),
     error_of("oracledb.exceptions", "OperationalError", "DPY-6005: cannot connect"),
     *[
         KafkaException(KafkaError(code))
@@ -462,6 +463,7 @@ TASK_NOT_AWAY = [
     "ValueError: a record\nConnectionError: in it",
     f"ValueError: a record{HANDLING}{HEAD}ConnectionError: in it",
     "ValueError: a record\nheadrace.errors.SinkAwayError: in it",
+    "ValueError: a record\nTraceback (most recent call last):\nheadrace.errors.SinkAwayError: x",
     "requests.exceptions.HTTPError: 413 Client Error: for url: http://x?503 Server Error: ",
     "httpx.HTTPStatusError: Client error '422 Unprocessable' for url 'Server error '503 '",
     "urllib.error.HTTPError: HTTP Error 404: HTTP Error 503: ",
