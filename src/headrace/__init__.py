@@ -22,6 +22,7 @@ from headrace.errors import (
     OptionError,
     SchemaError,
     SetupError,
+    SinkAwayError,
     SourceError,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "SchemaError",
     "SchemaRegistry",
     "SetupError",
+    "SinkAwayError",
     "SourceError",
     "avro",
     "configure",

@@ -22,6 +22,7 @@
     ├── NotProcessedError    a batch failed, and its records are not at fault
     │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
     │   ├── SinkDownError    nothing is processed, whatever the records
+    │   ├── SinkAwayError    a handler says that its sink takes nothing now
     │   └── BatchSplitError  a sink has parts of it, and so does not take the whole
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
@@ -127,6 +128,15 @@ class SinkDownError(NotProcessedError):
     def __init__(self, text: str, last: tuple[str, str]) -> None:
         super().__init__(text)
         self.last = last
+
+
+class SinkAwayError(NotProcessedError):
+    """The sink takes nothing now, whatever the records: for a handler to raise.
+
+    Raise it where your client's exception does not say so by itself, such as an answer with a code
+    of its own. In a task of Spark raise exactly this class: a class that is derived from it comes
+    from there as text, and is not known.
+    """
 
 
 class BatchSplitError(NotProcessedError):

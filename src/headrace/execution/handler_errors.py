@@ -25,6 +25,8 @@ from headrace.errors import (
     SetupError,
     SourceError,
 )
+from headrace.execution.outage_signs import NETWORK_NAMES, java_says, python_says
+from headrace.execution.sink_outage import sink_is_away, text_of
 from headrace.ledger import ErrorReport
 from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
@@ -129,7 +131,7 @@ _OF_DELTA: Final = re.compile(
 def _unsuited_jar(error: BaseException) -> SetupError | None:
     """That a jar is built for another Spark, in one sentence, if that is what Spark raised."""
     for each in _with_causes(error):
-        text = _text(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
+        text = text_of(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
         if (found := _LINKAGE.search(text)) is None:
             continue
         fault = f"{found[1]}: {found[2].strip()}"
@@ -157,7 +159,7 @@ def _raised(error: BaseException, kinds: tuple[type[HeadraceError], ...]) -> Hea
         if type(each) in kinds:
             return cast(HeadraceError, each)
         if isinstance(each, Py4JJavaError | PySparkException):
-            found = _IN_A_TASK.search(_text(each))
+            found = _IN_A_TASK.search(text_of(each))
             if found is not None and _KINDS[found[1]] in kinds:
                 return _KINDS[found[1]](found[2])
     return None
@@ -181,7 +183,7 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
         if isinstance(each, HeadraceError) and READ in getattr(each, "__notes__", ()):
             return each
         if isinstance(each, Py4JJavaError | PySparkException):
-            found = _WHILE_READING.search(_text(each))
+            found = _WHILE_READING.search(text_of(each))
             if found is not None:
                 kind = getattr(errors, found[1] or "", SourceError)
                 return cast(HeadraceError, kind(found[2]))
@@ -206,47 +208,27 @@ def not_the_records(error: BaseException) -> HeadraceError | None:
     return None
 
 
-_UNREACHED: Final = frozenset(
-    {
-        "ConnectError",
-        "ConnectionError",
-        "InterfaceError",
-        "OperationalError",
-        "Timeout",
-        "TimeoutError",
-        "TimeoutException",
-    }
-)
+_UNREACHED: Final = NETWORK_NAMES | {"InterfaceError", "OperationalError"}
 """Names of exceptions in Python itself, in databases' drivers (PEP 249), and in HTTP's clients."""
-
-_NO_CONNECTION: Final = re.compile(
-    r"^(?:Caused by: |org\.apache\.spark\.\S*: )*"
-    r"(?:java\.net\.(?:ConnectException|SocketException|SocketTimeoutException|"
-    r"UnknownHostException|NoRouteToHostException)|(?:\w+\.)*(?:Connection\w*|Timeout)Error)\b",
-    re.MULTILINE,
-)
 
 
 def no_connection(error: BaseException | ErrorReport) -> bool:
     """Whether what was raised says that something else could not be reached, or was too slow.
 
     The record is no cause of that, be it the only one that fails: its part of the sink may be down.
+    More says so than for `sink_is_away`: also a database's deadlock and its lock timeout.
     """
     if isinstance(error, ErrorReport):
-        return _NO_CONNECTION.search(f"{error.error_class}: ") is not None
-    for each in _with_causes(error):
-        if any(kind.__name__ in _UNREACHED for kind in type(each).__mro__):
-            return True
-        if isinstance(each, Py4JJavaError | PySparkException) and _NO_CONNECTION.search(
-            _text(each)
-        ):
-            return True
-    return False
+        name, message = error.error_class, error.message
+        return bool(python_says(name, message) or java_says(name, message))
+    return sink_is_away(error) or any(
+        kind.__name__ in _UNREACHED for each in _with_causes(error) for kind in type(each).__mro__
+    )
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:
     """That a batch could not be run, in one sentence, with the exception that says why."""
-    first_line = _text(cause).strip().partition("\n")[0]
+    first_line = text_of(cause).strip().partition("\n")[0]
     error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
     error.__cause__ = cause
     return error
@@ -260,7 +242,7 @@ def _broken_machinery(error: BaseException) -> str | None:
         return "The ledger failed while the batch ran"
     if isinstance(error, Py4JNetworkError):
         return "Spark's JVM does not answer"
-    spark_says = _text(error) if isinstance(error, Py4JError | PySparkException) else ""
+    spark_says = text_of(error) if isinstance(error, Py4JError | PySparkException) else ""
     return "A disk is full" if _FULL_IN_TEXT.search(spark_says) else None
 
 
@@ -269,14 +251,6 @@ def _is_the_databases(error: LedgerError) -> bool:
     causes = [each for each in _with_causes(error) if isinstance(each, SQLAlchemyError)]
     refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
     return bool(causes) and not refused
-
-
-def _text(error: BaseException) -> str:
-    """What Spark says, which it may ask its JVM for; nothing where that is gone by now."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
-        return ""
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
