@@ -166,7 +166,10 @@ class GateListener(JsonStreamingQueryListener):
         ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
-        lessons = [_lesson(watched, report, ended) for report, watched in known]
+        lessons = [
+            _lesson(watched, report, ended._replace(is_limited=own.is_limited))
+            for (report, watched), own in zip(known, ends, strict=True)
+        ]
         learnt = _learn(self._rates.get(run), lessons)
         for (report, watched), each in zip(known, ends, strict=True):
             if each.had_no_sink and watched.learns:
