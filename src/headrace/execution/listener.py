@@ -298,7 +298,7 @@ def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
         and found.attempts == 1
         and not watched.ledger.batches.children(report.batch)
     )
-    is_limited = found is not None and found.reason.startswith(Reason.LIMITED)
+    is_limited = found is not None and found.reason.startswith((Reason.LIMITED, Reason.CEILING))
     return BatchEnd(at_once, ended.waited_ms, is_limited)
 
 
@@ -342,7 +342,7 @@ class _Lesson:
         stats: The same for the laws, by the clock of what was taught.
         teaches: Whether it says anything of the job.
         is_unread: Whether the batch went through, and no record of it was read.
-        is_limited: Whether an operator's limit made it as small as it was.
+        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
     """
 
     watched: _GateRun

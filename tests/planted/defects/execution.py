@@ -13,6 +13,13 @@ DEFECTS: Final = (
         "tests/execution/test_listener.py",
     ),
     Planted(
+        "a record that a part has rejected, and that makes a ceiling",
+        "execution/ceiling_keeper.py",
+        "            if self._ledger.dead_letters.count_rejected(",
+        "            if not self._ledger.dead_letters.count_rejected(",
+        "tests/execution/test_ceilings.py",
+    ),
+    Planted(
         "a batch that isolation helped through, and that teaches the law",
         "execution/listener.py",
         "teaches = ended.went_through and (present.records > 0 or not report.batch)",
