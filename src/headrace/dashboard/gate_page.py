@@ -111,7 +111,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     )
 
 
-def impossible_actions(control: Control, *, waits: bool, has_ceiling: bool) -> list[str]:
+def impossible_actions(control: Control, *, waits: bool, has_ceiling: bool = False) -> list[str]:
     """The actions that would change nothing now, by the names of their forms."""
     changes = {
         "pause": not control.paused,
