@@ -15,6 +15,7 @@ from tests.receivers.processes import receiver
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
+from headrace.control.size_ceiling import Climb, SizeCeiling
 from headrace.ledger import GateClaim, Ledger
 
 
@@ -128,3 +129,26 @@ def test_a_paused_gate_s_receivers_go_on_at_its_rate(tmp_path: Path) -> None:
         assert Posted(running, "[4, 5, 6]").done()[0] == 200
         assert running.events("limit")[-1]["limit_per_s"] == 500
     assert stored_in(tmp_path) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+def test_a_ceiling_is_shown_and_lifted_with_who_and_why(
+    ledger_url: str, complain: Complain
+) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        ceiling = SizeCeiling(Climb.begin(250, 564))
+        ledger.gates.change_ceiling("orders", None, ceiling.to_text())
+    gate = json.loads(invoke(ledger_url, "status", "--json").output)
+    assert gate["ceiling"] == "564 records at once failed, 250 passed"
+    assert gate["ceiling_records"] == 312
+    shown = invoke(ledger_url, "status", "--gate", "orders").output
+    assert "564 records at once failed, 250 passed" in shown
+    wrong = complain(ledger_url, "limit", "no-ceiling", "orders", "--for", "2h")
+    assert "--for is the time of a limit" in wrong
+    lifted = invoke(
+        ledger_url, "limit", "no-ceiling", "orders", "--by", "ops", "--why", "a larger sink"
+    )
+    assert "orders: without a ceiling; no query runs behind it now." in lifted.output
+    assert json.loads(invoke(ledger_url, "status", "--json").output)["ceiling"] is None
+    with Ledger.open(ledger_url) as ledger:
+        newest = ledger.controls.history("orders", 1)[0]
+    assert (newest.kind, newest.by, newest.why) == ("lift ceiling", "ops", "a larger sink")

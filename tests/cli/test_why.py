@@ -8,8 +8,9 @@ from tests.cli.outcomes import rows, told
 from tests.services.ledgers import new_ledger
 
 from headrace.control import EstimatorSettings, SourceCost
+from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import PlannedBatch, PlannedRange, RateSample
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 NOW_MS = 1_700_000_000_000
 ALL = "everything available"
@@ -96,3 +97,27 @@ def test_what_is_not_there_is_said_in_a_sentence(url: str, complain: Complain) -
         url, "why", "orders", "--batch", "7"
     )
     assert "no gate 'unheard'" in complain(url, "why", "unheard")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("ceiling: 302 records at once failed, 288 passed", "It made this batch as small as it is"),
+        ("rate", "It did not limit this batch"),
+    ],
+)
+def test_a_ceiling_is_explained(url: str, reason: str, said: str) -> None:
+    with Ledger.open(url) as ledger:
+        ceiling = SizeCeiling(Climb(288, 302, Stage.SETTLED))
+        ledger.gates.change_ceiling("orders", None, ceiling.to_text())
+        ranges = (PlannedRange(OffsetRange("orders", 0, 2_000, 2_288), 9_000, reason),)
+        ledger.batches.begin(PlannedBatch("orders", "run", ranges, reason, "x:1"))
+    (found,) = rows(url, "why orders")
+    assert found["ceiling"] == "302 records at once failed, 288 passed"
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert of["ceiling"] == (
+        "As known now, 302 records at once failed, 288 passed: the handler takes no larger batch."
+        f" {said}. Larger ones are tried now and then; `headrace limit no-ceiling orders` lifts it."
+    )
+    if reason.startswith("ceiling"):
+        assert "limited by the ceiling, the largest batch that the handler takes" in of["caps"]

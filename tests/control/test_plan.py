@@ -22,6 +22,7 @@ from headrace.control import (
     plan,
     should_wait,
 )
+from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
 from headrace.core.ranges import TopicPartition
 
 OFF = BatchLimits(1.0, initial_rate=None)
@@ -192,6 +193,7 @@ def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
         "minRatePerPartition",
         "maxOffsetsPerTrigger",
         "maxBytesPerTrigger",
+        "ceiling",
         "held",
         "waiting for minOffsetsPerTrigger",
         "everything available",
@@ -359,3 +361,44 @@ def test_under_a_pause_nothing_is_admitted_and_the_reason_says_by_whom() -> None
     assert (planned.records, planned.lag, planned.until) == (0, 3000, orders([0, 5]))
     assert planned.describe(planned.reason) == "paused by ops: sink migration, since 12:00:00 UTC"
     assert list(planned.reasons.values()) == [Reason.HELD, Reason.NOTHING_NEW]
+
+
+def ceiling_of(passed: int, failed: int) -> SizeCeiling:
+    return SizeCeiling(Climb(passed, failed, Stage.SETTLED))
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, max_size=40),
+    st.integers(1, 2_000),
+)
+def test_a_ceiling_caps_the_whole_batch_exactly(lags: list[int], most: int) -> None:
+    partitions = [TopicPartition("orders", number) for number in range(len(lags))]
+    latest = dict(zip(partitions, lags, strict=True))
+    limits = BatchLimits(seconds_per_batch=1, initial_rate=None)
+    planned = plan(
+        dict.fromkeys(partitions, 0), latest, None, limits, ceiling=ceiling_of(most, most + 1)
+    )
+    # Each partition has a record at least, so that none starves.
+    assert planned.records == min(sum(lags), max(most, sum(1 for lag in lags if lag)))
+    assert all(planned.until[each] <= latest[each] for each in partitions)
+    if planned.records < sum(lags):
+        assert planned.reason is Reason.CEILING
+        said = f"ceiling: {most + 1} records at once failed, {most} passed"
+        assert planned.describe(planned.reason) == said
+
+
+@pytest.mark.parametrize(
+    ("sizes", "records"),
+    [({"orders": 10.0}, 50), ({"orders": 100.0}, 5), ({}, 90), (None, 90)],
+)
+def test_a_ceiling_in_bytes_needs_the_sizes_of_the_records(
+    sizes: dict[str, float] | None, records: int
+) -> None:
+    ceiling = SizeCeiling(None, Climb(500, 505, Stage.SETTLED))
+    near = TopicPartition("orders", 0)
+    limits = BatchLimits(seconds_per_batch=1, initial_rate=None)
+    planned = plan({near: 0}, {near: 90}, None, limits, sizes, ceiling=ceiling)
+    assert planned.records == records
+    if records < 90:
+        assert planned.describe(planned.reason) == "ceiling: 505 bytes at once failed, 500 passed"
+        assert planned.bytes == 500

@@ -9,6 +9,7 @@ from tests.dashboard.conftest import Serve
 from tests.dashboard.histories import add_dead_letter, add_failure
 from tests.services.kafka import TopicFactory, records_in
 
+from headrace.control.size_ceiling import Climb, SizeCeiling
 from headrace.ledger import DeadLetterStatus, Ledger
 
 pytestmark = pytest.mark.integration
@@ -62,8 +63,15 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
         unfold(page, "unlimit")
         act(page, "unlimit")
         assert ledger.controls.of("orders").limit is None
+        known = SizeCeiling(Climb.begin(250, 564)).to_text()
+        ledger.gates.change_ceiling("orders", None, known)
+        page.goto(f"{address}/gate/orders")
+        expect(page.locator("#facts")).to_contain_text("564 records at once failed, 250 passed")
+        unfold(page, "lift-ceiling")
+        act(page, "lift-ceiling")
+        assert ledger.gates.ceiling("orders") is None
     page.goto(f"{address}/actions")
-    expect(page.locator("#actions tbody tr")).to_have_count(5)
+    expect(page.locator("#actions tbody tr")).to_have_count(6)
     expect(page.locator("#actions")).to_contain_text("Ada")
 
 

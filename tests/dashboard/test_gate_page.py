@@ -30,8 +30,10 @@ def test_an_action_that_would_change_nothing_is_not_offered(
     hold: ControlKind | None, limit: ControlKind | None, impossible: set[str]
 ) -> None:
     held, limited = (None if kind is None else action(kind) for kind in (hold, limit))
-    found = impossible_actions(Control("orders", NOW_MS, held, limited), waits=False)
-    assert set(found) == impossible | {"retry-sink"}
+    control = Control("orders", NOW_MS, held, limited)
+    nothing = impossible_actions(control, waits=False, has_ceiling=False)
+    assert set(nothing) == impossible | {"retry-sink", "lift-ceiling"}
+    assert set(impossible_actions(control, waits=True, has_ceiling=True)) == impossible
 
 
 @pytest.mark.parametrize("state", GateState)

@@ -1,10 +1,12 @@
 """Queries whose handler fails, on a real broker and a real Spark: the stream goes on."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
@@ -332,3 +334,57 @@ def test_a_sink_that_is_down_for_a_while_makes_no_dead_letter_of_a_good_record(
         query.stop()
     (letter,) = ledger.dead_letters.oldest("orders")
     assert (letter.letter.offset, letter.letter.value) == (20, BAD)
+
+
+def test_a_sink_that_refuses_large_batches_gets_smaller_ones_after_a_restart_too(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
+) -> None:
+    orders, sizes = topic(), list[int]()
+
+    def bulk(df: DataFrame, batch: Batch) -> None:
+        sizes.append(df.count())
+        if sizes[-1] > 300:
+            raise ValueError("413 Payload Too Large")
+
+    def process(records: int) -> None:
+        orders.produce(*[b"x"] * records)
+        stream = read(gate, spark, orders, **{"backpressure.initialRate": 564})
+        writer = gate.write(stream, bulk, on_failure="isolate")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(DEADLINE_S)
+
+    process(2_500)
+    refused = [size for size in sizes if size > 300]
+    assert refused[0] == 564
+    assert len(refused) <= 3
+    process(1_200)
+    assert [size for size in sizes if size > 300] == refused
+    assert sum(size for size in sizes if size <= 300) == 3_700
+    assert ledger.batches.newest("orders", 1)[0].status is Status.SUCCESS
+    reasons = [each.reason for each in ledger.batches.newest("orders", 100)]
+    assert "ceiling: 564 records at once failed, 250 passed" in reasons
+
+
+def test_a_batch_that_kills_its_python_worker_is_split_without_a_retry(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
+) -> None:
+    orders, sizes = topic(), list[int]()
+
+    def die(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os._exit(137)
+
+    def heavy(df: DataFrame, batch: Batch) -> None:
+        sizes.append(df.count())
+        if sizes[-1] > 300:
+            df.select("value").mapInArrow(die, "value binary").count()
+
+    orders.produce(*[b"x"] * 564)
+    stream = read(gate, spark, orders, **{"backpressure.initialRate": 564})
+    policy = headrace.retry(3, "1 second", then="isolate")
+    writer = gate.write(stream, heavy, on_failure=policy)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(DEADLINE_S)
+    assert sorted(sizes) == [8, 56, 250, 250, 564]
+    assert ledger.gates.admission("orders").ceiling is not None

@@ -11,6 +11,7 @@ import pytest
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
 from tests.ledger.samples import stored
 
+from headrace import Batch
 from headrace.control import EstimatorSettings, IntervalLaw, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -18,6 +19,8 @@ from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener
 from headrace.ledger import ErrorReport, Ledger, RateSample, Status
 from headrace.processes import new_owner
+from headrace.testing import MemoryLog, StreamHarness
+from headrace.testing.memory_reader import TESTED_GATE
 
 START_MS = 1_700_000_000_000
 
@@ -582,3 +585,18 @@ def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
         assert [sample.rate_per_s for sample in ledger.rates.history(gate)] == [100.0] * 19 + [None]
         assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}
     assert listener._watched == {}
+
+
+def test_a_batch_that_an_operator_has_limited_does_not_lower_the_rate() -> None:
+    log = MemoryLog(*["x"] * 500)
+
+    def handler(df: Any, batch: Batch) -> None:
+        log.clock.sleep(0.05 + len(df.collect()) / 1000)
+
+    with StreamHarness(handler, log, options={"backpressure.initialRate": 100}) as stream:
+        stream.ledger.gates.declare(TESTED_GATE, interval_ms=1_000, source="memory", estimator="")
+        stream.ledger.controls.limit(TESTED_GATE, 20, "ops")
+        assert stream.run_batch()
+        assert stream.run_batch()
+        # A batch of 20 takes 70 ms, most of which is its fixed cost: by that, 286 records/s.
+        assert stream.rate_per_s is None

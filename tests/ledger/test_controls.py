@@ -40,6 +40,7 @@ class Call:
             ControlKind.DRAIN: ledger.controls.drain,
             ControlKind.RESUME: ledger.controls.resume,
             ControlKind.UNLIMIT: ledger.controls.unlimit,
+            ControlKind.LIFT_CEILING: ledger.controls.lift_ceiling,
         }[self.kind](gate, self.by, self.why)
 
 

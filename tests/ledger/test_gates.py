@@ -16,6 +16,7 @@ from tests.ledger.samples import (
 from tests.services.ledgers import report_sample
 
 from headrace.control import RateLimit
+from headrace.control.size_ceiling import Climb, SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import (
@@ -367,3 +368,37 @@ def test_a_throttle_whose_lease_is_over_counts_for_nothing(ledger: Ledger, lease
     ledger.gates.throttle("orders", LIMIT, lease_ms, "heard")
     assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
     assert ledger.gates.pressures("orders") == "heard"
+
+
+def test_a_ceiling_is_replaced_only_where_it_is_the_one_that_was_read(ledger: Ledger) -> None:
+    first = SizeCeiling(Climb.begin(250, 564))
+    second = SizeCeiling(Climb.begin(300, 564))
+    assert ledger.gates.ceiling("orders") is None
+    assert ledger.gates.change_ceiling("orders", None, first.to_text())
+    assert not ledger.gates.change_ceiling("orders", None, second.to_text())
+    assert ledger.gates.admission("orders").ceiling == first
+    found = ledger.gates.get("orders")
+    assert found is not None
+    assert found.size_ceiling == first.to_text()
+    assert ledger.gates.change_ceiling("orders", first.to_text(), second.to_text())
+    assert ledger.gates.admission("orders").ceiling == second
+    assert not ledger.gates.change_ceiling("clicks", None, first.to_text())
+
+
+def test_an_operator_lifts_a_ceiling_and_what_is_learnt_meanwhile_does_not_bring_it_back(
+    ledger: Ledger,
+) -> None:
+    known = SizeCeiling(Climb.begin(250, 564)).to_text()
+    ledger.gates.change_ceiling("orders", None, known)
+    ledger.controls.limit("orders", 200, "ops")
+    in_force = ledger.controls.lift_ceiling("orders", "ada", "a larger sink")
+    assert in_force.limit is not None
+    assert ledger.gates.admission("orders").ceiling is None
+    assert not ledger.gates.change_ceiling("orders", known, known)
+    newest = ledger.controls.history("orders", 1)[0]
+    assert (str(newest.kind), newest.by, newest.why) == ("lift ceiling", "ada", "a larger sink")
+
+
+def test_a_ceiling_of_another_version_bounds_no_batch(ledger: Ledger) -> None:
+    ledger.gates.change_ceiling("orders", None, "{}")
+    assert ledger.gates.admission("orders").ceiling is None

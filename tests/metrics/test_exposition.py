@@ -16,6 +16,7 @@ from tests.metrics.fleets import ERROR, done, letter, plan
 from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
+from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.flow.signals.codec import encode
@@ -257,3 +258,12 @@ def test_the_totals_that_a_scrape_remembers_are_all_there_are(
     remembered, fresh = scrape(ledger, clock, memory), scrape(ledger, clock)
     totals = {each: at for each, at in fresh.items() if "total" in each[0] or "_bucket" in each[0]}
     assert {each: remembered[each] for each in totals} == totals
+
+
+def test_a_gate_with_a_ceiling_says_how_large_its_next_batch_may_be(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    assert value(scrape(ledger, clock), "batch_ceiling_records") is None
+    ceiling = SizeCeiling(Climb(288, 302, Stage.SETTLED))
+    ledger.gates.change_ceiling("orders", None, ceiling.to_text())
+    assert value(scrape(ledger, clock), "batch_ceiling_records") == 288

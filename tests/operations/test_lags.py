@@ -21,6 +21,7 @@ def gate(number: int, arrivals: int) -> GateNow:
         interval_ms=1_000,
         rate_per_s=None,
         batch_cost=None,
+        size_ceiling=None,
         lost_offsets=0,
         pruned_totals=None,
         held=False,

@@ -19,7 +19,7 @@ from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.operations.draining import DrainState, FlowDrain
-from headrace.operations.limiting import WantedLimit
+from headrace.operations.limiting import NO_CEILING, WantedLimit
 from headrace.operations.sources import WAIT_FOR_SOURCES_S, Sources
 
 LOOK_S: Final = 0.2
@@ -125,7 +125,8 @@ def limit(
     acting: Acting,
     *,
     rate: Annotated[
-        str, typer.Argument(metavar="RATE", help="Records/s over all partitions; or: off.")
+        str,
+        typer.Argument(metavar="RATE", help="Records/s over all partitions; or: off, no-ceiling."),
     ],
     lasts: Annotated[
         str | None,
@@ -134,8 +135,18 @@ def limit(
 ) -> None:
     """Cap the rate of gates from their next batch on, besides all that limits them already.
 
-    Of a flow the first stages are limited.
+    Of a flow the first stages are limited. The word no-ceiling lifts what batches have taught that
+    failed for their size: the handler takes larger ones now.
     """
+    if rate == NO_CEILING:
+        if lasts is not None:
+            raise OptionError(f"--for is the time of a limit, and {rate!r} is none; leave it out.")
+        _act(
+            acting,
+            lambda opened, each: opened.controls.lift_ceiling(each, acting.who, acting.why),
+            done="without a ceiling",
+        )
+        return
     wanted = WantedLimit.parse(rate, lasts, "--for")
     _act(acting, lambda opened, each: wanted.put_in_force(opened, each, acting.who, acting.why))
 
@@ -203,7 +214,11 @@ class _Waiting:
 
 
 def _act(
-    acting: Acting, act: Callable[[Ledger, str], Control], *, all_stages: bool = False
+    acting: Acting,
+    act: Callable[[Ledger, str], Control],
+    *,
+    all_stages: bool = False,
+    done: str | None = None,
 ) -> None:
     chosen = acting.chosen()
     with _opened(acting.ledger, chosen) as opened:
@@ -212,7 +227,7 @@ def _act(
             if acting.as_json:
                 out.print_json(control_values(control))
             else:
-                typer.echo(out.printable(_sentence(opened, control)))
+                typer.echo(out.printable(_sentence(opened, control, done)))
 
 
 def _chosen(gates: Sequence[str] | None, flow: str | None) -> Chosen:
@@ -253,8 +268,8 @@ def control_values(control: Control) -> dict[str, Any]:
     return {**asdict(control), "seen": control.seen, "described": control.describe()}
 
 
-def _sentence(ledger: Ledger, control: Control) -> str:
-    described = control.describe() or "under no limit and not paused"
+def _sentence(ledger: Ledger, control: Control, done: str | None) -> str:
+    described = done or control.describe() or "under no limit and not paused"
     if ledger.gates.query(control.gate) is None:
         when = "no query runs behind it now"
     else:

@@ -221,6 +221,9 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
     if snapshot.control is not None:
         yield "control", "", snapshot.control
+    if snapshot.ceiling is not None:
+        most = snapshot.ceiling_records
+        yield "ceiling", out.count(most), "records in a batch" if most else "", snapshot.ceiling
     yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
     if snapshot.isolating is not None:
         yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)

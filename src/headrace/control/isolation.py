@@ -90,6 +90,9 @@ class Isolated(Generic[Why]):
         runs: How often the handler ran.
         down: What was raised last, if the breaker has stopped this.
         undone: Whether the batch is whole again, since nothing of it has passed.
+        largest_passed: The records of the largest part that passed; 0 where none has.
+        smallest_failed: The records of the smallest part that failed, or of the batch itself; None
+            where nothing did.
     """
 
     alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)
@@ -97,6 +100,13 @@ class Isolated(Generic[Why]):
     runs: int = 0
     down: Why | None = None
     undone: bool = False
+    largest_passed: int = 0
+    smallest_failed: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the batch passed, in parts."""
+        return not (self.alone or self.left) and self.down is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +279,14 @@ class Isolation(Generic[Why]):
 
     def record(self, part: Ranges, why: Why | None) -> None:
         """Record how a part ended that was to be run; None for success."""
+        result, records = self.result, count(part)
         if why is None:
+            result.largest_passed = max(result.largest_passed, records)
             if self._suspects.pop(part, None) is not None:
                 self._in_doubt = True
             self._look_for_causes()
             return
+        result.smallest_failed = min(result.smallest_failed or records, records)
         self._note_failure(part, why)
         if (suspect := self._suspects.get(part)) is not None:
             suspect.whys.append(why)

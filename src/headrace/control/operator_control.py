@@ -25,6 +25,8 @@ class ControlKind(StrEnum):
     """Cap the rate of the whole gate, besides whatever else limits it."""
     UNLIMIT = "unlimit"
     """End a limit."""
+    LIFT_CEILING = "lift ceiling"
+    """Forget that batches have failed for their size: the next may be as large as any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """The planner: from a rate, the lags and the limits to one end offset per partition, and why.
 
-Three laws follow one another, and each only takes away from what the one before has left:
+Four laws follow one another, and each only takes away from what the one before has left:
 
 1. The rate law (`headrace.control.rate_law`): ``count = min(messages, lag)``.
 2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
    ``count = max(int(max / sum * count), 1)``.
 3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
+4. The ceiling that failed batches have taught (`headrace.control.size_ceiling`): the counts are
+   scaled down in the same way, and their sum is the ceiling exactly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from headrace.control.limits import BatchLimits
 from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
 from headrace.control.rate_law import Reason, grant, rate_in_force
+from headrace.control.size_ceiling import Cap, SizeCeiling, describe_climb
 from headrace.core.ranges import TopicPartition
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
@@ -40,6 +43,8 @@ class Plan:
         unread: How many offsets are left unread for each reason; their sum is `left_over`.
         throttled_by: The stage after this one whose rate limit was in force, strictest or not.
         operator: What operators had put in force, strictest or not.
+        ceiling: What failed batches have taught, where that has made the batch smaller.
+        bytes: About how many bytes the batch is; None where the records' sizes are not known.
     """
 
     until: dict[TopicPartition, int]
@@ -51,11 +56,16 @@ class Plan:
     unread: dict[Reason, int]
     throttled_by: str | None = None
     operator: Control | None = None
+    ceiling: Cap | None = None
+    bytes: int | None = None
 
     def describe(self, reason: Reason) -> str:
-        """A reason in words, with the stage or the operator that is behind it."""
+        """A reason in words, with the stage, the operator or the failure behind it."""
         if reason is Reason.THROTTLED:
             return f"{reason} by {self.throttled_by}"
+        if reason is Reason.CEILING and self.ceiling is not None:
+            climb = describe_climb(self.ceiling.climb, in_bytes=self.ceiling.in_bytes)
+            return f"{reason}: {climb}"
         operator = self.operator
         if operator is not None and reason in {Reason.LIMITED, Reason.HELD}:
             action = operator.limit if reason is Reason.LIMITED else operator.hold
@@ -77,6 +87,7 @@ def plan(
     *,
     rate_limit: RateLimit | None = None,
     operator: Control | None = None,
+    ceiling: SizeCeiling | None = None,
 ) -> Plan:
     """Plan the next batch.
 
@@ -98,11 +109,12 @@ def plan(
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: What else bounds the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
-            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
+            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it, and a ceiling in bytes.
         rate_limit: What a stage after this one leaves of the rate. It applies where backpressure is
             off too; the floor of each partition is stronger.
         operator: What operators have put in force: its limit applies as ``rate_limit`` does, and
             under a pause or a drain the plan is empty.
+        ceiling: What is known of the largest batch that the handler takes.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
@@ -130,10 +142,22 @@ def plan(
         if size_bytes > limits.max_bytes:
             before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
+    partitions = backlog.partitions
+    cap = _cap(ceiling, partitions, counts, record_bytes)
+    if cap is not None:
+        before, counts = counts, _prorated_exactly(counts, cap.records)
+        reasons = _updated(reasons, before, counts, [Reason.CEILING] * len(counts))
+    planned_bytes = _measured_bytes(partitions, counts, record_bytes)
     per_s = None if in_force is None else in_force.per_s
     planned = _plan_of(backlog, counts, reasons, per_s)
     throttled_by = None if rate_limit is None else rate_limit.throttled_by
-    return replace(planned, throttled_by=throttled_by, operator=operator)
+    return replace(
+        planned,
+        throttled_by=throttled_by,
+        operator=operator,
+        ceiling=cap,
+        bytes=None if planned_bytes is None else round(planned_bytes),
+    )
 
 
 def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
@@ -205,6 +229,41 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
     ]
 
 
+def _cap(
+    ceiling: SizeCeiling | None,
+    partitions: Sequence[TopicPartition],
+    counts: Sequence[int],
+    record_bytes: float | Mapping[str, float] | None,
+) -> Cap | None:
+    """What a ceiling leaves of a batch; None where that is all of it."""
+    if ceiling is None:
+        return None
+    records = sum(counts)
+    cap = ceiling.cap(records, _measured_bytes(partitions, counts, record_bytes))
+    return None if cap is None or records <= cap.records else cap
+
+
+def _prorated_exactly(counts: Sequence[int], limit: int) -> list[int]:
+    """Scale counts down as `_prorated` does, to exactly the limit: above it a batch fails.
+
+    Only where more partitions than that have records is it one record for each of them.
+    """
+    scaled = _prorated(counts, limit, sum(counts))
+    largest = sorted(range(len(counts)), key=lambda each: -counts[each])
+    missing = limit - sum(scaled)
+    while missing:
+        moved = 0
+        for each in largest:
+            step = (missing > 0) - (missing < 0)
+            if step and (scaled[each] < counts[each] if step > 0 else scaled[each] > 1):
+                scaled[each] += step
+                missing -= step
+                moved += 1
+        if not moved:
+            break
+    return scaled
+
+
 def _size_bytes(
     partitions: Sequence[TopicPartition],
     counts: Sequence[int],
@@ -217,6 +276,22 @@ def _size_bytes(
         count * record_bytes.get(partition.topic, ASSUMED_RECORD_BYTES)
         for partition, count in zip(partitions, counts, strict=True)
     )
+
+
+def _measured_bytes(
+    partitions: Sequence[TopicPartition],
+    counts: Sequence[int],
+    record_bytes: float | Mapping[str, float] | None,
+) -> float | None:
+    """`_size_bytes` where all sizes in it are measured; else None."""
+    if record_bytes is None:
+        return None
+    if isinstance(record_bytes, Mapping) and any(
+        count and partition.topic not in record_bytes
+        for partition, count in zip(partitions, counts, strict=True)
+    ):
+        return None
+    return _size_bytes(partitions, counts, record_bytes)
 
 
 def _updated(

@@ -100,9 +100,9 @@ class QueryRates:
         Args:
             batch: What all gates share.
             stats: What it tells the law of each gate that had records in it.
-            limited: The gates of which an operator's limit made it as small as it was. PID takes
-                the rate of a small batch, most of which is its fixed cost, for all that the job can
-                process, and would go down under the limit: it is not told.
+            limited: The gates of which an operator's limit or a ceiling made it as small as it
+                was. PID takes the rate of a small batch, most of which is its fixed cost, for all
+                that the job can process, and would go down under the limit: it is not told.
         """
         learned = self._learned
         if learned is None:

@@ -40,6 +40,9 @@ class Reason(StrEnum):
     """The cap of the whole batch in records."""
     MAX_BYTES = "maxBytesPerTrigger"
     """The cap of the whole batch in bytes."""
+    CEILING = "ceiling"
+    """The largest batch that the handler takes, as failed ones have taught; the plan knows what
+    failed."""
     HELD = "held"
     """An operator has paused the gate, or asked it to drain; the plan knows who."""
     WAITING = "waiting for minOffsetsPerTrigger"

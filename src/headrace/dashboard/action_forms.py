@@ -76,6 +76,12 @@ def _unlimit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str
     return f"The limit of gate {gate} is lifted from its next plan on."
 
 
+def _lift_ceiling(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    ledger.controls.lift_ceiling(gate, who, why)
+    return f"The ceiling of gate {gate} is lifted from its next plan on."
+
+
 def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate, key = _field(form, "gate"), _field(form, "key")
     if not ledger.repairs.retry(gate, [key], who, why):
@@ -218,6 +224,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "resume": _resume,
     "limit": _limit,
     "unlimit": _unlimit,
+    "lift-ceiling": _lift_ceiling,
     "retry": _retry,
     "retry-sink": _retry_sink,
     "retry-alike": _retry_alike,

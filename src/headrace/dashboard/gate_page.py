@@ -57,7 +57,11 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
                     headline=beyond_state(snapshot),
                     needs=_other_needs(snapshot),
                     headline_has_control=snapshot.state in BY_OPERATORS,
-                    impossible=impossible_actions(control, waits=snapshot.waiting is not None),
+                    impossible=impossible_actions(
+                        control,
+                        waits=snapshot.waiting is not None,
+                        has_ceiling=snapshot.ceiling is not None,
+                    ),
                     **values,
                 ),
                 "facts": site.render("gate_facts.html", **values),
@@ -107,7 +111,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     )
 
 
-def impossible_actions(control: Control, *, waits: bool) -> list[str]:
+def impossible_actions(control: Control, *, waits: bool, has_ceiling: bool = False) -> list[str]:
     """The actions that would change nothing now, by the names of their forms."""
     changes = {
         "pause": not control.paused,
@@ -115,6 +119,7 @@ def impossible_actions(control: Control, *, waits: bool) -> list[str]:
         "resume": control.hold is not None,
         "unlimit": control.limit is not None,
         "retry-sink": waits,
+        "lift-ceiling": has_ceiling,
     }
     return [action for action, is_possible in changes.items() if not is_possible]
 

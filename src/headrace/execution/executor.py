@@ -27,6 +27,7 @@ from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
+from headrace.execution.resource_failures import took_too_much
 from headrace.execution.sink_waiting import SinkWaiting, is_away
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.error_report import query_stopped
@@ -57,6 +58,7 @@ class BatchExecutor:
         health: what is known of the handler; one for all who call it. Default: a new one.
         control_wait_s: how long a backfill waits for the stream to process something, before it
             says that a record failed alone while others passed (s). Default: 0.
+        on_isolated: called when a batch that failed has been isolated, in one go.
         stopped: whether the query is being stopped: what the handler raises then says nothing of
             the batch.
         sleep: waits so many seconds.
@@ -73,6 +75,9 @@ class BatchExecutor:
         turn: AbstractContextManager[bool | None],
         health: HandlerHealth | None = None,
         control_wait_s: float = 0,
+        on_isolated: Callable[[BatchRecord, Isolated[Cause]], None] = lambda _batch, _isolated: (
+            None
+        ),
         records: RecordReader | None = None,
         stopped: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
@@ -87,6 +92,7 @@ class BatchExecutor:
         self._turn = turn
         self._health = HandlerHealth() if health is None else health
         self._control_wait_s = control_wait_s
+        self._on_isolated = on_isolated
         self._stopped = stopped
         self._sleep = sleep
         self._waiting = SinkWaiting(
@@ -374,6 +380,8 @@ class BatchExecutor:
         for retry in range(1, self._policy.retries + 1):
             if last is None or self._is_ended_by(last) or ends_query(last) is not None:
                 break
+            if self._policy.last == "isolate" and took_too_much(last):
+                break
             wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
                 "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %s",
@@ -515,6 +523,9 @@ class BatchExecutor:
         finally:
             self._reader.close()
         self._log_isolated(batch, isolated)
+        # A sink that was away, and is back for the parts, says nothing of the batch's size.
+        if error is not None and (took_too_much(error) or not is_away(error)):
+            self._on_isolated(batch, isolated)
         return isolated
 
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:

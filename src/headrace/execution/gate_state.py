@@ -22,7 +22,7 @@ class BatchEnd(NamedTuple):
     Attributes:
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
         waited_ms: How long it waited for the handler while a backfill had it.
-        is_limited: Whether an operator's limit made it as small as it was.
+        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
         had_no_sink: Whether it waited for a sink that was away.
     """
 
@@ -138,7 +138,7 @@ class StreamState:
             )
 
     def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
-        """A batch goes to the handler; an operator's limit may have made it smaller."""
+        """A batch goes to the handler; a limit or a ceiling may have made it smaller."""
         with self._changing:
             self._running = True
             if is_limited:

@@ -19,6 +19,7 @@ from headrace.errors import GateInUseError, LedgerError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction, call_handler
 from headrace.execution.batch_leases import OWNER_POLL_S
 from headrace.execution.batch_reader import BatchReader
+from headrace.execution.ceiling_keeper import CeilingKeeper
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
@@ -79,6 +80,7 @@ class GatedHandler:
         self._query: StreamingQuery | None = None
         self._live_turn = Turn(self._turn)
         self._health = HandlerHealth()
+        self._ceiling = CeilingKeeper(gate, ledger)
         self._executor = self.executor(self._owner, self._live_turn)
         begun = ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
@@ -119,6 +121,7 @@ class GatedHandler:
             turn=turn or Turn(self._turn),
             health=self._health,
             control_wait_s=control_wait_s,
+            on_isolated=self._ceiling.note_isolated,
             sleep=self._sleep,
         )
 
@@ -143,10 +146,12 @@ class GatedHandler:
         owned = self._attach(record, batch_id)
         if owned is None:
             return
-        is_limited = record.reason.startswith(Reason.LIMITED)
+        is_limited = record.reason.startswith((Reason.LIMITED, Reason.CEILING))
         self._state.batch_began(record.schedule_id, is_limited=is_limited)
         try:
-            if not self._executor.run_live(df, owned, batch_id):
+            if self._executor.run_live(df, owned, batch_id):
+                self._ceiling.note_passed(record)
+            else:
                 had_no_sink = self._executor.had_no_sink
                 self._state.batch_was_helped(record.schedule_id, had_no_sink=had_no_sink)
         finally:

@@ -166,7 +166,10 @@ class GateListener(JsonStreamingQueryListener):
         ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
-        lessons = [_lesson(watched, report, ended) for report, watched in known]
+        lessons = [
+            _lesson(watched, report, ended._replace(is_limited=own.is_limited))
+            for (report, watched), own in zip(known, ends, strict=True)
+        ]
         learnt = _learn(self._rates.get(run), lessons)
         for (report, watched), each in zip(known, ends, strict=True):
             if each.had_no_sink and watched.learns:
@@ -295,7 +298,7 @@ def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
         and found.attempts == 1
         and not watched.ledger.batches.children(report.batch)
     )
-    is_limited = found is not None and found.reason.startswith(Reason.LIMITED)
+    is_limited = found is not None and found.reason.startswith((Reason.LIMITED, Reason.CEILING))
     return BatchEnd(at_once, ended.waited_ms, is_limited)
 
 
@@ -339,7 +342,7 @@ class _Lesson:
         stats: The same for the laws, by the clock of what was taught.
         teaches: Whether it says anything of the job.
         is_unread: Whether the batch went through, and no record of it was read.
-        is_limited: Whether an operator's limit made it as small as it was.
+        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
     """
 
     watched: _GateRun

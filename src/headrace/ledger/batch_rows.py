@@ -44,6 +44,7 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id:
         "created_time_ms": created_ms,
         "reason": batch.reason,
         "planned_records": batch.records,
+        "planned_bytes": batch.bytes,
         "lag": batch.lag,
         "rate_per_s": batch.rate_per_s,
         "last_call": call_id,

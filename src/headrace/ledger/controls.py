@@ -105,6 +105,7 @@ _PUT_IN_FORCE: Final = {
         (ControlKind.RESUME, "hold_action", None),
         (ControlKind.LIMIT, "limit_action", _number),
         (ControlKind.UNLIMIT, "limit_action", None),
+        (ControlKind.LIFT_CEILING, "size_ceiling", None),
     )
 }
 
@@ -161,6 +162,10 @@ class ControlStore(Store):
     def unlimit(self, gate_name: str, by: str, why: str = "") -> Control:
         """End a limit before its time."""
         return self._do(gate_name, ControlKind.UNLIMIT, by, why)
+
+    def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> Control:
+        """Forget that batches of a gate have failed for their size; a limit stays."""
+        return self._do(gate_name, ControlKind.LIFT_CEILING, by, why)
 
     def of(self, gate_name: str) -> Control:
         """What is in force for a gate; nothing for one that is not declared."""

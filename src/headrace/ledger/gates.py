@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Text, bindparam, case, or_, select, update
 
 from headrace.control.pressure import RateLimit
+from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
 from headrace.ledger.controls import CONTROL_COLUMNS, CONTROLLED_GATE, control_from
@@ -86,6 +87,7 @@ GATES: Final = select(
         "rate_per_s",
         "rate_time_ms",
         "batch_cost",
+        "size_ceiling",
         "ended_ms",
         "ended",
         "ended_error",
@@ -163,6 +165,7 @@ _ADMISSION: Final = (
         gate.c.throttled_by,
         gate.c.throttle_level,
         gate.c.throttle_origin_per_s,
+        gate.c.size_ceiling,
         gate.c.name,
         *CONTROL_COLUMNS,
     )
@@ -184,6 +187,14 @@ _THROTTLE: Final = (
         throttle_until_ms=NowMs() + bindparam("lease_ms"),
         pressures=bindparam("heard"),
     )
+)
+
+_CEILING: Final = select(gate.c.size_ceiling).where(_of_gate)
+
+_SET_CEILING: Final = (
+    update(gate)
+    .where(_of_gate, gate.c.size_ceiling.is_not_distinct_from(bindparam("before", type_=Text)))
+    .values(size_ceiling=bindparam("after", type_=Text))
 )
 
 _PRESSURES: Final = select(gate.c.pressures).where(_of_gate)
@@ -324,13 +335,23 @@ class GateStore(Store):
         )
 
     def admission(self, gate_name: str) -> Admission:
-        """The gate's current rate, what throttles it, and its controls, of one moment."""
+        """The gate's rate, what throttles it, its controls and its ceiling, of one moment."""
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
         rate_per_s, interval_ms, *throttle = tuple(found[0])[: 2 + len(_THROTTLES)]
         limit = None if throttle[0] is None else RateLimit(*throttle)
-        return Admission(rate_per_s, limit, interval_ms, control_from(found[0]))
+        ceiling = known_ceiling(found[0].size_ceiling)
+        return Admission(rate_per_s, limit, interval_ms, control_from(found[0]), ceiling)
+
+    def ceiling(self, gate_name: str) -> str | None:
+        """The largest batch that a gate's handler takes, as text; None where nothing is known."""
+        text: str | None = self._database.scalar(_CEILING, of=gate_name)
+        return text
+
+    def change_ceiling(self, gate_name: str, before: str | None, after: str | None) -> bool:
+        """Replace a gate's ceiling; False, and nothing is changed, where another one is there."""
+        return self._changes(_SET_CEILING, {"of": gate_name, "before": before, "after": after})
 
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str

@@ -58,6 +58,7 @@ class GateNow:
     interval_ms: int
     rate_per_s: float | None
     batch_cost: str | None
+    size_ceiling: str | None
     lost_offsets: int
     pruned_totals: str | None
     held: bool
@@ -127,6 +128,7 @@ _GATES: Final = (
         gate.c.interval_ms,
         gate.c.rate_per_s,
         gate.c.batch_cost,
+        gate.c.size_ceiling,
         gate.c.lost_offsets,
         gate.c.pruned_totals,
         gate.c.hold_action.is_not(None).label("held"),

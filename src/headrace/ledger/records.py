@@ -10,6 +10,7 @@ from types import MappingProxyType
 from headrace.control.operator_control import Control
 from headrace.control.pressure import RateLimit
 from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.ledger.transitions import Kind, Status
@@ -72,6 +73,8 @@ class PlannedBatch:
     rate_per_s: float | None = None
     """The rate that was in force."""
     kind: Kind = Kind.LIVE
+    bytes: int | None = None
+    """About how many bytes it is; None where the records' sizes were not measured."""
 
     @property
     def schedule_id(self) -> str:
@@ -130,6 +133,8 @@ class BatchRecord:
     outcome_unknown: bool = False
     """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
     crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
+    planned_bytes: int | None = None
+    """About how many bytes it is, as planned; None where the records' sizes were not measured."""
     retry_ms: int | None = None
     """When an operator asked that its next backfill be not waited for; it was, if that is later
     than its end."""
@@ -175,6 +180,9 @@ class GateRecord:
     """When that rate was learnt."""
     batch_cost: str | None = None
     """What is known of a batch's cost (`SourceCost`), as text; None while nothing is."""
+    size_ceiling: str | None = None
+    """The largest batch that its handler takes (`SizeCeiling`), as text; None while no batch has
+    failed for its size."""
     ended_ms: int | None = None
     """When its last query ended and said so; None while one runs, or where none has said so."""
     ended: str | None = None
@@ -213,6 +221,8 @@ class Admission:
     """The interval in force; None for a gate that is not declared."""
     operator: Control | None = None
     """What operators have put in force; None for a gate that is not declared."""
+    ceiling: SizeCeiling | None = None
+    """The largest batch that its handler takes; None while no batch has failed for its size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ gate: Final = Table(
     Column("rate_time_ms", BigInteger),
     # What is known of a batch's cost, as the learned law writes it.
     Column("batch_cost", Text),
+    # The largest batch that its handler takes, as `SizeCeiling` writes it.
+    Column("size_ceiling", Text),
     # The batch that its newest rate sample was learnt from.
     Column("reported", Text),
     # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
@@ -183,6 +185,8 @@ control: Final = Table(
     Column("end_time_ms", BigInteger),
     Column("reason", Text, nullable=False),
     Column("planned_records", BigInteger, nullable=False),
+    # About how many bytes they are, where the records' sizes were measured.
+    Column("planned_bytes", BigInteger),
     Column("lag", BigInteger),
     Column("rate_per_s", Double),
     Column("records", BigInteger),

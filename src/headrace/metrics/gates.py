@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from headrace.control import SourceCost
 from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
 from headrace.ledger import Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
@@ -40,6 +41,7 @@ def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: i
     capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
     fixed = gauge("batch_fixed_cost_seconds", "What a batch costs before its first record.")
     interval = gauge("batch_interval_seconds", "The time that a batch should take.")
+    ceiling = gauge("batch_ceiling_records", "The largest batch that the handler takes.")
     paused = gauge("paused", "1 while an operator has paused or drained the gate.")
     away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
     running = gauge("query_running", "1 while a query stands behind the gate.")
@@ -52,12 +54,14 @@ def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: i
             capacity.add(own, gate.capacity_per_s)
         if (cost_s := _fixed_cost_s(gate.batch_cost)) is not None:
             fixed.add(own, cost_s)
+        if (most := _ceiling_records(gate.size_ceiling)) is not None:
+            ceiling.add(own, most)
         interval.add(own, gate.interval_ms / 1000)
         paused.add(own, gate.held)
         outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
         away.add(own, max(now_ms - outage.since_ms, 0) / 1000 if outage else 0)
         running.add(own, gate.has_query)
-    return [limit, capacity, fixed, interval, paused, away, running]
+    return [limit, capacity, fixed, ceiling, interval, paused, away, running]
 
 
 @lru_cache(maxsize=10_000)
@@ -69,6 +73,13 @@ def _fixed_cost_s(batch_cost: str | None) -> float | None:
         return SourceCost.from_text(batch_cost).fixed_s
     except OptionError:
         return None
+
+
+@lru_cache(maxsize=10_000)
+def _ceiling_records(size_ceiling: str | None) -> int | None:
+    """The most records of the next batch; None without a ceiling, or with one in bytes only."""
+    known = known_ceiling(size_ceiling)
+    return known.records.most if known and known.records else None
 
 
 def open_families(

@@ -29,7 +29,7 @@ class Measured:
         rates_per_s: What the newest batches have taught, the newest first.
         took_ms: How long each of them took.
         cost: What is known of a batch's cost; None where nothing is.
-        is_held_back: Whether an operator or a stage after it makes the batches smaller.
+        is_held_back: Whether an operator, a stage after it or a ceiling makes the batches smaller.
     """
 
     settings: EstimatorSettings

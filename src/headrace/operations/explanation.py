@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.control import Control, ControlAction, ControlKind, LawName
 from headrace.control.rate_law import Reason
+from headrace.control.size_ceiling import known_ceiling
 from headrace.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
 from headrace.operations import words as out
 from headrace.operations.trends import batch_cost_of, law_of
@@ -23,6 +24,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     Reason.PARTITION_FLOOR: "minRatePerPartition, higher than their shares of the rate",
     Reason.MAX_RECORDS: "maxOffsetsPerTrigger, the cap of the whole batch in records",
     Reason.MAX_BYTES: "maxBytesPerTrigger, the cap of the whole batch in bytes",
+    Reason.CEILING: "the ceiling, the largest batch that the handler takes",
     Reason.EVERYTHING: "nothing: all that was there is admitted",
     Reason.NOTHING_NEW: "nothing: nothing was there",
 }
@@ -68,6 +70,7 @@ class Explanation:
         limiting: What limited the partitions, that which left most first.
         throttled_by: The stage after it that throttles the gate, if that limited the batch.
         operator: What operators had put in force then, in words.
+        ceiling: The largest batch that the handler takes, as known now, in words.
         sentences: All of it in words.
     """
 
@@ -91,6 +94,7 @@ class Explanation:
     limiting: tuple[Limiting, ...]
     throttled_by: str | None
     operator: str | None
+    ceiling: str | None = None
     sentences: tuple[Said, ...] = ()
 
 
@@ -122,6 +126,7 @@ def _facts(
     learnt: RateSample | None,
     operator: Control,
 ) -> Explanation:
+    ceiling = known_ceiling(gate.size_ceiling)
     cost, throttled = batch_cost_of(gate), f"{Reason.THROTTLED} by "
     is_throttled = batch.reason.startswith(throttled)
     return Explanation(
@@ -145,6 +150,7 @@ def _facts(
         limiting=_limiting(ranges),
         throttled_by=batch.reason.removeprefix(throttled) if is_throttled else None,
         operator=operator.describe(),
+        ceiling=None if ceiling is None else ceiling.describe(),
     )
 
 
@@ -167,8 +173,9 @@ def _in_force(ledger: Ledger, gate: str, then_ms: int) -> Control:
     """What operators had put in force at a moment, as the history of their actions has it."""
     before = [each for each in ledger.controls.history(gate, _ACTIONS) if each.time_ms <= then_ms]
     holds = {ControlKind.PAUSE, ControlKind.DRAIN, ControlKind.RESUME}
+    limits = {ControlKind.LIMIT, ControlKind.UNLIMIT}
     hold = next((each for each in before if each.kind in holds), None)
-    limit = next((each for each in before if each.kind not in holds), None)
+    limit = next((each for each in before if each.kind in limits), None)
     if hold is not None and hold.kind is ControlKind.RESUME:
         hold = None
     if limit is not None and (limit.kind is ControlKind.UNLIMIT or _is_over(limit, then_ms)):
@@ -194,7 +201,8 @@ def _sentences(
         yield Said("batch cost", _cost(found))
     for each in found.limiting:
         left = f", and leave {out.plural(each.left_over, 'record')}" if each.left_over else ""
-        what = _MEANINGS.get(each.reason, each.reason)
+        kind = Reason.CEILING if each.reason.startswith(Reason.CEILING) else each.reason
+        what = _MEANINGS.get(kind, each.reason)
         number = out.plural(each.partitions, "partition")
         have = "is" if each.partitions == 1 else "are"
         left = left if each.partitions != 1 else left.replace("leave", "leaves")
@@ -204,6 +212,8 @@ def _sentences(
     else:
         stage = found.throttled_by
         yield Said("throttle", f"Stage {stage}, after this one, takes no more than that rate.")
+    if found.ceiling is not None:
+        yield Said("ceiling", _ceiling(found))
     in_force = f"Then in force: {found.operator}." if found.operator else "None limited the gate."
     yield Said("operators", in_force)
 
@@ -217,6 +227,15 @@ def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
             "sink",
             f"Its sink is away since {since}, so nothing more is admitted: {outage.error}.",
         )
+
+
+def _ceiling(found: Explanation) -> str:
+    was_it = found.reason.startswith(Reason.CEILING)
+    effect = "It made this batch as small as it is" if was_it else "It did not limit this batch"
+    return (
+        f"As known now, {found.ceiling}: the handler takes no larger batch. {effect}. Larger ones"
+        f" are tried now and then; `headrace limit no-ceiling {found.gate}` lifts it."
+    )
 
 
 def _lag(found: Explanation) -> str:

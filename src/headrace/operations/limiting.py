@@ -11,6 +11,9 @@ from headrace.ledger import Ledger
 OFF: Final = "off"
 """What ends a limit, in the place of a rate."""
 
+NO_CEILING: Final = "no-ceiling"
+"""What lifts a ceiling, in the place of a rate."""
+
 LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
 """The longest time that a limit can be given (ms)."""
 

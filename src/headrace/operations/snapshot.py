@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from headrace.control.isolation import expected_runs
 from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import known_ceiling
 from headrace.core.lease import GATE_LEASE_MS
 from headrace.ledger import (
     BatchRecord,
@@ -218,6 +219,10 @@ class GateSnapshot:
             run next, and what the handler raised; None where it does not wait.
         isolating: How far the batch is that is isolated now; None where none is.
         control: What operators have put in force, in words: who, why, since when; None if nothing.
+        ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
+            None while no batch has failed for its size.
+        ceiling_records: The most records of the next batch by that; None without a ceiling, or
+            with one in bytes only.
         lag_seconds: How old the oldest record is that no batch has begun; 0 if none waits.
         retention_left_s: Seconds until the source deletes that record by its age, as the source
             itself says; asked where records have waited for a minute. 0: it has deleted some.
@@ -271,6 +276,8 @@ class GateSnapshot:
     control: str | None
     lag_seconds: float | None = None
     retention_left_s: float | None = None
+    ceiling: str | None = None
+    ceiling_records: int | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -301,7 +308,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     over = newest is not None and is_over(history, newest, now_ms)
     sample = samples[0] if samples else None
     terms = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
-    cost = batch_cost_of(gate)
+    cost, ceiling = batch_cost_of(gate), known_ceiling(gate.size_ceiling)
     moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
     lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
@@ -338,6 +345,8 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         waiting=waits_for(history),
         isolating=_isolating(history.isolating),
         control=history.control.describe() if history.control else None,
+        ceiling=ceiling.describe() if ceiling else None,
+        ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
         lag_seconds=lag.seconds,
         retention_left_s=lag.retention_left_s,
         lag=waiting_behind(newest, lag_now) if over and newest else newest.lag if newest else None,

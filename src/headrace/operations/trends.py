@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from headrace.control import EstimatorSettings, SourceCost
 from headrace.control.rate_law import Reason
+from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
 from headrace.operations.diagnosis import BATCHES, Measured, diagnose
@@ -106,7 +107,11 @@ def advice_on(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> tuple[str, ...]:
     """What keeps a gate's rate at its lowest, and what helps; newest batches and samples first."""
-    found = (_nothing_read(batches, samples), _low_rate(gate, batches, samples))
+    found = (
+        _nothing_read(batches, samples),
+        _low_rate(gate, batches, samples),
+        _too_small_batches(gate, batches),
+    )
     return tuple(sentence for sentence in found if sentence is not None)
 
 
@@ -164,6 +169,19 @@ def _low_rate(
     )
 
 
+def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str | None:
+    """Whether the newest batch was smaller than its rate, for the handler takes no larger ones."""
+    ceiling = known_ceiling(gate.size_ceiling)
+    newest = batches[0] if batches else None
+    if ceiling is None or newest is None or not newest.reason.startswith(Reason.CEILING):
+        return None
+    return (
+        f"The handler takes no larger batches ({ceiling.describe()}), and more waits: raise what"
+        " its sink takes at once, have the handler write in parts, or shorten the interval."
+    )
+
+
 def is_held_back(batch: BatchRecord) -> bool:
-    """Whether an operator's limit, or a stage after it, made a batch as small as it was."""
-    return batch.reason.startswith((Reason.LIMITED, Reason.THROTTLED, Reason.HELD))
+    """Whether an operator, a stage after it or a ceiling made a batch as small as it was."""
+    others = (Reason.LIMITED, Reason.THROTTLED, Reason.HELD, Reason.CEILING)
+    return batch.reason.startswith(others)

@@ -169,6 +169,8 @@ class SimulatedStage:
         backlog: The records that wait at the start, for a source.
         noise: By how much its speed differs from batch to batch: the standard deviation of the
             factor; 0 to 0.5.
+        takes_at_once: The most records of a batch that it takes; a larger one fails, and its halves
+            are run. None: any.
         initial_rate_per_s: ``backpressure.initialRate``; None for the estimator's ``min_rate``.
         hop: When it throttles the stages before it; its step counts when it is throttled.
     """
@@ -184,6 +186,7 @@ class SimulatedStage:
     partitions: int = 1
     backlog: int = 0
     noise: float = 0.0
+    takes_at_once: int | None = None
     initial_rate_per_s: float | None = None
     estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
     hop: HopSettings = field(default_factory=HopSettings)
@@ -201,6 +204,8 @@ class SimulatedStage:
         )
         require_number("backlog" + of, self.backlog, "records")
         require_number("noise" + of, self.noise, "(a standard deviation)", most=0.5)
+        if self.takes_at_once is not None:
+            require_number("takes_at_once" + of, self.takes_at_once, "records", least=1)
         if self.initial_rate_per_s is not None:
             name = "initial_rate_per_s" + of
             require_number(name, self.initial_rate_per_s, "records/s", above=True)

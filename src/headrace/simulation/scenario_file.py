@@ -31,6 +31,7 @@ _NUMBERS: Final = ("name", "duration_s", "signal_ms", "look_ms", "sample_ms")
 _KEYS: Final = (*_NUMBERS, *_SETTINGS, "stage", "disturbance")
 _TYPES: Final[dict[Any, tuple[tuple[type, ...], str]]] = {
     int: ((int,), "a whole number"),
+    int | None: ((int,), "a whole number"),
     float: ((int, float), "a number"),
     float | None: ((int, float), "a number"),
     str: ((str,), "a text"),

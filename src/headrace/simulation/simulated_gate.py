@@ -14,6 +14,9 @@ from headrace.control import (
     batch_stats,
     plan,
 )
+from headrace.control.isolation import Isolated
+from headrace.control.rate_law import Reason
+from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
 from headrace.core.ranges import TopicPartition
 
 _GATE: Final = "gate"
@@ -36,6 +39,7 @@ class SimulatedGate:
         self._positions = dict.fromkeys(partitions, 0)
         self._rate: float | None = None
         self._previous: BatchProgress | None = None
+        self.ceiling: SizeCeiling | None = None
 
     @property
     def rate_per_s(self) -> float | None:
@@ -46,10 +50,32 @@ class SimulatedGate:
         self, latest: Mapping[TopicPartition, int], rate_limit: RateLimit | None = None
     ) -> Plan:
         """The next batch, from the latest offset of each partition, under a rate limit or none."""
-        return plan(self._positions, latest, self._rate, self._limits, rate_limit=rate_limit)
+        return plan(
+            self._positions,
+            latest,
+            self._rate,
+            self._limits,
+            rate_limit=rate_limit,
+            ceiling=self.ceiling,
+        )
 
-    def end(self, planned: Plan, progress: BatchProgress) -> None:
-        """Take note of a batch that has ended: it is read, and something is learnt from it."""
+    def end(
+        self, planned: Plan, progress: BatchProgress, isolated: Isolated[str] | None = None
+    ) -> None:
+        """Take note of a batch that has ended: it is read, and something is learnt from it.
+
+        Of one that had to be isolated, what the law of ceilings learns.
+        """
+        size = BatchSize(planned.records)
+        if isolated is not None:
+            split = split_of(size, isolated)
+            if split is not None:
+                self.ceiling = learn_from(self.ceiling, split)
+            self._positions, self._previous = planned.until, None
+            return
+        if self.ceiling is not None:
+            self.ceiling = self.ceiling.after_pass(size)
+        limited = {_GATE} if planned.reason is Reason.CEILING else frozenset[str]()
         stats = batch_stats(self._previous, progress, self.interval_ms)
         batch = FinishedBatch(
             progress.end_ms,
@@ -57,7 +83,8 @@ class SimulatedGate:
             progress.own_ms,
             behind={_GATE} if progress.left_over else frozenset(),
         )
-        answer = self._rates.finished(batch, {_GATE: stats})[_GATE].rate_per_s
+        learnt = self._rates.finished(batch, {_GATE: stats}, limited=limited)
+        answer = learnt[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer
         self._positions, self._previous = planned.until, progress
 

@@ -19,7 +19,8 @@ from headrace.control import (
     UpstreamThrottle,
     takes_per_s,
 )
-from headrace.core.ranges import TopicPartition
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Run, count
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.simulation.scenario import (
     Dead,
     Disturbance,
@@ -116,6 +117,8 @@ class SimulatedBatch:
     planned: Plan
     start_ms: int
     end_ms: int
+    isolated: Isolated[str] | None = None
+    """What became of it where it failed, and was isolated."""
 
     @property
     def progress(self) -> BatchProgress:
@@ -183,14 +186,17 @@ class RunningStage:
         self._emitted.look(time_ms, self.queued.admitted)
         capacity_per_s = self.capacity_per_s(time_ms) * self._noise()
         lasts_ms = duration_ms(planned.records, capacity_per_s, self.stage.fixed_ms)
-        self.batch = SimulatedBatch(
-            planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms)
-        )
+        isolated = self._isolated(planned.records)
+        if isolated is not None:
+            # A run that is refused costs what a batch costs before its first record.
+            lasts_ms += isolated.runs * self.stage.fixed_ms
+        end_ms = self._with_pauses(time_ms, time_ms + lasts_ms)
+        self.batch = SimulatedBatch(planned, time_ms, end_ms, isolated)
         return self.batch
 
     def end(self, batch: SimulatedBatch) -> int:
         """The batch at hand has ended; how many records it has made for each stage after it."""
-        self._gate.end(batch.planned, batch.progress)
+        self._gate.end(batch.planned, batch.progress, batch.isolated)
         self.batch = None
         self.processed += batch.planned.records
         self._made += batch.planned.records * self.stage.makes
@@ -271,6 +277,21 @@ class RunningStage:
         for slow in self._slow:
             capacity *= slow.factor if slow.holds(time_ms) else 1.0
         return capacity
+
+    def _isolated(self, records: int) -> Isolated[str] | None:
+        """What becomes of a batch that is larger than the stage takes; None for any other."""
+        most = self.stage.takes_at_once
+        if most is None or records <= most:
+            return None
+        whole, passes = (OffsetRange("batch", 0, 0, records),), 0
+        isolation: Isolation[str] = Isolation(IsolationBudget())
+        isolation.begin(whole, "too large")
+        while (step := isolation.next_step(0, passes)) is not None:
+            if isinstance(step, Run):
+                fails = count(step.part) > most
+                passes += not fails
+                isolation.record(step.part, "too large" if fails else None)
+        return isolation.result
 
     def _noise(self) -> float:
         if self.stage.noise == 0:

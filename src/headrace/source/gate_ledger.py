@@ -267,6 +267,7 @@ class GateLedger:
             bootstrap_servers=self._gate.servers,
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
+            bytes=plan.bytes if plan else None,
         )
 
     @contextmanager

@@ -245,11 +245,9 @@ class StreamPlanner:
         if everything or (operator is not None and operator.hold is not None):
             held = None if operator is None else replace(operator, limit=None)
             return plan(starts.current, latest, None, options.no_limits, operator=held)
-        sizes = (
-            self._log.sizes(starts.current, latest)
-            if options.limits.max_bytes is not None
-            else None
-        )
+        ceiling = admission.ceiling
+        in_bytes = options.limits.max_bytes is not None or (ceiling and ceiling.needs_bytes)
+        sizes = self._log.sizes(starts.current, latest) if in_bytes else None
         if options.estimator.auto is not None and admission.interval_ms is not None:
             self._interval_ms = admission.interval_ms
         planned = plan(
@@ -260,6 +258,7 @@ class StreamPlanner:
             sizes,
             rate_limit=admission.rate_limit,
             operator=operator,
+            ceiling=ceiling,
         )
         if self._too_few(planned.lag):
             return empty_plan(starts.current, latest)

@@ -6,6 +6,20 @@ from tests.planted.plant import Planted
 
 DEFECTS: Final = (
     Planted(
+        "a batch that an operator has made small, and that lowers PID's rate",
+        "execution/listener.py",
+        "ended._replace(is_limited=own.is_limited)",
+        "ended",
+        "tests/execution/test_listener.py",
+    ),
+    Planted(
+        "a record that a part has rejected, and that makes a ceiling",
+        "execution/ceiling_keeper.py",
+        "            if self._ledger.dead_letters.count_rejected(",
+        "            if not self._ledger.dead_letters.count_rejected(",
+        "tests/execution/test_ceilings.py",
+    ),
+    Planted(
         "a batch that isolation helped through, and that teaches the law",
         "execution/listener.py",
         "teaches = ended.went_through and (present.records > 0 or not report.batch)",

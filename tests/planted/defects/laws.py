@@ -6,6 +6,20 @@ from tests.planted.plant import Planted
 
 DEFECTS: Final = (
     Planted(
+        "a bad record that makes a ceiling",
+        "control/size_ceiling.py",
+        "if not isolated.is_whole or failed is None",
+        "if failed is None",
+        "tests/control/test_size_ceiling.py",
+    ),
+    Planted(
+        "a ceiling that is tried as often as ever, though larger batches fail each time",
+        "control/size_ceiling.py",
+        "wait = min(2 * self.wait, MOST_WAIT)",
+        "wait = self.wait",
+        "tests/control/test_size_ceiling.py",
+    ),
+    Planted(
         "a range that is one offset short after a split",
         "core/ranges.py",
         "return self._between(self.start, cut), self._between(cut, self.until)",
