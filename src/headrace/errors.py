@@ -22,8 +22,8 @@
     ├── NotProcessedError    a batch failed, and its records are not at fault
     │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
     │   ├── SinkDownError    nothing is processed, whatever the records
-    │   ├── SinkAwayError    a handler says that its sink takes nothing now
     │   └── BatchSplitError  a sink has parts of it, and so does not take the whole
+    ├── SinkAwayError        a handler says that its sink takes nothing now
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
@@ -130,7 +130,7 @@ class SinkDownError(NotProcessedError):
         self.last = last
 
 
-class SinkAwayError(NotProcessedError):
+class SinkAwayError(HeadraceError):
     """The sink takes nothing now, whatever the records: for a handler to raise.
 
     Raise it where your client's exception does not say so by itself, such as an answer with a code

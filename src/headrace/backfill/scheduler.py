@@ -38,6 +38,7 @@ from headrace.errors import (
     MachineryError,
     OptionError,
     SetupError,
+    SinkAwayError,
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
@@ -49,6 +50,8 @@ MAX_BACKFILLS: Final = 100
 """How many backfills of a batch fail before it is dead. With their waits these are some four days:
 longer than a sink is away over a weekend, shorter than the week for which Kafka keeps records by
 default."""
+
+_BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
 
 _NEVER: Final = 2**31 - 1
 """Backfills after which a batch is dead that cannot be read: nothing was wrong with its records."""
@@ -320,7 +323,7 @@ class BackfillScheduler:
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
-            blameless = isinstance(error, SourceError | JournalError | MachineryError | SetupError)
+            blameless = isinstance(error, _BLAMELESS)
             blameless = blameless or type(error) is OptionError
             ended = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
             status = self._ledger.batches.release(

@@ -130,7 +130,7 @@ _OF_DELTA: Final = re.compile(
 
 def _unsuited_jar(error: BaseException) -> SetupError | None:
     """That a jar is built for another Spark, in one sentence, if that is what Spark raised."""
-    for each in _with_causes(error):
+    for each in with_causes(error):
         text = text_of(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
         if (found := _LINKAGE.search(text)) is None:
             continue
@@ -155,7 +155,7 @@ def ends_query(error: BaseException) -> HeadraceError | None:
 
 def _raised(error: BaseException, kinds: tuple[type[HeadraceError], ...]) -> HeadraceError | None:
     """An error of exactly one of these kinds, from this process or from a task."""
-    for each in _with_causes(error):
+    for each in with_causes(error):
         if type(each) in kinds:
             return cast(HeadraceError, each)
         if isinstance(each, Py4JJavaError | PySparkException):
@@ -177,7 +177,7 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
         what was raised in this process while what a handler rejected was read, or because it has
         rejected what is not of its batch. None for anything else.
     """
-    for each in _with_causes(error):
+    for each in with_causes(error):
         if isinstance(each, RejectionError):
             return each
         if isinstance(each, HeadraceError) and READ in getattr(each, "__notes__", ()):
@@ -201,7 +201,7 @@ def not_the_records(error: BaseException) -> HeadraceError | None:
     found = ends_query(error) or unreachable_source(error)
     if found is not None:
         return found
-    for each in _with_causes(error):
+    for each in with_causes(error):
         what = _broken_machinery(each)
         if what is not None:
             return machinery_error(what, each)
@@ -222,7 +222,7 @@ def no_connection(error: BaseException | ErrorReport) -> bool:
         name, message = error.error_class, error.message
         return bool(python_says(name, message) or java_says(name, message))
     return sink_is_away(error) or any(
-        kind.__name__ in _UNREACHED for each in _with_causes(error) for kind in type(each).__mro__
+        kind.__name__ in _UNREACHED for each in with_causes(error) for kind in type(each).__mro__
     )
 
 
@@ -248,12 +248,12 @@ def _broken_machinery(error: BaseException) -> str | None:
 
 def _is_the_databases(error: LedgerError) -> bool:
     """Whether the database failed: neither a handler's misuse of it, nor a row that it refused."""
-    causes = [each for each in _with_causes(error) if isinstance(each, SQLAlchemyError)]
+    causes = [each for each in with_causes(error) if isinstance(each, SQLAlchemyError)]
     refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
     return bool(causes) and not refused
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def with_causes(error: BaseException) -> Iterator[BaseException]:
     """An exception, and those that led to it."""
     seen: set[int] = set()
     now: BaseException | None = error

@@ -1,11 +1,12 @@
 """Failures of a batch that took more memory than a machine has: the same run would fail again."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from pyspark.errors import PySparkException
 
+from headrace.execution.handler_errors import with_causes
+from headrace.execution.sink_outage import text_of
 from headrace.spark_versions import Py4JError
 
 _TOO_MUCH: Final = re.compile(
@@ -25,25 +26,9 @@ def took_too_much(error: BaseException) -> bool:
     Only what Spark raises is searched, for what a handler says by itself may have a record's text
     in it; and Python's own ``MemoryError``.
     """
-    for each in _with_causes(error):
+    for each in with_causes(error):
         if isinstance(each, MemoryError):
             return True
-        if isinstance(each, Py4JError | PySparkException) and _TOO_MUCH.search(_text(each)):
+        if isinstance(each, Py4JError | PySparkException) and _TOO_MUCH.search(text_of(each)):
             return True
     return False
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  (Spark's JVM may be gone)
-        return ""
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    now: BaseException | None = error
-    while now is not None and id(now) not in seen:
-        yield now
-        seen.add(id(now))
-        now = now.__cause__ or now.__context__

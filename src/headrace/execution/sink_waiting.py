@@ -12,6 +12,7 @@ from headrace.errors import RejectionError
 from headrace.execution.handler_errors import not_the_records, unreachable_source
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
+from headrace.execution.resource_failures import took_too_much
 from headrace.execution.sink_outage import sink_is_away
 from headrace.ledger import BatchRecord, ErrorReport, Ledger
 from headrace.ledger.error_report import query_stopped
@@ -248,7 +249,7 @@ def is_away(error: Exception) -> bool:
     """
     source = unreachable_source(error)
     is_source = source is not None and not isinstance(source, RejectionError)
-    return is_source or sink_is_away(error)
+    return (is_source or sink_is_away(error)) and not took_too_much(error)
 
 
 def _span(ms: int) -> timedelta:
