@@ -92,7 +92,7 @@ def test_a_checkpoint_stays_with_its_gate(
         received(df, batch)
         keys.append(batch.key)
         if len(keys) == 1:
-            raise ConnectionError("after the write")
+            raise RuntimeError("after the write")
 
     query = start(gate, read(gate, spark, orders), stored_and_then_failed, checkpoint)
     with pytest.raises(StreamingQueryException, match="after the write"):
