@@ -392,3 +392,40 @@ def test_batches_are_filtered_by_gate_status_time_and_kind(
     assert found(ledger.batches.newest(since_ms=since_ms)) == [5, 4, 3, 2, 1]
     assert found(ledger.batches.newest(since_ms=since_ms, until_ms=until_ms)) == [2, 1]
     assert found(ledger.batches.newest("nobody's")) == []
+
+
+def test_a_batch_of_which_no_part_has_passed_is_whole_again(ledger: Ledger) -> None:
+    whole = one_of_mine(ledger)
+    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    smaller = (
+        a_batch(OffsetRange("orders", 0, 10, 11)),
+        a_batch(OffsetRange("orders", 0, 11, 15)),
+    )
+    ledger.batches.split(first.schedule_id, smaller, "me", LEASE_MS)
+    assert not ledger.batches.undo_split(whole.schedule_id, "other", LEASE_MS)
+    assert ledger.batches.undo_split(whole.schedule_id, "me", LEASE_MS)
+    assert ledger.batches.newest("orders") == (stored(ledger, whole.schedule_id),)
+    assert ledger.batches.succeed(whole.schedule_id, owner="me")
+
+
+@pytest.mark.parametrize("what", ["passed", "failed", "another's", "lost", "unknown"])
+def test_a_batch_stays_split_of_which_a_part_may_be_somewhere(
+    ledger: Ledger, clock: ManualClock, what: str
+) -> None:
+    whole = one_of_mine(ledger)
+    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    match what:
+        case "passed":
+            ledger.batches.succeed(first.schedule_id)
+        case "failed":
+            ledger.batches.fail(first.schedule_id, NO)
+        case "another's":
+            clock.now_ms += LEASE_MS
+            ledger.batches.attach(first.schedule_id, 7, owner="other", lease_ms=LEASE_MS)
+        case "lost":
+            offsets = HALVES[0].ranges[0].offsets
+            ledger.history.record_losses("orders", [offsets], {}, schedule_id=first.schedule_id)
+        case _:  # its process was killed, and it is begun again
+            ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    assert not ledger.batches.undo_split(whole.schedule_id, "me", LEASE_MS)
+    assert len(ledger.batches.children(whole.schedule_id)) == 2

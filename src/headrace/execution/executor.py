@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -13,25 +13,23 @@ from pyspark.sql import DataFrame
 from headrace.backfill import OwnerSettings
 from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, Ranges, count
 from headrace.control.sink_outage import OnOutage
-from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, LedgerError, NotProcessedError, OptionError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.execution.batch import Handler
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import (
     ends_query,
-    machinery_error,
     not_the_records,
 )
 from headrace.execution.handler_health import HandlerHealth
+from headrace.execution.handler_runs import HandlerRuns
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
-from headrace.execution.rejections import RecordReader, Rejections
+from headrace.execution.rejections import RecordReader
 from headrace.execution.resource_failures import took_too_much
 from headrace.execution.sink_waiting import SinkWaiting, is_away
-from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Ledger
 from headrace.ledger.error_report import query_stopped
-from headrace.source.connector import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -85,16 +83,23 @@ class BatchExecutor:
         self._ledger = ledger
         self._owner = settings.owner
         self._settings = settings
-        self._handler = handler
         self._policy = policy
         self._optional_reader = reader
-        self._records = reader if records is None else records
-        self._turn = turn
         self._health = HandlerHealth() if health is None else health
         self._control_wait_s = control_wait_s
         self._on_isolated = on_isolated
         self._stopped = stopped
         self._sleep = sleep
+        self._runs = HandlerRuns(
+            ledger,
+            settings.owner,
+            handler,
+            policy=policy,
+            records=reader if records is None else records,
+            turn=turn,
+            health=self._health,
+            ends=self._is_ended_by,
+        )
         self._waiting = SinkWaiting(
             ledger,
             settings,
@@ -106,8 +111,6 @@ class BatchExecutor:
         )
         self.had_no_sink = False
         """Whether the last live batch waited for a sink that was away."""
-        self._asked: set[str] = set()
-        """Batches that have failed in a run that asked its sink what it has of them."""
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
         """Run a batch of the stream, attached to this owner just now, and write its outcome down.
@@ -123,14 +126,15 @@ class BatchExecutor:
         """
         batch = attached.batch
         ranges = tuple(planned.offsets for planned in attached.ranges)
-        sequence, may_try = attached.sequence, self._policy.skips and not self._is_unknown(batch)
+        sequence = attached.sequence
+        may_try = self._policy.skips and not self._runs.is_unknown(batch)
         with self._leases(batch) as leases:
             waited = self._waiting.resume(batch, waits=not attached.was_split)
             if attached.was_split:
                 error = self._try_parts(batch, leases, None)
                 at_once = False
             else:
-                error = self._handle(df, batch, ranges, number, None if waited else sequence)
+                error = self._runs.live(df, batch, ranges, number, None if waited else sequence)
                 at_once = error is None and not waited
             if error is not None and ends_query(error) is None:
                 error = self._retry(error, df, batch, ranges, number)
@@ -138,7 +142,7 @@ class BatchExecutor:
                 error = self._waiting.hold(
                     batch,
                     error,
-                    run=lambda row: self._handle(df, row, ranges, number),
+                    run=lambda row: self._runs.live(df, row, ranges, number),
                     try_parts=partial(self._try_parts, batch, leases) if may_try else None,
                     has_parts=count(ranges) >= UNLIKE,
                 )
@@ -176,7 +180,7 @@ class BatchExecutor:
         The caller writes the outcome, unless it is isolated; the answer is why it failed again.
         """
         with self._leases(batch) as leases:
-            error = self._run_again(batch)
+            error = self._runs.again(batch, self._reader)
             why = None if error is None else not_the_records(error)
             ended = error is not None and (why is not None or self._is_ended_by(error))
             final = batch.backfills + 1 >= self._settings.max_backfills
@@ -208,170 +212,6 @@ class BatchExecutor:
     def _leases(self, batch: BatchRecord) -> BatchLeases:
         return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.schedule_id)
 
-    def _handle(
-        self,
-        df: DataFrame,
-        batch: BatchRecord,
-        ranges: Ranges,
-        number: int,
-        sequence: int | None = None,
-    ) -> Exception | None:
-        """Call the handler with a batch of the stream; what it raised.
-
-        Without a sequence, the run is counted once it has its turn. Raised are an unreachable
-        ledger, before the handler is called, and what it raised though the batch is done, if that
-        ends the query.
-        """
-        transaction = self._transaction(batch, ranges)
-        with self._turn as was_free:
-            counted = sequence if was_free else None
-            described = self._describe(batch, ranges, number, transaction, counted)
-            try:
-                with transaction.watched():
-                    self._handler(df, described)
-                self._health.note(df)
-            except Exception as error:
-                if not self._is_done(batch, transaction, error):
-                    self._note_asked(batch, transaction)
-                    return error
-                if not self._policy.skips or self._is_ended_by(error):
-                    raise
-        self._report_rejected(batch, transaction)
-        return None
-
-    def _run_again(self, batch: BatchRecord, reader: BatchReader | None = None) -> Exception | None:
-        """Call the handler with what the batch planned, read once more; what either raised."""
-        reader = reader or self._reader
-        planned = self._ledger.batches.ranges(batch.schedule_id)
-        ranges = tuple(each.offsets for each in planned)
-        transaction = self._transaction(batch, ranges)
-        raised: list[Exception] = []
-
-        def handle(df: DataFrame) -> None:
-            with self._turn:
-                described = self._describe(batch, ranges, None, transaction)
-                try:
-                    with transaction.watched():
-                        self._handler(df, described)
-                except Exception as error:
-                    raised.append(error)
-                    if transaction.committed:
-                        self._health.note(df, is_dense=reader.is_dense)
-                    raise
-                self._health.note(df, is_dense=reader.is_dense)
-
-        try:
-            reader.run(planned, handle)
-        except Exception as error:  # noqa: BLE001
-            if not self._is_done(batch, transaction, error):
-                self._note_asked(batch, transaction)
-                if raised or self._is_ended_by(error):
-                    return error
-                # The handler was not called, or it had returned.
-                return not_the_records(error) or machinery_error(
-                    "The batch could not be run", error
-                )
-        self._report_rejected(batch, transaction)
-        return None
-
-    def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
-        key, batches = batch.schedule_id, self._ledger.batches
-
-        def planned() -> Sequence[PlannedRange]:
-            return batches.ranges(key)
-
-        def lose(missing: OffsetRange, why: str) -> None:
-            why = f"it was rejected, and is gone before it was kept: {why}"
-            _LOG.warning("Offsets %s of batch %s are lost (%s).", missing, key, why)
-            self._ledger.history.record_losses(
-                batch.gate,
-                [missing],
-                planned_ids(planned()),
-                schedule_id=key,
-                reasons={missing: why},
-            )
-
-        rejections = Rejections(key, ranges, self._records, planned, lose)
-        open_ = partial(batches.transaction, key, self._owner, rejected=rejections.read)
-        return HandlerTransaction(key, open_, rejections)
-
-    def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
-        """Log what a batch rejected that is a success now, and copy it where dead letters go."""
-        letters = transaction.rejections.kept
-        if not letters:
-            return
-        _LOG.warning(
-            "The handler of batch %s of gate %r rejected %d records, kept as dead letters; the"
-            " first, %s-%d at %d: %r",
-            batch.schedule_id,
-            batch.gate,
-            len(letters),
-            letters[0].topic,
-            letters[0].partition,
-            letters[0].offset,
-            letters[0].error.message,
-        )
-        records = self._records
-        topic = None if records is None else records.dead_letter_topic(self._policy.topic)
-        if topic is not None:
-            for letter in letters:
-                topic.send(letter)
-            topic.flush()
-
-    def _describe(
-        self,
-        batch: BatchRecord,
-        ranges: Ranges,
-        number: int | None,
-        transaction: HandlerTransaction,
-        sequence: int | None = None,
-    ) -> Batch:
-        """A batch as the handler sees it; within the handler's turn."""
-        if sequence is None:
-            sequence = self._ledger.gates.next_sequence(batch.gate)
-        # A backfill counts as an attempt only when it has failed.
-        again = batch.status is Status.BACKFILLING
-        return Batch(
-            batch.schedule_id,
-            number,
-            ranges,
-            batch.attempts + again,
-            Kind.BACKFILL if again else batch.kind,
-            sequence,
-            self._parents(batch),
-            transaction.open,
-            transaction.reject,
-            transaction.ask,
-        )
-
-    def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
-        """The keys of the batches that this one was split off, the nearest first."""
-        found: list[str] = []
-        row: BatchRecord | None = batch
-        while row is not None and row.parent is not None:
-            found.append(row.parent)
-            row = self._ledger.batches.get(row.parent)
-        return tuple(found)
-
-    def _is_done(
-        self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
-    ) -> bool:
-        """Whether a batch was committed before the handler raised; the error is kept then."""
-        done = transaction.committed
-        if transaction.is_in_doubt:
-            found = self._ledger.batches.get(batch.schedule_id)
-            done = found is not None and found.status is Status.SUCCESS
-        if done:
-            self._ledger.batches.keep_error(batch.schedule_id, error)
-            _LOG.error(
-                "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
-                " success and is not run again; what its handler raised then is kept with it: %s",
-                batch.schedule_id,
-                batch.gate,
-                ErrorReport.of(error).line,
-            )
-        return done
-
     def _retry(
         self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
     ) -> Exception | None:
@@ -399,7 +239,7 @@ class BatchExecutor:
             ):
                 break
             again = self._ledger.batches.get(batch.schedule_id) or batch
-            last = self._handle(df, again, ranges, number)
+            last = self._runs.live(df, again, ranges, number)
         return last
 
     def _waited(self, wait_s: float) -> bool:
@@ -425,7 +265,8 @@ class BatchExecutor:
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
         of_parts: Cause | None = None
-        if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):
+        isolates = self._policy.last == "isolate" and not self._runs.is_unknown(batch)
+        if blameless is None and isolates:
             of_parts = self._isolate(batch, leases, error).down
         else:
             self._fail(batch, blameless or error)
@@ -475,17 +316,8 @@ class BatchExecutor:
         failed so often that it has most likely failed in that run too, or one backfill is left.
         """
         enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
-        known = batch.backfills >= enough or not self._is_unknown(batch)
+        known = batch.backfills >= enough or not self._runs.is_unknown(batch)
         return self._policy.last == "isolate" and known
-
-    def _is_unknown(self, batch: BatchRecord) -> bool:
-        """Whether an interrupted run may have left a batch in its sink, under its own key."""
-        return batch.outcome_unknown and batch.schedule_id not in self._asked
-
-    def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
-        """Note that a batch has failed in a run that asked its sink what it has of it."""
-        if transaction.asked:
-            self._asked.add(batch.schedule_id)
 
     def _isolate(
         self,
@@ -508,9 +340,9 @@ class BatchExecutor:
                     reader,
                     policy=replace(self._policy, budget=budget or self._policy.budget),
                     health=self._health,
-                    run=partial(self._run_again, reader=reader),
+                    run=partial(self._runs.again, reader=reader),
                     end=self._end,
-                    is_unknown=self._is_unknown,
+                    is_unknown=self._runs.is_unknown,
                     stopped=self._stopped,
                     sleep=self._sleep,
                     control_wait_s=control_wait_s,

@@ -57,8 +57,8 @@ DEFECTS: Final = (
     Planted(
         "a batch that may be in its sink, and is split into other keys",
         "execution/executor.py",
-        'if blameless is None and self._policy.last == "isolate" and not self._is_unknown(batch):',
-        'if blameless is None and self._policy.last == "isolate":',
+        "may_try = self._policy.skips and not self._runs.is_unknown(batch)",
+        "may_try = self._policy.skips",
         "tests/execution/test_failures.py tests/execution/test_isolator.py "
         "tests/execution/test_endings.py",
     ),
@@ -71,10 +71,38 @@ DEFECTS: Final = (
     ),
     Planted(
         "an error after a commit that is swallowed",
-        "execution/executor.py",
+        "execution/handler_runs.py",
         "            self._ledger.batches.keep_error(batch.schedule_id, error)\n",
         "",
         "tests/execution/test_transaction.py",
+    ),
+    Planted(
+        "an outage whose end nobody writes down",
+        "execution/sink_waiting.py",
+        "        self._ledger.sink_outages.end(self._gate)\n",
+        "",
+        "tests/execution/test_sink_waiting.py",
+    ),
+    Planted(
+        "a restart that begins the waits for a sink anew",
+        "execution/sink_waiting.py",
+        "self._outage = self._ledger.sink_outages.get(batch.gate)",
+        "self._outage = None",
+        "tests/execution/test_sink_waiting.py",
+    ),
+    Planted(
+        "a split that is undone although a part may be in the sink",
+        "ledger/isolating.py",
+        "                and not each.outcome_unknown\n",
+        "",
+        "tests/ledger/test_batches.py",
+    ),
+    Planted(
+        "a batch that is bad as a whole, and holds its gate for ever",
+        "control/sink_outage.py",
+        "return Next.WAIT if runs < MOST_DOUBTFUL else Next.LEAVE",
+        "return Next.WAIT",
+        "tests/control/test_sink_outage.py",
     ),
     Planted(
         "a half of a batch that is one offset short",

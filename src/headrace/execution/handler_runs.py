@@ -1,0 +1,232 @@
+"""Runs of a handler: with a batch of the stream, or with what a batch planned, read once more."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from headrace.control.isolation import Ranges
+from headrace.core.ranges import OffsetRange
+from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.handler_errors import machinery_error, not_the_records
+from headrace.execution.handler_health import HandlerHealth
+from headrace.execution.policy import OnFailure
+from headrace.execution.rejections import RecordReader, Rejections
+from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.source.connector import planned_ids
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class HandlerRuns:
+    """Calls a handler, and says what it raised; a batch that it commits itself is done then.
+
+    Args:
+        ledger: the gate's.
+        owner: whose batches are run.
+        handler: the user's.
+        policy: what follows an exception.
+        records: reads what the handler rejects.
+        turn: held while the handler runs; it returns whether it was free.
+        health: what is known of the handler.
+        ends: whether the query ends by what was raised, which says nothing of the records.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        owner: str,
+        handler: Handler,
+        *,
+        policy: OnFailure,
+        records: RecordReader | None,
+        turn: AbstractContextManager[bool | None],
+        health: HandlerHealth,
+        ends: Callable[[Exception], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._owner = owner
+        self._handler = handler
+        self._policy = policy
+        self._records = records
+        self._turn = turn
+        self._health = health
+        self._ends = ends
+        self._asked: set[str] = set()
+        """Batches that have failed in a run that asked its sink what it has of them."""
+
+    def is_unknown(self, batch: BatchRecord) -> bool:
+        """Whether an interrupted run may have left a batch in its sink, under its own key."""
+        return batch.outcome_unknown and batch.schedule_id not in self._asked
+
+    def live(
+        self,
+        df: DataFrame,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int,
+        sequence: int | None = None,
+    ) -> Exception | None:
+        """Call the handler with a batch of the stream; what it raised.
+
+        Without a sequence, the run is counted once it has its turn. Raised are an unreachable
+        ledger, before the handler is called, and what it raised though the batch is done, if that
+        ends the query.
+        """
+        transaction = self._transaction(batch, ranges)
+        with self._turn as was_free:
+            counted = sequence if was_free else None
+            described = self._describe(batch, ranges, number, transaction, counted)
+            try:
+                with transaction.watched():
+                    self._handler(df, described)
+                self._health.note(df)
+            except Exception as error:
+                if not self._is_done(batch, transaction, error):
+                    self._note_asked(batch, transaction)
+                    return error
+                if not self._policy.skips or self._ends(error):
+                    raise
+        self._report_rejected(batch, transaction)
+        return None
+
+    def again(self, batch: BatchRecord, reader: BatchReader) -> Exception | None:
+        """Call the handler with what the batch planned, read once more; what either raised."""
+        planned = self._ledger.batches.ranges(batch.schedule_id)
+        ranges = tuple(each.offsets for each in planned)
+        transaction = self._transaction(batch, ranges)
+        raised: list[Exception] = []
+
+        def handle(df: DataFrame) -> None:
+            with self._turn:
+                described = self._describe(batch, ranges, None, transaction)
+                try:
+                    with transaction.watched():
+                        self._handler(df, described)
+                except Exception as error:
+                    raised.append(error)
+                    if transaction.committed:
+                        self._health.note(df, is_dense=reader.is_dense)
+                    raise
+                self._health.note(df, is_dense=reader.is_dense)
+
+        try:
+            reader.run(planned, handle)
+        except Exception as error:  # noqa: BLE001
+            if not self._is_done(batch, transaction, error):
+                self._note_asked(batch, transaction)
+                if raised or self._ends(error):
+                    return error
+                # The handler was not called, or it had returned.
+                return not_the_records(error) or machinery_error(
+                    "The batch could not be run", error
+                )
+        self._report_rejected(batch, transaction)
+        return None
+
+    def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
+        key, batches = batch.schedule_id, self._ledger.batches
+
+        def planned() -> Sequence[PlannedRange]:
+            return batches.ranges(key)
+
+        def lose(missing: OffsetRange, why: str) -> None:
+            why = f"it was rejected, and is gone before it was kept: {why}"
+            _LOG.warning("Offsets %s of batch %s are lost (%s).", missing, key, why)
+            self._ledger.history.record_losses(
+                batch.gate,
+                [missing],
+                planned_ids(planned()),
+                schedule_id=key,
+                reasons={missing: why},
+            )
+
+        rejections = Rejections(key, ranges, self._records, planned, lose)
+        open_ = partial(batches.transaction, key, self._owner, rejected=rejections.read)
+        return HandlerTransaction(key, open_, rejections)
+
+    def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
+        """Log what a batch rejected that is a success now, and copy it where dead letters go."""
+        letters = transaction.rejections.kept
+        if not letters:
+            return
+        _LOG.warning(
+            "The handler of batch %s of gate %r rejected records, kept as dead letters: %d, the"
+            " first of them %s-%d at %d: %r",
+            batch.schedule_id,
+            batch.gate,
+            len(letters),
+            letters[0].topic,
+            letters[0].partition,
+            letters[0].offset,
+            letters[0].error.message,
+        )
+        records = self._records
+        topic = None if records is None else records.dead_letter_topic(self._policy.topic)
+        if topic is not None:
+            for letter in letters:
+                topic.send(letter)
+            topic.flush()
+
+    def _describe(
+        self,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int | None,
+        transaction: HandlerTransaction,
+        sequence: int | None = None,
+    ) -> Batch:
+        """A batch as the handler sees it; within the handler's turn."""
+        if sequence is None:
+            sequence = self._ledger.gates.next_sequence(batch.gate)
+        # A backfill counts as an attempt only when it has failed.
+        again = batch.status is Status.BACKFILLING
+        return Batch(
+            batch.schedule_id,
+            number,
+            ranges,
+            batch.attempts + again,
+            Kind.BACKFILL if again else batch.kind,
+            sequence,
+            self._parents(batch),
+            transaction.open,
+            transaction.reject,
+            transaction.ask,
+        )
+
+    def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
+        """The keys of the batches that this one was split off, the nearest first."""
+        found: list[str] = []
+        row: BatchRecord | None = batch
+        while row is not None and row.parent is not None:
+            found.append(row.parent)
+            row = self._ledger.batches.get(row.parent)
+        return tuple(found)
+
+    def _is_done(
+        self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
+    ) -> bool:
+        """Whether a batch was committed before the handler raised; the error is kept then."""
+        done = transaction.committed
+        if transaction.is_in_doubt:
+            found = self._ledger.batches.get(batch.schedule_id)
+            done = found is not None and found.status is Status.SUCCESS
+        if done:
+            self._ledger.batches.keep_error(batch.schedule_id, error)
+            _LOG.error(
+                "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
+                " success and is not run again; what its handler raised then is kept with it: %s",
+                batch.schedule_id,
+                batch.gate,
+                ErrorReport.of(error).line,
+            )
+        return done
+
+    def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
+        """Note that a batch has failed in a run that asked its sink what it has of it."""
+        if transaction.asked:
+            self._asked.add(batch.schedule_id)
