@@ -48,7 +48,7 @@ def waiting(**changes: Any) -> GateHistory:
 def test_a_gate_that_waits_says_since_when_why_and_what_is_done() -> None:
     lag = GateLag(source_records=450, seconds=180)
     snapshot = take_snapshot(waiting(), NOW_MS, lag)
-    assert snapshot.state is GateState.WAITING
+    assert (snapshot.state, snapshot.reason) == (GateState.WAITING, "its sink is away")
     text = headline(snapshot)
     assert text.startswith("Waiting for its sink since ")
     assert text.endswith(

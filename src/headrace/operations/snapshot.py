@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from headrace.control.isolation import expected_runs
 from headrace.control.sink_outage import SinkOutage
@@ -42,6 +42,10 @@ from headrace.operations.trends import (
     newest_run,
 )
 from headrace.operations.words import planned_or_counted, status_word
+
+
+SINK_AWAY: Final = "its sink is away"
+"""What limits a gate whose batch waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ class GateSnapshot:
         time_ms: When the snapshot was taken.
         interval_ms: The time that a batch should take.
         state: How it fares: a value of `GateState`.
-        reason: What limited the last batch.
+        reason: What limited the last batch; while that waits for its sink, what limits the gate.
         rate_per_s: The rate in force.
         processing_rate_per_s: How fast the last reported batch was processed.
         proportional, integral, derivative: What PID's terms added to the last rate.
@@ -294,6 +298,8 @@ class GateSnapshot:
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
+    if snapshot.waiting is not None:
+        snapshot = replace(snapshot, reason=SINK_AWAY)
     if history.control is not None and history.control.hold is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
