@@ -155,7 +155,6 @@ def failures(spark: SparkSession, shop: Shop) -> None:
         "df": df,
         "handler": lambda _df, _batch: None,
         "orders": table,
-        "token": "s3cret",
     }
     reader = Reader("docs/failures.md", names)
     reader.run_all()
@@ -165,6 +164,10 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     with engine.connect() as connection:
         assert len(connection.execute(sqlalchemy.select(table)).all()) == ORDERS
     engine.dispose()
+
+
+def decoding(_spark: SparkSession, _shop: Shop) -> None:
+    Reader("docs/decoding.md", {"headrace": headrace, "token": "s3cret"}).run_all()
 
 
 def sinks(spark: SparkSession, shop: Shop) -> None:
@@ -332,6 +335,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/operations.md": operations,
     "docs/platforms.md": platforms,
     "docs/failures.md": failures,
+    "docs/decoding.md": decoding,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,
     "docs/senders.md": senders,

@@ -43,7 +43,6 @@ from headrace.operations.trends import (
 )
 from headrace.operations.words import planned_or_counted, status_word
 
-
 SINK_AWAY: Final = "its sink is away"
 """What limits a gate whose batch waits."""
 
