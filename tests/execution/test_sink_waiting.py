@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 from tests.execution.events import planned
-from tests.execution.readers import READER, KeyedSink, Killed, Place, places
+from tests.execution.readers import READER, KeyedSink, Killed, OnceSink, Place, places
 from tests.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
@@ -237,6 +237,33 @@ def test_an_outage_of_a_part_of_the_sink_ends_in_parts_of_which_the_others_pass(
     assert sum(each.planned_records for each in failed) < 40
     assert len(sink.everything) == 40 - sum(each.planned_records for each in failed)
     assert gate.ledger.dead_letters.oldest("orders") == ()
+
+
+class LosesACommit(OnceSink):
+    """A sink that is away, and of whose first part only the answer to the commit is lost."""
+
+    parts: int = 0
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        is_part = sum(each.count for each in batch.ranges) < WHOLE.count
+        self.parts += is_part
+        if self.calls < 3 and not (is_part and self.parts == 1):
+            self.calls += not is_part and self.parts > 0
+            raise ConnectionRefusedError("127.0.0.1:5432 refused")
+        with self.database.begin() as connection:
+            if batch.once(connection):
+                self.kept[batch.key] = places(batch.ranges)
+        if self.parts == 1:
+            raise ConnectionResetError("the server closed the connection")
+
+
+def test_a_part_whose_commit_was_lost_is_in_the_sink_once(gate: Gate) -> None:
+    sink = LosesACommit()
+    row = gate.run(gate.starts(sink))
+    assert row.status is Status.SUCCESS
+    assert sink.everything == places([WHOLE])
+    assert len(sink.kept) > 1, "it was not run in parts"
+    assert gate.ledger.batches.failed("orders") == ()
 
 
 class Broken(KeyedSink):

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.backfill import OwnerSettings
 from headrace.control.sink_outage import Next, SinkOutage, failed, next_step
-from headrace.errors import RejectionError
+from headrace.errors import BatchSplitError, RejectionError
 from headrace.execution.handler_errors import not_the_records, unreachable_source
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure
@@ -125,15 +125,21 @@ class SinkWaiting:
         last: Exception | None = error
         while last is not None and not self._ends(last):
             is_certain = is_away(last)
-            if not is_certain and not_the_records(last):
+            # The commit of a part was lost, and the sink has that part: it is run as parts again.
+            is_split = isinstance(last, BatchSplitError) and try_parts is not None
+            if not is_certain and not is_split and not_the_records(last):
                 break
-            step = next_step(
-                self._outage,
-                self._settings,
-                0 if self._outage is None else self._ledger.database_time_ms(),
-                is_certain=is_certain,
-                has_parts=has_parts,
-                may_try=try_parts is not None and (is_certain or self._isolates),
+            step = (
+                Next.TRY_PARTS
+                if is_split
+                else next_step(
+                    self._outage,
+                    self._settings,
+                    0 if self._outage is None else self._ledger.database_time_ms(),
+                    is_certain=is_certain,
+                    has_parts=has_parts,
+                    may_try=try_parts is not None and (is_certain or self._isolates),
+                )
             )
             if step is Next.TRY_PARTS and try_parts is not None:
                 last, step = try_parts(last), Next.WAIT
