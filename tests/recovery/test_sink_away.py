@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.queries import DEADLINE_S, read
@@ -14,6 +15,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
+from headrace.core.clock import wall_clock_ms
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
 from headrace.operations.sentences import headline
@@ -65,15 +67,23 @@ def producing(topic: Topic) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("away_ms", "longest_wait"),
+    [
+        (0, "1 second"),
+        pytest.param(1_800_000, "1 minute", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ],
+)
 def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is_split(
-    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path, away_ms: int, longest_wait: str
 ) -> None:
     ledger_url = f"sqlite:///{tmp_path / 'headrace.db'}"
     gate = Gate("orders", interval="500 ms", ledger=ledger_url)
     orders = topic()
 
     def start(sink: Rows) -> StreamingQuery:
-        df = read(gate, spark, orders, **{"outage.retry": "100 ms", "outage.maxRetry": "1 second"})
+        waits = {"outage.retry": "100 ms", "outage.maxRetry": longest_wait}
+        df = read(gate, spark, orders, **waits)
         writer = gate.write(df, sink, on_failure="isolate")
         return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
@@ -103,6 +113,9 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
             later = wait_until_it_waits()
             assert (later.since_ms, later.batch) == (began.since_ms, began.batch)
             assert later.runs > 5
+            wait_until(
+                lambda: wall_clock_ms() >= began.since_ms + away_ms, DEADLINE_S + away_ms / 1000
+            )
             server.start()
             target = sent[0]
             wait_until(lambda: len(sink.places) >= target, DEADLINE_S)
