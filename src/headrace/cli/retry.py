@@ -27,7 +27,7 @@ def retry(
 ) -> None:
     """Have a gate run at once what waits: for its sink, or for its next backfill.
 
-    A batch whose sink is away is run within a second. Failed batches do not wait for their next
+    A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
     backfill any more: the gate's own process runs each as soon as its schedule and its spare rate
     allow; `headrace backfill` runs them itself.
     """

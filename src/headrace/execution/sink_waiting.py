@@ -23,6 +23,9 @@ _LOOK_S: Final = 0.5
 """How often it is looked, while a batch waits, whether its query is stopped, or somebody has asked
 to try at once."""
 
+_LOOKS_A_QUERY: Final = 4
+"""The ledger is asked in every fourth look: a thousand gates may wait for one sink."""
+
 _LOG_MS: Final = 60_000
 
 
@@ -206,7 +209,11 @@ class SinkWaiting:
         The batch is left to the query's next start: its last run has raised.
         """
         left_s, outages = wait_ms / 1000, self._ledger.sink_outages
-        while left_s > 0 and not self._stopped() and not outages.is_asked(batch.gate):
+        looks = 0
+        while left_s > 0 and not self._stopped():
+            looks += 1
+            if looks % _LOOKS_A_QUERY == 0 and outages.is_asked(batch.gate):
+                break
             self._sleep(min(left_s, _LOOK_S))
             left_s -= _LOOK_S
         if self._stopped():
