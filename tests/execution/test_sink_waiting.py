@@ -121,7 +121,7 @@ def test_an_outage_of_half_an_hour_is_one_failed_batch_and_a_handful_of_lines(
     assert len(sink.tried) - len(whole) <= 3 * 4, "parts were tried more often"
     assert len(caplog.messages) <= 2 + 30
     assert "127.0.0.1:5432 refused" in caplog.messages[0]
-    assert "is back after 0:3" in caplog.messages[-1]
+    assert "goes on after 0:3" in caplog.messages[-1]
     assert gate.ledger.sink_outages.get("orders") is None
     gate.run(executor, OffsetRange("orders-topic", 0, 40, 50))
     assert len(sink.tried) == len(whole) + (on_failure != "stop") * 12 + 1

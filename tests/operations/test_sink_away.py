@@ -60,6 +60,19 @@ def test_a_gate_that_waits_says_since_when_why_and_what_is_done() -> None:
     assert (need.sentence, need.command) == (text, "headrace retry orders")
 
 
+def test_what_may_be_the_handlers_fault_is_no_word_on_the_sink() -> None:
+    doubt = SinkOutage(
+        "run 1", NOW_MS - 9_000, 2, NOW_MS + 900, "KeyError: 'kye'", is_certain=False
+    )
+    gate = replace(a_gate(), sink_outage=doubt.to_text())
+    snapshot = take_snapshot(waiting(gate=gate), NOW_MS)
+    assert snapshot.reason == "no part of its batch passes"
+    text = headline(snapshot)
+    assert text.startswith("Waiting with a batch of which no part passes since ")
+    assert ": KeyError: 'kye'; tried 2 times, next in 0.90 s." in text
+    assert "sink" not in text
+
+
 def test_the_retention_that_is_left_comes_first() -> None:
     snapshot = take_snapshot(waiting(), NOW_MS, GateLag(seconds=180, retention_left_s=600))
     assert [need.kind for need in snapshot.needs] == [NeedKind.RETENTION, NeedKind.WAITING]

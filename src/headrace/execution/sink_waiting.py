@@ -89,7 +89,7 @@ class SinkWaiting:
             return False
         now_ms = self._ledger.database_time_ms()
         _LOG.warning(
-            "Batch %s of gate %r goes on waiting for its sink, which has been away for %s: %s",
+            "Batch %s of gate %r goes on waiting, for %s by now: %s",
             outage.batch,
             batch.gate,
             _span(now_ms - outage.since_ms),
@@ -182,17 +182,19 @@ class SinkWaiting:
         if before is None:
             self._logged_ms = now_ms
             _LOG.warning(
-                "Batch %s of gate %r waits for its sink, and the gate admits nothing more; it is"
-                " run again after waits of up to %s, until it goes through: %s",
+                "Batch %s of gate %r waits, and the gate admits nothing more: %s; it is run again"
+                " after waits of up to %s, %s: %s",
                 key,
                 batch.gate,
+                "its sink is away" if is_certain else "no part of it passes",
                 _span(self._settings.max_retry_ms),
+                "until it goes through" if is_certain else "a few times",
                 line,
             )
         elif now_ms - self._logged_ms >= _LOG_MS:
             self._logged_ms = now_ms
             _LOG.warning(
-                "Batch %s of gate %r has waited for its sink for %s, and was run %d times: %s",
+                "Batch %s of gate %r has waited for %s, and was run %d times: %s",
                 key,
                 batch.gate,
                 _span(now_ms - outage.since_ms),
@@ -232,7 +234,7 @@ class SinkWaiting:
         self._forget()
         if is_back:
             _LOG.warning(
-                "The sink of gate %r is back after %s; batch %s is through after %d failed runs.",
+                "Gate %r goes on after %s: batch %s is through after %d failed runs.",
                 self._gate,
                 waited,
                 outage.batch,

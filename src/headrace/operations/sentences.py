@@ -22,7 +22,7 @@ HEADLINES: Final = {
     GateState.STOPPED: "Stopped {said_end}{why_ended}: {left} left waiting.",
     GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
-    GateState.WAITING: "Waiting for its sink since {away}. {waiting_for_it}.",
+    GateState.WAITING: "Waiting {for_what} since {away}. {waiting_for_it}.",
     GateState.ISOLATING: "Isolating {isolating}.",
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
     " again.",
@@ -59,6 +59,9 @@ def headline(snapshot: "GateSnapshot") -> str:
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
+        for_what="for its sink"
+        if _is_certain(snapshot)
+        else "with a batch of which no part passes",
         away=_away(snapshot),
         waiting_for_it=_waiting_for_it(snapshot),
     )
@@ -78,6 +81,10 @@ def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
     bad = f", {out.plural(found.bad, 'record')} failed alone so far" if found.bad else ""
     runs = f"{out.count(found.runs)} of about {out.count(found.expected_runs)} runs"
     return f"{batch}: {runs}, {out.plural(found.records, 'record')}{bad}"
+
+
+def _is_certain(snapshot: "GateSnapshot") -> bool:
+    return snapshot.waiting is not None and snapshot.waiting.is_certain
 
 
 def _away(snapshot: "GateSnapshot") -> str:

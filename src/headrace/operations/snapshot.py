@@ -46,6 +46,9 @@ from headrace.operations.words import planned_or_counted, status_word
 SINK_AWAY: Final = "its sink is away"
 """What limits a gate whose batch waits."""
 
+IN_DOUBT: Final = "no part of its batch passes"
+"""The same, where its sink may be away, or its handler or its records wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSnapshot:
@@ -298,7 +301,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
     if snapshot.waiting is not None:
-        snapshot = replace(snapshot, reason=SINK_AWAY)
+        snapshot = replace(snapshot, reason=SINK_AWAY if snapshot.waiting.is_certain else IN_DOUBT)
     if history.control is not None and history.control.hold is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
