@@ -111,6 +111,23 @@ def test_one_bad_record_teaches_no_ceiling() -> None:
         assert ceiling_of(stream) is None
 
 
+def test_a_failure_that_passes_by_itself_teaches_no_ceiling_below_what_has_passed() -> None:
+    log, calls = a_log(5_000), [0]
+    bulk = Bulk(log, takes=10_000)
+
+    def handler(df: Any, batch: Batch) -> None:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise RuntimeError("deadlock detected")
+        bulk(df, batch)
+
+    options = MANY | {"maxOffsetsPerTrigger": 500}
+    with StreamHarness(handler, log, on_failure="isolate", options=options) as stream:
+        run(stream, 5)
+        assert failed_at_first(stream) == [2]
+        assert ceiling_of(stream) is None
+
+
 def test_what_a_part_rejects_by_name_teaches_no_ceiling() -> None:
     log = a_log(1_000)
 

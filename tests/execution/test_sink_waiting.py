@@ -188,6 +188,34 @@ def test_a_driver_that_was_killed_while_its_batch_waited_goes_on_waiting(gate: G
     assert sink.everything == places([WHOLE])
 
 
+@pytest.mark.parametrize("on_failure", ["isolate", "defer"])
+def test_a_driver_that_was_killed_while_parts_were_tried_waits_on_with_them(
+    gate: Gate, on_failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen: the parts were deferred, and the next batch was admitted before them."""
+    gate.policy = policy(on_failure)
+    sink, kills = Away(until_s=60), [True]
+    sink.now_s = lambda: gate.now_s
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        if sum(each.count for each in batch.ranges) < WHOLE.count and kills.pop(0):
+            kills.append(False)
+            raise Killed
+        kills[:] = kills or [False]
+        sink(df, batch)
+
+    with suppress(Killed):
+        gate.run(gate.starts(handler))
+    assert gate.ledger.batches.failed("orders") == ()
+    gone, gate.owner = gate.owner, new_owner()
+    row = gate.run(gate.starts(handler), gone=gone)
+    assert row.status is Status.SUCCESS
+    assert sink.everything == places([WHOLE])
+    assert gate.ledger.batches.failed("orders") == ()
+    assert 60 <= gate.now_s <= 125
+    assert sum("goes on after" in each for each in caplog.messages) == 1
+
+
 def test_another_batch_than_the_one_that_waited_begins_an_outage_of_its_own(gate: Gate) -> None:
     sink = Away(until_s=100)
     sink.now_s = lambda: gate.now_s
@@ -226,7 +254,7 @@ class PartAway(KeyedSink):
 
 @pytest.mark.parametrize("on_failure", ["isolate", "defer"])
 def test_an_outage_of_a_part_of_the_sink_ends_in_parts_of_which_the_others_pass(
-    gate: Gate, on_failure: str
+    gate: Gate, on_failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.policy = policy(on_failure)
     sink = PartAway({(0, 33)})
@@ -235,7 +263,9 @@ def test_an_outage_of_a_part_of_the_sink_ends_in_parts_of_which_the_others_pass(
     assert row.status is Status.SUCCESS
     failed = gate.ledger.batches.failed("orders")
     assert sum(each.planned_records for each in failed) < 40
-    assert len(sink.everything) == 40 - sum(each.planned_records for each in failed)
+    left = sum(each.planned_records for each in failed)
+    assert len(sink.everything) == 40 - left
+    assert f"{left} of its records are left to a backfill" in caplog.text
     assert gate.ledger.dead_letters.oldest("orders") == ()
 
 

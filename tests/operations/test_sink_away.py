@@ -24,6 +24,7 @@ from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.metrics.exposition import exposition
 from headrace.operations.attention import NeedKind, Urgency
+from headrace.operations.draining import drain_state
 from headrace.operations.explanation import explain
 from headrace.operations.gate_history import GateHistory
 from headrace.operations.lags import GateLag
@@ -90,6 +91,36 @@ def test_what_is_left_of_an_outage_is_none(changes: dict[str, Any]) -> None:
     snapshot = take_snapshot(waiting(**changes), NOW_MS)
     assert snapshot.waiting is None
     assert snapshot.state is not GateState.WAITING
+
+
+def test_a_program_that_has_ended_while_its_batch_waited_has_been_interrupted() -> None:
+    """Seen: "Overdue" for ever, after a Ctrl-C."""
+    gate = replace(waiting().gate, ended="stopped", ended_ms=NOW_MS - 50_000)
+    snapshot = take_snapshot(waiting(gate=gate, query=None), NOW_MS)
+    assert snapshot.state is GateState.INTERRUPTED
+    assert "its next start runs the batch again" in headline(snapshot)
+
+
+def test_what_failed_says_why_though_its_batch_is_split_and_done(url: str) -> None:
+    with gated_ledger(url, "orders", planned(0, 10)) as ledger:
+        whole = ledger.batches.begin(planned(10, 20)).schedule_id
+        ledger.batches.attach(whole, 1, owner="me", lease_ms=60_000)
+        halves = [planned(10, 15), planned(15, 20)]
+        for part in ledger.batches.split(whole, halves, "me", 60_000):
+            ledger.batches.fail(part.schedule_id, KeyError("customer_id"))
+        ledger.batches.succeed(whole)
+        gate = ledger.gates.get("orders")
+        assert gate is not None
+        snapshot = take_snapshot(GateHistory.read(ledger, gate), ledger.database_time_ms())
+    assert snapshot.error == "KeyError: 'customer_id'"
+    assert any("KeyError: 'customer_id'" in need.sentence for need in snapshot.needs)
+
+
+def test_a_drain_says_what_it_waits_for(ledger: Ledger) -> None:
+    ledger.controls.drain("orders", "ada", "maintenance")
+    state = drain_state(ledger, "orders")
+    assert state.sentence.startswith("orders: its batch waits for its sink")
+    assert "`headrace retry orders`" in state.sentence
 
 
 @pytest.fixture

@@ -89,7 +89,8 @@ class Isolated(Generic[Why]):
             `Isolation.leave`; and records that failed alone, but were not convicted.
         runs: How often the handler ran.
         down: What was raised last, if the breaker has stopped this.
-        undone: Whether the batch is whole again, since nothing of it has passed.
+        held: Whether nothing of it has passed, so that what is left is the caller's to run again.
+        is_undone: Whether the batch is whole again then.
         largest_passed: The records of the largest part that passed; 0 where none has.
         smallest_failed: The records of the smallest part that failed, or of the batch itself; None
             where nothing did.
@@ -99,7 +100,8 @@ class Isolated(Generic[Why]):
     left: list[tuple[Ranges, Why]] = field(default_factory=list)
     runs: int = 0
     down: Why | None = None
-    undone: bool = False
+    held: bool = False
+    is_undone: bool = False
     largest_passed: int = 0
     smallest_failed: int | None = None
 

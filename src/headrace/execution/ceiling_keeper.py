@@ -37,9 +37,16 @@ class CeilingKeeper:
         self._gate = gate
         self._ledger = ledger
         self._may_be_there = True
+        self._largest = 0
+        """Records of the largest batch that went through at once."""
+        self._doubted = 0
+        """Records of a batch that failed although as many had gone through; 0 for none."""
 
     def note_passed(self, batch: BatchRecord) -> None:
         """A batch of the stream went through at once."""
+        self._largest = max(self._largest, batch.planned_records)
+        if batch.planned_records >= self._doubted:
+            self._doubted = 0
         if not self._may_be_there:
             return
 
@@ -53,6 +60,11 @@ class CeilingKeeper:
         split = split_of(_size(batch), isolated)
         if split is None or batch.status is not Status.IN_PROGRESS:
             return
+        if split.failed <= self._largest and not self._doubted:
+            # As many have gone through: it may have been something that is over by now.
+            self._doubted = split.failed
+            return
+        self._largest, self._doubted = split.passed, 0
         try:
             if self._ledger.dead_letters.count_rejected(self._parts(batch.schedule_id)):
                 return

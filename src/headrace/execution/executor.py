@@ -109,6 +109,10 @@ class BatchExecutor:
             ends=lambda error: self._is_ended_by(error) or ends_query(error) is not None,
             sleep=sleep,
         )
+        self._is_split = False
+        """Whether the live batch stands in the ledger as parts."""
+        self._left = 0
+        """Records of it that a backfill is to run."""
         self.had_no_sink = False
         """Whether the last live batch waited for a sink that was away."""
 
@@ -130,24 +134,31 @@ class BatchExecutor:
         may_try = self._policy.skips and not self._runs.is_unknown(batch)
         with self._leases(batch) as leases:
             waited = self._waiting.resume(batch, waits=not attached.was_split)
+            self._is_split, self._left = attached.was_split, 0
             if attached.was_split:
                 error = self._try_parts(batch, leases, None)
                 at_once = False
             else:
                 error = self._runs.live(df, batch, ranges, number, None if waited else sequence)
                 at_once = error is None and not waited
-            if error is not None and ends_query(error) is None:
+            if error is not None and ends_query(error) is None and not self._is_split:
                 error = self._retry(error, df, batch, ranges, number)
             if error is not None and not self._is_ended_by(error) and ends_query(error) is None:
                 error = self._waiting.hold(
                     batch,
                     error,
-                    run=lambda row: self._runs.live(df, row, ranges, number),
+                    run=lambda row: (
+                        self._try_parts(batch, leases, None)
+                        if self._is_split
+                        else self._runs.live(df, row, ranges, number)
+                    ),
                     try_parts=partial(self._try_parts, batch, leases) if may_try else None,
                     has_parts=count(ranges) >= UNLIKE,
                 )
-            self.had_no_sink = self._waiting.end(is_back=error is None)
-            if error is None:
+            self.had_no_sink = self._waiting.end(is_back=error is None, left=self._left)
+            if error is not None and self._is_split and not self._is_ended_by(error):
+                self._isolate(batch, leases, None)
+            elif error is None:
                 self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
             else:
                 self._apply_policy(batch, leases, error)
@@ -158,12 +169,17 @@ class BatchExecutor:
     ) -> Exception | None:
         """Run parts of a batch that failed; None where some passed, and each has its outcome.
 
-        Else the batch is whole again, and the answer is what was raised last.
+        Else the answer is what was raised last, and the batch is whole again; or it stays split, as
+        a part may be in the sink, and its parts are run when this is called again.
         """
-        isolates = self._policy.last == "isolate"
-        budget = self._policy.budget if isolates else IsolationBudget(max_runs=UNLIKE)
-        isolated = self._isolate(batch, leases, error, budget=budget, undo=True)
-        if not isolated.undone:
+        # Where nothing is isolated, a few parts only tell whether any of them passes.
+        asks = self._policy.last != "isolate" and not self._is_split
+        budget = IsolationBudget(max_runs=UNLIKE) if asks else self._policy.budget
+        why = None if self._is_split else error
+        isolated = self._isolate(batch, leases, why, budget=budget, undo=True)
+        self._is_split = isolated.held and not isolated.is_undone
+        if not isolated.held:
+            self._left = sum(count(part) for part, _ in isolated.left)
             return None
         if error is not None and self._health.is_wrong(error, isolated.down):
             self._fail(batch, error)
@@ -361,7 +377,7 @@ class BatchExecutor:
         return isolated
 
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
-        if isolated.undone:
+        if isolated.held:
             return
         left = sum(r.count for ranges, _ in isolated.left for r in ranges)
         _LOG.warning(

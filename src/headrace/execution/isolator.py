@@ -59,8 +59,8 @@ class Isolator:
         stopped: whether the query is being stopped.
         sleep: waits so many seconds.
         control_wait_s: how long to wait for a run of another batch that passes (s).
-        undo: whether a batch of which nothing passes is made whole again, and is left to the
-            caller.
+        undo: whether a batch of which nothing passes is made whole again, if it can be, and is left
+            to the caller.
         final: whether a batch of one record has been tried as often as it may be.
     """
 
@@ -101,6 +101,7 @@ class Isolator:
         self._has_run: set[str] = set()
         self._root: Ranges | None = None
         self._batch: BatchRecord | None = None
+        self._has_passed = False
         self._final = final
         self._undo = undo
 
@@ -159,6 +160,7 @@ class Isolator:
         row = self._counted(self._rows[part])
         error = self._run(row)
         if error is None:
+            self._has_passed = True
             self._succeed(row)
             isolation.record(part, None)
         elif (end := self._end(error)) is not None:
@@ -193,11 +195,12 @@ class Isolator:
         """
         whys = [result.down, *(why for _, why in result.left)]
         away = any(isinstance(why, Exception) and is_away(why) for why in whys)
-        if self._undo and self._batch is not None and (result.down is not None or away):
+        nothing_passes = not self._has_passed and (result.down is not None or away)
+        if self._undo and self._batch is not None and nothing_passes:
             key, lease_ms = self._batch.schedule_id, self._leases.lease_ms
-            result.undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
-            if result.undone:
-                return result
+            result.held = True
+            result.is_undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
+            return result
         down = None if result.down is None else self._health.stopped_by(result.down)
         for each, why in list(result.alone):
             is_spared = no_connection(why) and not self._final

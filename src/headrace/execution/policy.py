@@ -134,4 +134,10 @@ def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) ->
             "on_outage is 'defer', but on_failure is 'stop', which defers no batch; set on_failure"
             " to 'defer' or 'isolate', or on_outage to 'hold' or 'stop'."
         )
+    if chosen is not OnOutage.HOLD and settings != OutageSettings():
+        raise OptionError(
+            f"The options outage.retry, outage.maxRetry and outage.maxHold say how a gate waits for"
+            f" its sink, and on_outage is {on_outage!r}, which does not; leave them out, or set it"
+            " to 'hold'."
+        )
     return replace(policy, outage=replace(settings, on_outage=chosen))

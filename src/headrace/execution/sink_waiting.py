@@ -188,7 +188,7 @@ class SinkWaiting:
                 batch.gate,
                 "its sink is away" if is_certain else "no part of it passes",
                 _span(self._settings.max_retry_ms),
-                "until it goes through" if is_certain else "a few times",
+                self._how_long(is_certain=is_certain),
                 line,
             )
         elif now_ms - self._logged_ms >= _LOG_MS:
@@ -204,6 +204,12 @@ class SinkWaiting:
         self._wait(batch, wait_ms, error)
         row = batches.get(key)
         return row if row is not None and row.owner == self._owner else None
+
+    def _how_long(self, *, is_certain: bool) -> str:
+        if not is_certain:
+            return "a few times"
+        most_ms = self._settings.max_hold_ms
+        return "until it goes through" if most_ms is None else f"for {_span(most_ms)} at most"
 
     def _wait(self, batch: BatchRecord, wait_ms: int, error: Exception) -> None:
         """Wait, unless somebody asks to try at once; raise the error if the query is stopped.
@@ -223,8 +229,12 @@ class SinkWaiting:
             self._ledger.batches.fail(batch.schedule_id, report, owner=self._owner)
             raise error
 
-    def end(self, *, is_back: bool) -> bool:
+    def end(self, *, is_back: bool, left: int = 0) -> bool:
         """Note that nothing waits any more: the sink is back, or the policy has its say.
+
+        Args:
+            is_back: whether the batch, or parts of it, went through.
+            left: records of it that did not, and are deferred.
 
         Returns whether anything has waited.
         """
@@ -232,7 +242,17 @@ class SinkWaiting:
             return False
         waited = _span(self._ledger.database_time_ms() - outage.since_ms)
         self._forget()
-        if is_back:
+        if left:
+            _LOG.warning(
+                "Gate %r goes on after %s: parts of batch %s passed, and %d of its records are left"
+                " to a backfill: %s",
+                self._gate,
+                waited,
+                outage.batch,
+                left,
+                outage.error,
+            )
+        elif is_back:
             _LOG.warning(
                 "Gate %r goes on after %s: batch %s is through after %d failed runs.",
                 self._gate,
@@ -247,7 +267,7 @@ class SinkWaiting:
                 outage.batch,
                 self._gate,
                 waited,
-                outage.runs,
+                outage.runs + 1,
                 outage.error,
             )
         return True
@@ -267,6 +287,6 @@ def is_away(error: Exception) -> bool:
     return (is_source or sink_is_away(error)) and not took_too_much(error)
 
 
-def _span(ms: int) -> timedelta:
-    """A time span that reads as hours, minutes and seconds."""
-    return timedelta(seconds=max(round(ms / 1000), 0))
+def _span(ms: int) -> str:
+    """A time span in hours, minutes and seconds; below a second, in ms."""
+    return f"{max(ms, 0)} ms" if ms < 1_000 else str(timedelta(seconds=round(ms / 1000)))

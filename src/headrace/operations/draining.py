@@ -19,6 +19,7 @@ class DrainState:
         failed: How many failed, and wait in the ledger to be run again.
         waiting: Records that wait in its source, where somebody has asked; None else.
         resumed_by: Who has ended this drain, after which the gate admits records again.
+        sink_away: Whether its batch waits for its sink, and the gate plans nothing meanwhile.
     """
 
     gate: str
@@ -28,6 +29,7 @@ class DrainState:
     failed: int
     waiting: int | None = None
     resumed_by: str | None = None
+    sink_away: bool = False
 
     @property
     def can_stop(self) -> bool:
@@ -51,11 +53,19 @@ class DrainState:
             first = "admits what comes first" if self.waiting is None else f"{self.waiting} wait"
             return f"{self.gate}: not draining yet; {first}."
         if not self.control.hold.seen_ms:
-            return f"{self.gate}: its query has not planned since; it sees this at its next plan."
+            return f"{self.gate}: {self._when_it_plans()}"
         if self.running:
             batches = "1 batch runs" if self.running == 1 else f"{self.running} batches run"
             return f"{self.gate}: {batches}; nothing more is admitted."
         return f"{self.gate}: drained, its query can be stopped.{self._failed_too()}"
+
+    def _when_it_plans(self) -> str:
+        if not self.sink_away:
+            return "its query has not planned since; it sees this at its next plan."
+        return (
+            "its batch waits for its sink, and it drains when that is back; `headrace retry"
+            f" {self.gate}` tries now, and a query that is stopped runs it at its next start."
+        )
 
     def _failed_too(self) -> str:
         if not self.failed:
@@ -74,6 +84,7 @@ def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainS
         running=counts.get(Status.IN_PROGRESS, 0) + counts.get(Status.BACKFILLING, 0),
         failed=counts.get(Status.FAILED, 0),
         waiting=waiting,
+        sink_away=ledger.sink_outages.get(gate) is not None,
     )
 
 

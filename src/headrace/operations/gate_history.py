@@ -16,6 +16,7 @@ from headrace.ledger import (
     PlannedRange,
     RateSample,
     ReceiverRecord,
+    Status,
     Unresolved,
 )
 
@@ -47,12 +48,16 @@ class GateHistory:
     """One that stood behind it and ended without a finish."""
     isolating: IsolationProgress | None = None
     control: Control | None = None
+    failed_error: str | None = None
+    """Why the newest batch, or child of one, failed that waits for a backfill."""
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
         """Read what a snapshot needs from the ledger."""
         batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
         query, gone = query_behind(ledger, gate.name)
+        failed = ledger.batches.newest(gate.name, 1, statuses=[Status.FAILED])
+        error = failed[0].error if failed else None
         return cls(
             gate=gate,
             batches=batches,
@@ -66,6 +71,7 @@ class GateHistory:
             gone=gone,
             isolating=ledger.batches.isolating(gate.name),
             control=ledger.controls.of(gate.name),
+            failed_error=None if error is None else error.line,
         )
 
     def is_silent(self, now_ms: int) -> bool:

@@ -211,7 +211,7 @@ class GateSnapshot:
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: How many of ``batches`` are.
-        error: Why the newest failed one of ``batches`` failed.
+        error: Why the newest failed one of ``batches`` failed, or of those that wait.
         lost_records: Offsets that were gone from the source before they were read, but for those
             that somebody has accepted.
         skipped_records: Offsets between what two of its checkpoints have read, but for those.
@@ -300,8 +300,18 @@ class GateSnapshot:
 def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known of what waits."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
-    if snapshot.waiting is not None:
-        snapshot = replace(snapshot, reason=SINK_AWAY if snapshot.waiting.is_certain else IN_DOUBT)
+    if (outage := snapshot.waiting) is not None:
+        # Nothing moves until it is through.
+        snapshot = replace(
+            snapshot,
+            reason=SINK_AWAY if outage.is_certain else IN_DOUBT,
+            drain_s=None,
+            drain_trend=None,
+            lag_trend=None,
+            lag_change_per_s=None,
+            throughput_per_s=None,
+            arrival_rate_per_s=None,
+        )
     if history.control is not None and history.control.hold is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
@@ -341,7 +351,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         dead=history.unresolved.dead,
         dead_letters=history.unresolved.letters,
         in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
-        error=_error(batches),
+        error=_error(batches) or history.failed_error,
         lost_records=history.missed.lost,
         skipped_records=history.missed.skipped,
         advice=advice_on(gate, batches, samples) if gate.ended is None else (),

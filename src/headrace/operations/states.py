@@ -99,13 +99,21 @@ def gate_state(
 
 def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
     """What is wrong with a gate's query or its newest batch; None if nothing is."""
-    newest, interval_ms = history.batches[0], history.gate.interval_ms
+    newest = history.batches[0]
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     if history.gone is not None:
         return GateState.DEAD
     if newest.end_time_ms is not None:
         return None
+    if history.query is None and history.gate.ended is not None:
+        return GateState.INTERRUPTED  # its program has ended, and said so, while the batch ran
+    return _of_running(history, now_ms)
+
+
+def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
+    """What is wrong with a batch that runs; None if nothing is."""
+    newest, interval_ms = history.batches[0], history.gate.interval_ms
     if waits_for(history) is not None:
         return GateState.WAITING
     if history.isolating is not None:

@@ -286,10 +286,11 @@ def outage_settings(options: Mapping[str, str]) -> OutageSettings:
         text = raw.get(name.lower())
         return None if text is None else text_of.interval_ms(name, text)
 
+    retry_ms = time_ms("outage.retry") or found.retry_ms
     return replace(
         found,
-        retry_ms=time_ms("outage.retry") or found.retry_ms,
-        max_retry_ms=time_ms("outage.maxRetry") or found.max_retry_ms,
+        retry_ms=retry_ms,
+        max_retry_ms=time_ms("outage.maxRetry") or max(found.max_retry_ms, retry_ms),
         max_hold_ms=time_ms("outage.maxHold"),
     )
 

@@ -187,7 +187,9 @@ class StreamHarness:
         self.handler = handler
         self.log = log
         self.clock = log.clock
-        outages = outage_settings({"outage.maxHold": "1 hour", **named})
+        outages = outage_settings(
+            {"outage.maxHold": "1 hour", **named} if on_outage == "hold" else named
+        )
         self.policy = with_outages(parse_on_failure(on_failure), on_outage, outages)
         if self.policy.topic is not None:
             raise OptionError(
