@@ -27,10 +27,8 @@ from headrace.decoding.reports import LinkedReporter
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
-from headrace.execution.handler import GatedHandler
-from headrace.execution.policy import parse_on_failure
 from headrace.kafka.kafka_connector import KAFKA
-from headrace.ledger import DeadLetter, Ledger, Verdict, verify
+from headrace.ledger import DeadLetter, Ledger, Status, Verdict, verify
 from headrace.testing import MemoryLog, StreamHarness
 
 DDL = "id BIGINT NOT NULL, name STRING"
@@ -232,8 +230,8 @@ def test_outside_of_a_handler_a_record_that_does_not_fit_is_an_error(scene: Scen
     assert headrace.decode(good, ORDERS).count() == 5
 
 
-def test_a_registry_that_is_away_defers_the_batch_and_rejects_nothing(
-    scene: Scene, registry: RegistryServer
+def test_a_registry_that_is_away_is_waited_for_and_rejects_nothing(
+    scene: Scene, registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
     number = registry.register("orders-value", schema)
@@ -243,27 +241,20 @@ def test_a_registry_that_is_away_defers_the_batch_and_rejects_nothing(
     shown: list[str] = []
 
     def handler(df: DataFrame, batch: Batch) -> None:
+        registry.status = 200 if shown else 503
         with redirect_stdout(StringIO()) as text:
             headrace.decode(df, sink.form).explain(extended=True)
         shown.append(text.getvalue())
         sink(df, batch)
 
     scene.orders.produce(framed(number, b"\x0e"), framed(99, b"\x0e"), framed(number, b"\x10"))
-    registry.status = 503
     scene.run(handler, "isolate")
-    assert scene.letters() == []
-    (failed,) = scene.ledger.batches.newest("orders")
-    assert failed.error is not None
-    assert failed.error.error_class == "headrace.errors.RegistryError"
-    assert "hunter2" not in failed.error.trace + "".join(shown)
+    (batch,) = scene.ledger.batches.newest("orders")
+    assert (batch.status, batch.attempts) == (Status.SUCCESS, 2)
+    assert "what it reads is away" in caplog.text
+    assert "headrace.errors.RegistryError" in caplog.text
+    assert "hunter2" not in caplog.text + "".join(shown)
     assert "MapInArrow" in shown[0]
-    registry.status = 200
-    executor = GatedHandler(
-        "orders", scene.ledger, handler, reader=scene.reader, policy=parse_on_failure("isolate")
-    ).executor("a backfill")
-    claimed = scene.ledger.batches.claim(failed.schedule_id, "a backfill", 30_000)
-    assert claimed is not None
-    assert executor.run(claimed) is None
     assert sink.ids == [7, 8]
     assert [each.offset for each in scene.letters()] == [1]
     assert scene.letters()[0].error.message == "the schema registry does not know the id 99"

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final, Self
 
 from headrace.core.backoff import Backoff
-from headrace.errors import OptionError
+from headrace.errors import BrokerError, OptionError, RegistryError, SourceError
 
 CERTAIN_PROBE: Final = 4
 """After so many runs that say that the sink is away parts are run, and each time they double."""
@@ -27,6 +27,11 @@ MOST_UNTOLD: Final = 16
 
 MOST_DOUBTFUL: Final = 7
 """Runs of a batch of which nothing says that its sink is away: about a minute."""
+
+
+_OF_SOURCES: Final = tuple(
+    f"{kind.__module__}.{kind.__name__}" for kind in (BrokerError, RegistryError, SourceError)
+)
 
 
 class OnOutage(Enum):
@@ -102,6 +107,11 @@ class SinkOutage:
     next_ms: int
     error: str
     is_certain: bool
+
+    @property
+    def awaited(self) -> str:
+        """What is away, as far as the error says."""
+        return "what it reads" if self.error.startswith(_OF_SOURCES) else "its sink"
 
     def to_text(self) -> str:
         """As JSON."""

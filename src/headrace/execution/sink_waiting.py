@@ -186,7 +186,7 @@ class SinkWaiting:
                 " after waits of up to %s, %s: %s",
                 key,
                 batch.gate,
-                "its sink is away" if is_certain else "no part of it passes",
+                f"{outage.awaited} is away" if is_certain else "no part of it passes",
                 _span(self._settings.max_retry_ms),
                 self._how_long(is_certain=is_certain),
                 line,
@@ -254,7 +254,7 @@ class SinkWaiting:
             )
         elif is_back:
             _LOG.warning(
-                "Gate %r goes on after %s: batch %s is through after %d failed runs.",
+                "Gate %r goes on after %s: batch %s is through (failed runs before: %d).",
                 self._gate,
                 waited,
                 outage.batch,

@@ -223,7 +223,8 @@ def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
     outage = gate.waits
     if outage is not None and outage.batch == batch.schedule_id and batch.end_time_ms is None:
         since = out.full_time(outage.since_ms, now_ms)
-        what = "Its sink is away" if outage.is_certain else "No part of it passes"
+        away = f"{outage.awaited[0].upper()}{outage.awaited[1:]} is away"
+        what = away if outage.is_certain else "No part of it passes"
         yield Said("sink", f"{what} since {since}, so nothing more is admitted: {outage.error}.")
 
 

@@ -56,8 +56,8 @@ class GateHistory:
         """Read what a snapshot needs from the ledger."""
         batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
         query, gone = query_behind(ledger, gate.name)
-        failed = ledger.batches.newest(gate.name, 1, statuses=[Status.FAILED])
-        error = failed[0].error if failed else None
+        failed = ledger.batches.newest(gate.name, HISTORY, statuses=[Status.FAILED])
+        error = next((each.error for each in failed if not each.interrupted), None)
         return cls(
             gate=gate,
             batches=batches,

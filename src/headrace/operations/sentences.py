@@ -59,9 +59,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
-        for_what="for its sink"
-        if _is_certain(snapshot)
-        else "with a batch of which no part passes",
+        for_what=_for_what(snapshot),
         away=_away(snapshot),
         waiting_for_it=_waiting_for_it(snapshot),
     )
@@ -83,8 +81,11 @@ def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
     return f"{batch}: {runs}, {out.plural(found.records, 'record')}{bad}"
 
 
-def _is_certain(snapshot: "GateSnapshot") -> bool:
-    return snapshot.waiting is not None and snapshot.waiting.is_certain
+def _for_what(snapshot: "GateSnapshot") -> str:
+    outage = snapshot.waiting
+    if outage is None or not outage.is_certain:
+        return "with a batch of which no part passes"
+    return f"for {outage.awaited}"
 
 
 def _away(snapshot: "GateSnapshot") -> str:

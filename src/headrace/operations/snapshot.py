@@ -43,11 +43,8 @@ from headrace.operations.trends import (
 )
 from headrace.operations.words import planned_or_counted, status_word
 
-SINK_AWAY: Final = "its sink is away"
-"""What limits a gate whose batch waits."""
-
 IN_DOUBT: Final = "no part of its batch passes"
-"""The same, where its sink may be away, or its handler or its records wrong."""
+"""What limits a gate whose batch waits, where its sink may be away, or its handler be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +301,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
         # Nothing moves until it is through.
         snapshot = replace(
             snapshot,
-            reason=SINK_AWAY if outage.is_certain else IN_DOUBT,
+            reason=f"{outage.awaited} is away" if outage.is_certain else IN_DOUBT,
             drain_s=None,
             drain_trend=None,
             lag_trend=None,
