@@ -126,6 +126,11 @@ class SinkOutage:
             return None
 
 
+def going_on(outage: SinkOutage | None, *, is_certain: bool) -> SinkOutage | None:
+    """The outage that a failure belongs to; None where it is of another kind, and the first one."""
+    return outage if outage is not None and outage.is_certain == is_certain else None
+
+
 def failed(
     before: SinkOutage | None,
     batch: str,
@@ -136,7 +141,8 @@ def failed(
     is_certain: bool,
 ) -> SinkOutage:
     """The outage after one more run that failed; a new one where another batch has waited."""
-    if before is None or before.batch != batch or before.is_certain != is_certain:
+    before = going_on(before, is_certain=is_certain)
+    if before is None or before.batch != batch:
         before = SinkOutage(batch, now_ms, 0, now_ms, error, is_certain)
     return replace(before, runs=before.runs + 1, next_ms=now_ms + wait_ms, error=error)
 
@@ -171,8 +177,7 @@ def next_step(
         has_parts: Whether it is large enough that parts of it tell.
         may_try: Whether it may be run in parts.
     """
-    if outage is not None and outage.is_certain != is_certain:
-        outage = None
+    outage = going_on(outage, is_certain=is_certain)
     held_ms = 0 if outage is None else now_ms - outage.since_ms
     is_over = settings.max_hold_ms is not None and held_ms >= settings.max_hold_ms
     if settings.on_outage is not OnOutage.HOLD or is_over:

@@ -106,7 +106,7 @@ class BatchExecutor:
             policy,
             self._health,
             stopped=stopped,
-            ends=lambda error: self._is_ended_by(error) or ends_query(error) is not None,
+            ends=self._ends,
             sleep=sleep,
         )
         self._is_split = False
@@ -141,9 +141,9 @@ class BatchExecutor:
             else:
                 error = self._runs.live(df, batch, ranges, number, None if waited else sequence)
                 at_once = error is None and not waited
-            if error is not None and ends_query(error) is None and not self._is_split:
+            if error is not None and not self._is_split:
                 error = self._retry(error, df, batch, ranges, number)
-            if error is not None and not self._is_ended_by(error) and ends_query(error) is None:
+            if error is not None:
                 error = self._waiting.hold(
                     batch,
                     error,
@@ -234,7 +234,7 @@ class BatchExecutor:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
-            if last is None or self._is_ended_by(last) or ends_query(last) is not None:
+            if last is None or self._ends(last):
                 break
             if self._policy.last == "isolate" and took_too_much(last):
                 break
@@ -303,6 +303,10 @@ class BatchExecutor:
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""
         return self._stopped() or isinstance(error, HandlerExitError)
+
+    def _ends(self, error: Exception) -> bool:
+        """Whether the query ends with this, for that reason or because it cannot go on."""
+        return self._is_ended_by(error) or ends_query(error) is not None
 
     def _end(self, error: Exception) -> ErrorReport | None:
         """Why a batch failed whose query ends with this; None if it goes on."""

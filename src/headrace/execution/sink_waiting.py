@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from headrace.backfill import OwnerSettings
-from headrace.control.sink_outage import Next, SinkOutage, failed, next_step
+from headrace.control.sink_outage import Next, SinkOutage, failed, going_on, next_step
 from headrace.errors import BatchSplitError, RejectionError
 from headrace.execution.handler_errors import not_the_records, unreachable_source
 from headrace.execution.handler_health import HandlerHealth
@@ -146,9 +146,9 @@ class SinkWaiting:
             )
             if step is Next.TRY_PARTS and try_parts is not None:
                 last, step = try_parts(last), Next.WAIT
-                if last is None or (not_the_records(last) and not is_away(last)):
+                is_certain = last is not None and is_away(last)
+                if last is None or (not is_certain and not_the_records(last)):
                     break
-                is_certain = is_away(last)
             if step is Next.LEAVE:
                 if self._outage is not None:
                     self._health.stopped_by(last)
@@ -169,13 +169,10 @@ class SinkWaiting:
         key, batches = batch.schedule_id, self._ledger.batches
         if self._outage is None and not batches.retry(key, self._owner, self._lease_ms):
             return None
-        before, line, now_ms = (
-            self._outage,
-            ErrorReport.of(error).line,
-            self._ledger.database_time_ms(),
-        )
-        again = 0 if before is None or before.is_certain != is_certain else before.runs
-        wait_ms = self._settings.wait_ms(again + 1, self._chance())
+        before, line = self._outage, ErrorReport.of(error).line
+        now_ms = self._ledger.database_time_ms()
+        known = going_on(before, is_certain=is_certain)
+        wait_ms = self._settings.wait_ms(known.runs + 1 if known else 1, self._chance())
         outage = failed(before, key, line, now_ms, wait_ms, is_certain=is_certain)
         self._ledger.sink_outages.keep(batch.gate, outage)
         self._outage = outage

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.operations import words as out
-from headrace.operations.sentences import headline, records_held, since
+from headrace.operations.sentences import headline, records_held, records_waiting, since
 from headrace.operations.states import GateState, ReceiverState
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
         when = f"in {out.duration(left_s * 1000)}" if left_s else "already"
         sentence = f"Retention deletes records that are not read {when}{_in_force(snapshot)}."
         command = f"headrace why {snapshot.gate}"
-        waiting = _waiting(snapshot)
+        waiting = records_waiting(snapshot)
         yield _need(snapshot, NeedKind.RETENTION, Urgency.NOW, sentence, command, waiting)
     yield from _failures(snapshot)
     yield from _receivers(snapshot)
@@ -237,11 +237,6 @@ def _need(  # noqa: PLR0917  (what a need has)
 ) -> Need:
     where = _WHERE.get(kind, Where.GATE)
     return Need(kind, urgency, snapshot.gate, sentence, where, command, records)
-
-
-def _waiting(snapshot: "GateSnapshot") -> int:
-    """The records that wait, as its headline says."""
-    return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
 def _in_force(snapshot: "GateSnapshot") -> str:
@@ -282,7 +277,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
     on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
-    records = newest.records if newest and on_a_batch else _waiting(snapshot)
+    records = newest.records if newest and on_a_batch else records_waiting(snapshot)
     if state is GateState.WAITING:
         records = records_held(snapshot)
     sentence, command = headline(snapshot), _command(snapshot)
@@ -323,7 +318,7 @@ def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
 def urgency_of(snapshot: "GateSnapshot") -> tuple[int, int, int, str]:
     """Sorts gates, the most urgent first: by what they need, then their state, then their lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
-    return needed, _RANKS[snapshot.state], -(_waiting(snapshot)), snapshot.gate
+    return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
 
 
 _RANKS: Final = {

@@ -56,8 +56,8 @@ class GateHistory:
         """Read what a snapshot needs from the ledger."""
         batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
         query, gone = query_behind(ledger, gate.name)
-        failed = ledger.batches.newest(gate.name, HISTORY, statuses=[Status.FAILED])
-        error = next((each.error for each in failed if not each.interrupted), None)
+        unresolved = ledger.batches.count_unresolved(gate.name)
+        error = _failed_error(ledger, gate.name) if unresolved.failed else None
         return cls(
             gate=gate,
             batches=batches,
@@ -65,13 +65,13 @@ class GateHistory:
             ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.history.losses(gate.name),
             missed=ledger.missed.of(gate.name),
-            unresolved=ledger.batches.count_unresolved(gate.name),
+            unresolved=unresolved,
             receivers=ledger.receivers.of_gate(gate.name),
             query=query,
             gone=gone,
             isolating=ledger.batches.isolating(gate.name),
             control=ledger.controls.of(gate.name),
-            failed_error=None if error is None else error.line,
+            failed_error=error,
         )
 
     def is_silent(self, now_ms: int) -> bool:
@@ -79,6 +79,12 @@ class GateHistory:
         if not self.batches:
             return False
         return now_ms - self.batches[0].created_time_ms > silence_ms(self.gate.interval_ms)
+
+
+def _failed_error(ledger: Ledger, gate: str) -> str | None:
+    failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
+    error = next((each.error for each in failed if not each.interrupted), None)
+    return None if error is None else error.line
 
 
 def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery | None]:

@@ -111,8 +111,12 @@ def _waiting_for_it(snapshot: "GateSnapshot") -> str:
 
 def records_held(snapshot: "GateSnapshot") -> int:
     """What waits for a sink that is away, the batch included that is tried."""
-    behind = snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now
-    return (snapshot.newest.records if snapshot.newest else 0) + (behind or 0)
+    return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
+
+
+def records_waiting(snapshot: "GateSnapshot") -> int:
+    """The records that no batch has begun, as its headline says."""
+    return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
 def _ended(snapshot: "GateSnapshot") -> str:
