@@ -51,6 +51,19 @@ def test_readers_see_that_a_file_is_in_use_after_a_transaction_was_lent(tmp_path
     assert not log.exists()
 
 
+def test_a_connection_in_use_while_its_ledger_is_closed_is_closed_too(tmp_path: Path) -> None:
+    """As a listener's thread has one that still reports a batch when a program ends."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url).close()
+    database = Database(url, read_only=False, timeouts=SOON)
+    with database.reading() as connection:
+        in_use = connection.connection.dbapi_connection
+        assert in_use is not None
+        database.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        in_use.cursor()
+
+
 @pytest.mark.parametrize("name", ["a b.db", "100%.db", "a#b.db", "größe.db"])
 def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     for create in (True, False):

@@ -16,12 +16,14 @@ from sqlalchemy import (
     Table,
     bindparam,
     column,
+    event,
     func,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.errors import LedgerError
 from headrace.ledger.engines import (
@@ -96,6 +98,8 @@ class Database:
                 if self.is_sqlite
                 else postgresql_engine(parsed, timeouts)
             )
+        self._closed = False
+        event.listen(self._engine, "checkin", self._close_late)
         if clock is not None:
             take_time_from(self._engine, clock)
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
@@ -205,8 +209,14 @@ class Database:
             )
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection: one that another thread uses, as soon as it is returned."""
+        self._closed = True
         self._engine.dispose()
+
+    def _close_late(self, _connection: object, entry: ConnectionPoolEntry) -> None:
+        # A pool that was disposed of keeps what is returned to it until it is collected.
+        if self._closed:
+            entry.invalidate()
 
     def _begin(self, stack: ExitStack) -> tuple[Connection, Guard]:
         """Begin a transaction, which ends undone with the stack unless it was committed."""
