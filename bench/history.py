@@ -22,7 +22,7 @@ from headrace.ledger import (
 )
 from headrace.ledger.batch_rows import Values, control_row, error_values, failure_rows
 from headrace.ledger.database import insert_rows
-from headrace.ledger.tables import control, dead_letter, failure, rate
+from headrace.ledger.tables import batch_range, batch_table, dead_letter, rate
 
 GATES: Final = ("bench", "other")
 """Nine batches in ten are the first one's."""
@@ -81,7 +81,7 @@ def fill(url: str, batches: int, newest_ms: int, *, split_every: int = 500) -> N
             for table, row in _batch(number, batches - 1 - number, created_ms, split=split):
                 rows[table].append(row)
         with engine.begin() as connection:
-            for table in (control, failure, rate, dead_letter):
+            for table in (batch_table, batch_range, rate, dead_letter):
                 if rows[table]:
                     insert_rows(connection, table, rows[table])
     with engine.connect() as connection:
@@ -145,7 +145,7 @@ def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> I
         part = _planned(whole.gate, whole.checkpoint_id, offsets, PARTITIONS)
         key = part.schedule_id
         for table, row in _ended(part, key, number, created_ms + 1 + which, status):
-            yield table, row | {"parent": parent} if table is control else row
+            yield table, row | {"parent": parent} if table is batch_table else row
     yield dead_letter, _letter(part, key, created_ms, DeadLetterStatus.DROPPED)
 
 
@@ -162,9 +162,9 @@ def _ended(
         "parent": None,  # Rows that are inserted together name the same columns.
         **error_values(None if status is Status.SUCCESS else _ERROR),
     }
-    yield control, row
+    yield batch_table, row
     for each in failure_rows(batch, key):
-        yield failure, each
+        yield batch_range, each
 
 
 def _letter(batch: PlannedBatch, key: str, created_ms: int, status: DeadLetterStatus) -> Values:

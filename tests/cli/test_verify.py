@@ -22,7 +22,7 @@ from headrace.ledger import (
     Span,
     Status,
 )
-from headrace.ledger.tables import control, failure, gate
+from headrace.ledger.tables import batch_range, batch_table, gate
 
 
 @pytest.fixture
@@ -91,7 +91,9 @@ def test_what_two_checkpoints_skip_is_4_until_somebody_accepts_it(ledger_url: st
 
 
 SHIFTED = (
-    update(failure).where(failure.c.start_offset == 20).values(start_offset=17, until_offset=27)
+    update(batch_range)
+    .where(batch_range.c.start_offset == 20)
+    .values(start_offset=17, until_offset=27)
 )
 
 
@@ -99,11 +101,11 @@ SHIFTED = (
     ("change", "sentences"),
     [
         (
-            delete(failure).where(failure.c.start_offset == 20),
+            delete(batch_range).where(batch_range.c.start_offset == 20),
             ["orders: BROKEN", "gap  orders-0 [20, 30) lies between batch", "no batch reads it"],
         ),
         (SHIFTED, ["orders-0 [17, 20) is read by both batch", "orders-0 [27, 30) lies between"]),
-        (update(control).values(status=Status.DEAD), ["is dead, and nothing says why."]),
+        (update(batch_table).values(status=Status.DEAD), ["is dead, and nothing says why."]),
     ],
     ids=["a range is dropped", "a range is shifted", "dead without a reason"],
 )
@@ -114,7 +116,7 @@ def test_what_was_changed_is_4(ledger_url: str, change: Executable, sentences: l
 
 
 def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
-    damage(shop.url, delete(failure).where(failure.c.schedule_id == shop.good_part))
+    damage(shop.url, delete(batch_range).where(batch_range.c.schedule_id == shop.good_part))
     said = told(shop.url, "verify", 4)
     assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in said
 
@@ -128,7 +130,7 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
     assert "nothing to prove yet: gate b has begun no batch" in said
     assert "orders: proven" in said
     assert invoke(ledger_url, "verify", "--gate", "orders").exit_code == 0
-    damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
+    damage(ledger_url, delete(batch_range).where(batch_range.c.start_offset == 20))
     assert invoke(ledger_url, "verify").exit_code == 4
 
 
@@ -149,7 +151,10 @@ def test_a_row_that_says_what_no_batch_is_is_4_and_named(
     with Ledger.open(ledger_url) as ledger:
         key = ledger.batches.begin(planned(60, 70)).schedule_id
         ledger.batches.fail(key, ERROR)
-    damage(ledger_url, update(control).where(control.c.schedule_id == key).values({column: value}))
+    damage(
+        ledger_url,
+        update(batch_table).where(batch_table.c.schedule_id == key).values({column: value}),
+    )
     result = invoke(ledger_url, "verify")
     assert result.exit_code == 4
     words = " ".join(result.stdout.split())
@@ -204,7 +209,7 @@ def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path
 @pytest.mark.parametrize("start", [0, 40])
 def test_the_first_or_the_newest_batch_that_is_deleted_is_4(ledger_url: str, start: int) -> None:
     key = planned(start, start + 10).schedule_id
-    for table in (failure, control):
+    for table in (batch_range, batch_table):
         damage(ledger_url, delete(table).where(table.c.schedule_id == key))
     said = told(ledger_url, "verify", 4)
     words = " ".join(said.split())

@@ -65,7 +65,7 @@ from headrace.ledger import (
     Verification,
 )
 from headrace.ledger import verify as verify_gate
-from headrace.ledger.tables import failure
+from headrace.ledger.tables import batch_range
 from headrace.operations.attention import gate_needs
 from headrace.operations.gate_history import GateHistory
 from headrace.operations.lags import GateLag
@@ -283,7 +283,7 @@ def what_is_broken(folder: Path) -> RenderableType:
     with gated_ledger(url, "orders", *FIVE, *others, clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
-        damage(url, delete(failure).where(failure.c.start_offset == 20))
+        damage(url, delete(batch_range).where(batch_range.c.start_offset == 20))
         shown = [verification_view(each, verify_gate(ledger, each)) for each in ("orders", "new")]
     return Group(*shown)
 

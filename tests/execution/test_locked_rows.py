@@ -31,7 +31,7 @@ from headrace.ledger.outages import OF_A_QUERY
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)
 THE_GATE = "SELECT 1 FROM gate WHERE name = %s FOR UPDATE"
-THE_BATCH = "SELECT 1 FROM control WHERE schedule_id = %s FOR UPDATE"
+THE_BATCH = "SELECT 1 FROM batch WHERE schedule_id = %s FOR UPDATE"
 SOON = "lock_timeout%3D200"
 """In the place of ten seconds."""
 
@@ -140,7 +140,7 @@ def test_a_lent_transaction_locks_no_row_of_the_ledger_before_its_end(
     with ledger.batches.transaction(key, "me") as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE sink (name TEXT)"))
         connection.execute(sqlalchemy.text("INSERT INTO sink VALUES ('tea')"))
-        for table in ("gate", "control", "failure", "rate"):
+        for table in ("gate", "batch", "batch_range", "rate"):
             with psycopg.connect(url) as other:
                 lock = SQL("SELECT 1 FROM {} FOR UPDATE NOWAIT").format(Identifier(table))
                 other.execute(lock)

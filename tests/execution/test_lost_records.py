@@ -226,7 +226,7 @@ def test_isolation_reads_nothing_of_a_topic_that_was_recreated_since_its_batch_w
     # What is written as it was read was read once, when the batch failed.
     assert handled == [*["old"] * (0 if derived else 20), *["new"] * 20]
     assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
-    failed = set(asked(tmp_path, "SELECT error_class FROM control WHERE status = 'failed'"))
+    failed = set(asked(tmp_path, "SELECT error_class FROM batch WHERE status = 'failed'"))
     assert failed == ({("headrace.errors.DataLossError",)} if derived else set())
 
 
@@ -248,7 +248,7 @@ def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(
         assert told_of.startswith("DataLossError: ")
         assert f"{orders.name}-0 [0, 80)" in told_of
         assert handle.calls == calls
-    assert asked(tmp_path, "SELECT status, attempts, backfills FROM control") == [("failed", 1, 0)]
+    assert asked(tmp_path, "SELECT status, attempts, backfills FROM batch") == [("failed", 1, 0)]
     assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
     start(gate, read(gate, spark, orders, failOnDataLoss=False), handle, tmp_path, policy)
     assert sorted(handle.handled) == list(range(80, 100))
@@ -269,7 +269,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
 
     def handle(df: DataFrame, _batch: Batch) -> None:
         rows = df.collect()
-        if not asked(tmp_path, "SELECT 1 FROM control WHERE parent IS NOT NULL"):
+        if not asked(tmp_path, "SELECT 1 FROM batch WHERE parent IS NOT NULL"):
             delete_records(admin, orders, 20)
         if any(row.value == b"bad" for row in rows):
             raise ValueError("this is no order")
@@ -287,7 +287,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
     assert found == [(orders.name, 0, 60)]
     left = asked(
         tmp_path,
-        "SELECT start_offset, until_offset, error_class FROM control JOIN failure USING"
+        "SELECT start_offset, until_offset, error_class FROM batch JOIN batch_range USING"
         " (schedule_id) WHERE status = 'failed'",
     )
     assert {error for _, _, error in left} == {"headrace.errors.DataLossError"}
@@ -342,7 +342,7 @@ def test_a_block_that_is_repaired_under_a_planned_batch_is_seen_by_that_batch(
     assert sentence(raised.value).startswith("DataLossError: ")
     assert "orders-0 [20, 40)" in sentence(raised.value)
     assert handled == []
-    assert asked(tmp_path, "SELECT count(*) FROM control WHERE parent IS NOT NULL") == [(0,)]
+    assert asked(tmp_path, "SELECT count(*) FROM batch WHERE parent IS NOT NULL") == [(0,)]
     go(failOnDataLoss=False)
     assert sorted(handled) == [*range(20), *range(40, 60)]
     assert rows_of_lost(tmp_path) == [(20, 40)]
@@ -420,7 +420,7 @@ def test_each_record_is_handled_or_explained_however_many_are_deleted_when(
     end = dict(
         asked(
             tmp_path,
-            "SELECT partition, max(until_offset) FROM failure JOIN control USING (schedule_id)"
+            "SELECT partition, max(until_offset) FROM batch_range JOIN batch USING (schedule_id)"
             " WHERE status = 'success' GROUP BY partition",
         )
     )

@@ -108,7 +108,7 @@ class Scene:
     @property
     def row(self) -> tuple[str, str | None, str | None]:
         """The status of the whole batch, and its error."""
-        query = "SELECT status, error_class, error_message FROM control WHERE parent IS NULL"
+        query = "SELECT status, error_class, error_message FROM batch WHERE parent IS NULL"
         with self.engine.connect() as connection:
             status, error, message = connection.execute(text(query)).one()
         return status, error, message

@@ -24,7 +24,7 @@ from headrace.ledger import (
     Status,
 )
 from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
-from headrace.ledger.tables import failure
+from headrace.ledger.tables import batch_range
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
@@ -135,7 +135,7 @@ def test_transitions_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
     ledger: Ledger, execute: Execute
 ) -> None:
     batch = ledger.batches.begin(a_batch())
-    execute(failure.update().values(until_offset=19))
+    execute(batch_range.update().values(until_offset=19))
     with pytest.raises(LedgerError, match=f"has other ranges for batch {batch.schedule_id}"):
         ledger.batches.begin(a_batch())
     assert ledger.batches.get(batch.schedule_id) == batch

@@ -111,7 +111,7 @@ FILE_SESSION = [
         "ignore_check_constraints",
         "busy_timeout",
         "temp_store",
-        "table_list('control')",
+        "table_list('batch')",
     )
 ]
 

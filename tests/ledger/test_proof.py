@@ -32,7 +32,7 @@ from headrace.ledger import (
     verify,
 )
 from headrace.ledger.proof import prove
-from headrace.ledger.tables import control, failure
+from headrace.ledger.tables import batch_range, batch_table
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
@@ -491,7 +491,7 @@ def test_a_range_that_is_deleted_from_a_ledger_is_found(
     for key in keys:
         ledger.batches.succeed(key)
     assert verify(ledger, "orders").verdict is Verdict.PROVEN
-    execute(delete(failure).where(failure.c.schedule_id == keys[2]))
+    execute(delete(batch_range).where(batch_range.c.schedule_id == keys[2]))
     clock.now_ms += age_ms
     ledger.history.prune(clock())
     result = verify(ledger, "orders")
@@ -502,7 +502,7 @@ def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
     ledger: Ledger, execute: Execute
 ) -> None:
     ledger.batches.begin(batch_number(0))
-    execute(update(control).values(status=Status.DEAD))
+    execute(update(batch_table).values(status=Status.DEAD))
     assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]
 
 

@@ -255,7 +255,7 @@ def test_prune_deletes_as_much_though_its_connection_is_cut(
     cuts.plan(Moment.AFTER, Moment.BEFORE)
     waiting.history.prune(clock() + 1_000)
     found = content(waiting)
-    assert [row["schedule_id"] for row in found["control"]] == [batch_number(2).schedule_id]
+    assert [row["schedule_id"] for row in found["batch"]] == [batch_number(2).schedule_id]
     assert [row["until_offset"] for row in found["pruned"]] == [20]
     assert found["rate"] == []
 

@@ -43,16 +43,16 @@ IDLE = "another"
 """A gate that has read nothing, so that nothing can be missing without it."""
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
 NUMBERS = {
-    "failure": ("partition", "start_offset", "until_offset"),
+    "batch_range": ("partition", "start_offset", "until_offset"),
     "pruned": ("partition", "start_offset", "until_offset"),
     "lost": ("from_offset", "until_offset"),
-    "control": ("planned_records",),
+    "batch": ("planned_records",),
     "gate": ("begins", "lost_offsets"),
     "checkpoint": ("offsets", "begins"),
 }
 NAMES = {
-    "control": ("schedule_id", "gate", "checkpoint_id", "parent"),
-    "failure": ("schedule_id", "topic", "topic_id"),
+    "batch": ("schedule_id", "gate", "checkpoint_id", "parent"),
+    "batch_range": ("schedule_id", "topic", "topic_id"),
     "pruned": ("gate", "checkpoint_id", "topic", "topic_id"),
     "position": ("gate", "topic_id", "checkpoint_id"),
     "checkpoint": ("gate", "checkpoint_id", "topic", "topic_id", "begun"),
@@ -63,7 +63,7 @@ BY_PARTITION = {
     "checkpoint": ("start_offsets", "until_offsets"),
 }
 STORIES = itertools.count()
-EVIDENCE = ("gate", "control", "failure", "lost", "pruned", "position", "checkpoint")
+EVIDENCE = ("gate", "batch", "batch_range", "lost", "pruned", "position", "checkpoint")
 
 
 @dataclass
@@ -195,7 +195,7 @@ def changes(path: Path, table: str) -> Iterator[str]:
 
 def no_numbers(path: Path) -> Iterator[str]:
     """Every number of a table's first row that says what was read, as a text and as a fraction."""
-    others = {"control": ("created_time_ms",), "lost": ("partition",)}
+    others = {"batch": ("created_time_ms",), "lost": ("partition",)}
     for table, columns in NUMBERS.items():
         row = next(row for row in rows_of(path, table) if row.get("name") != IDLE)
         where = ["WHERE rowid =", str(row["#"])]
@@ -219,7 +219,7 @@ def test_the_ledger_is_proven_as_it_is(healthy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "foreign_keys"), [("control", "ON"), *((table, "OFF") for table in EVIDENCE)]
+    ("table", "foreign_keys"), [("batch", "ON"), *((table, "OFF") for table in EVIDENCE)]
 )
 def test_a_row_that_is_deleted_or_changed_is_found(
     healthy: Path, tmp_path: Path, table: str, foreign_keys: str
@@ -243,7 +243,7 @@ def test_a_row_that_is_deleted_or_changed_is_found(
 
 
 def test_what_is_no_number_is_named_with_its_row(healthy: Path, tmp_path: Path) -> None:
-    key = rows_of(healthy, "failure")[0]["schedule_id"]
+    key = rows_of(healthy, "batch_range")[0]["schedule_id"]
     sentences = set()
     for statement in no_numbers(healthy):
         damaged = tmp_path / "damaged.db"

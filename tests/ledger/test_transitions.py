@@ -31,7 +31,7 @@ from headrace.ledger import (
     signals,
     transitions,
 )
-from headrace.ledger.tables import control
+from headrace.ledger.tables import batch_table
 from headrace.testing import ManualClock
 
 
@@ -165,7 +165,11 @@ def test_a_call_leads_where_its_transition_does_and_from_elsewhere_changes_nothi
         key = ledger.batches.begin(batch_number(number)).schedule_id
         running = status in {RUNNING, BACKFILLING}
         owned = {"owner": "me", "lease_until_ms": NOW_MS + 1} if running else {}
-        execute(control.update().where(control.c.schedule_id == key).values(status=status, **owned))
+        execute(
+            batch_table.update()
+            .where(batch_table.c.schedule_id == key)
+            .values(status=status, **owned)
+        )
         before = stored(ledger, key)
         if running or name not in OF_ANYBODY:
             assert not call(ledger, key, "other")

@@ -98,7 +98,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     inner = dice.choice(sorted(batch.schedule_id for batch in batches[1:-1]))
     with closing(sqlite3.connect(job.path / "headrace.db")) as database:
         (dropped,) = database.execute(
-            "DELETE FROM failure WHERE rowid = (SELECT min(rowid) FROM failure"
+            "DELETE FROM batch_range WHERE rowid = (SELECT min(rowid) FROM batch_range"
             " WHERE schedule_id = ?) RETURNING partition",
             [inner],
         ).fetchall()

@@ -34,28 +34,28 @@ from headrace.ledger.batch_rows import (
 from headrace.ledger.gates import GATES
 from headrace.ledger.isolating import IsolationQueries
 from headrace.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange, Unresolved
-from headrace.ledger.tables import NowMs, control, dead_letter, failure, gate, has_run_out
+from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter, gate, has_run_out
 from headrace.ledger.transitions import Kind, Status
 
 _SERVERS: Final = (
-    select(failure.c.bootstrap_servers)
-    .where(failure.c.schedule_id == bindparam("schedule_id"))
+    select(batch_range.c.bootstrap_servers)
+    .where(batch_range.c.schedule_id == bindparam("schedule_id"))
     .limit(1)
 )
 
 _OPEN_BATCH: Final = (
-    select(control)
-    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
-    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
+    select(batch_table)
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.IN_PROGRESS)
+    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
 
 _LIVE: Final = (
-    select(control)
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
+    select(batch_table)
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
 
@@ -64,23 +64,25 @@ _named_or_all_gates = select(gate.c.name).where(
 )
 
 _FAILED_BATCHES: Final = (
-    select(control)
-    .where(control.c.gate.in_(_named_or_all_gates))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING]))
-    .where(or_(control.c.status == Status.FAILED, has_run_out()))
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    select(batch_table)
+    .where(batch_table.c.gate.in_(_named_or_all_gates))
+    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING]))
+    .where(or_(batch_table.c.status == Status.FAILED, has_run_out()))
+    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
     .limit(bindparam("limit"))
 )
 
 # A backfill whose lease has run out has failed, though nobody has counted it yet.
-_expired = control.c.status == Status.BACKFILLING
+_expired = batch_table.c.status == Status.BACKFILLING
 
 _ended_ms = case(
-    (and_(_expired, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
-    else_=func.coalesce(control.c.end_time_ms, control.c.start_time_ms, control.c.created_time_ms),
+    (and_(_expired, batch_table.c.lease_until_ms <= NowMs()), batch_table.c.lease_until_ms),
+    else_=func.coalesce(
+        batch_table.c.end_time_ms, batch_table.c.start_time_ms, batch_table.c.created_time_ms
+    ),
 )
 
-_backfills = control.c.backfills + case((_expired, 1), else_=0)
+_backfills = batch_table.c.backfills + case((_expired, 1), else_=0)
 
 
 def _has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
@@ -89,34 +91,37 @@ def _has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
     cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
     wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
     now = literal(now_ms, BigInteger)
-    asked = control.c.retry_ms >= _ended_ms
+    asked = batch_table.c.retry_ms >= _ended_ms
     return or_(asked, _ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
 
 
 _BY_PREFIX: Final = (
-    select(control)
-    .where(control.c.schedule_id >= bindparam("prefix"))
-    .where(control.c.schedule_id < bindparam("above"))
-    .order_by(control.c.schedule_id)
+    select(batch_table)
+    .where(batch_table.c.schedule_id >= bindparam("prefix"))
+    .where(batch_table.c.schedule_id < bindparam("above"))
+    .order_by(batch_table.c.schedule_id)
     .limit(bindparam("limit"))
 )
 
 _UNRESOLVED: Final = (
-    select(control)
-    .where(control.c.gate.in_(_named_or_all_gates))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
-    .where(control.c.resolution.is_(None), ~interrupted)
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    select(batch_table)
+    .where(batch_table.c.gate.in_(_named_or_all_gates))
+    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(batch_table.c.status == Status.DEAD, has_dead_letters))
+    .where(batch_table.c.resolution.is_(None), ~interrupted)
+    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
 )
 
 _UNRESOLVED_COUNTS: Final = (
-    select(control.c.status, func.count().label("number"))
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
+    select(batch_table.c.status, func.count().label("number"))
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(
+        ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
+        batch_table.c.resolution.is_(None),
+    )
     .where(~interrupted)
-    .group_by(control.c.status)
+    .group_by(batch_table.c.status)
 )
 
 _WAITING_LETTERS: Final = (
@@ -153,7 +158,7 @@ class BatchQueries(IsolationQueries):
 
     def live(self, gate_name: str, number: int | None = None) -> BatchRecord | None:
         """The newest batch of a gate's live stream, or the newest with the engine's ``number``."""
-        query = _LIVE if number is None else _LIVE.where(control.c.query_batch_id == number)
+        query = _LIVE if number is None else _LIVE.where(batch_table.c.query_batch_id == number)
         return next(iter(self._select(query, gate=gate_name)), None)
 
     def newest(
@@ -172,20 +177,20 @@ class BatchQueries(IsolationQueries):
         They were created at ``since_ms`` or later, and before ``until_ms``. The children of batches
         that were split may be left out.
         """
-        created = created_within(control.c.created_time_ms, since_ms, until_ms)
-        query = select(control).where(*created)
-        query = query.order_by(control.c.created_time_ms.desc()).limit(limit)
+        created = created_within(batch_table.c.created_time_ms, since_ms, until_ms)
+        query = select(batch_table).where(*created)
+        query = query.order_by(batch_table.c.created_time_ms.desc()).limit(limit)
         if kind is not None:
-            query = query.where(control.c.kind == kind)
+            query = query.where(batch_table.c.kind == kind)
         if not children:
-            query = query.where(control.c.parent.is_(None))
+            query = query.where(batch_table.c.parent.is_(None))
 
         def newest(connection: Connection) -> list[BatchRecord]:
             names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
-            queries = [query.where(control.c.gate == name) for name in names]
+            queries = [query.where(batch_table.c.gate == name) for name in names]
             if statuses:
                 queries = [
-                    each.where(control.c.status == s) for each in queries for s in set(statuses)
+                    each.where(batch_table.c.status == s) for each in queries for s in set(statuses)
                 ]
             if not queries:
                 return []
@@ -224,10 +229,10 @@ class BatchQueries(IsolationQueries):
         as dead letters, nor what was dropped. They were created at ``since_ms`` or later, and
         before ``until_ms``; the class of the exception is named with its module or without.
         """
-        created = created_within(control.c.created_time_ms, since_ms, until_ms)
+        created = created_within(batch_table.c.created_time_ms, since_ms, until_ms)
         query = _UNRESOLVED.where(*created).limit(limit)
         if error_class is not None:
-            query = query.where(is_error(control.c.error_class, error_class))
+            query = query.where(is_error(batch_table.c.error_class, error_class))
         return self._select(query, gate=gate_name)
 
     def count_unresolved(self, gate_name: str) -> Unresolved:

@@ -26,7 +26,7 @@ from headrace.errors import LedgerError
 from headrace.ledger import transitions
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.ledger.records import BatchRecord, PlannedBatch, PlannedRange
-from headrace.ledger.tables import control, dead_letter, failure, gate, has_run_out
+from headrace.ledger.tables import batch_range, batch_table, dead_letter, gate, has_run_out
 from headrace.ledger.transitions import PLANNED, Kind, Status
 
 Values = dict[str, Any]
@@ -86,7 +86,7 @@ def refuse_other_children(parent: BatchRecord, children: Sequence[PlannedBatch])
 
 
 def error_values(error: ErrorReport | None) -> Values:
-    """The columns of ``control`` that describe why a batch failed; None clears them."""
+    """The columns of ``batch`` that describe why a batch failed; None clears them."""
     return {
         "error_class": error and error.error_class,
         "error_message": error and error.message,
@@ -95,7 +95,7 @@ def error_values(error: ErrorReport | None) -> Values:
 
 
 def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
-    """The batch that a row of ``control`` describes.
+    """The batch that a row of ``batch`` describes.
 
     Raises:
         LedgerError: Its kind or its status is none.
@@ -141,7 +141,7 @@ def offsets_text(offsets: Mapping[int, int]) -> str:
 
 
 def range_from(row: Sequence[Any], schedule_id: str) -> PlannedRange:
-    """The range that a row of ``failure`` describes.
+    """The range that a row of ``batch_range`` describes.
 
     Raises:
         LedgerError: The row is damaged.
@@ -195,7 +195,7 @@ def created_within(
         yield created_ms < until_ms
 
 
-_child = control.alias("child")
+_child = batch_table.alias("child")
 
 
 def has_children(schedule_id: Column[str]) -> ColumnElement[bool]:
@@ -208,30 +208,30 @@ def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
     return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))
 
 
-BATCH: Final = select(control).where(control.c.schedule_id == bindparam("schedule_id"))
+BATCH: Final = select(batch_table).where(batch_table.c.schedule_id == bindparam("schedule_id"))
 
 RANGES: Final = (
     select(
-        failure.c.topic,
-        failure.c.partition,
-        failure.c.start_offset,
-        failure.c.until_offset,
-        failure.c.latest_offset,
-        failure.c.reason,
-        failure.c.topic_id,
+        batch_range.c.topic,
+        batch_range.c.partition,
+        batch_range.c.start_offset,
+        batch_range.c.until_offset,
+        batch_range.c.latest_offset,
+        batch_range.c.reason,
+        batch_range.c.topic_id,
     )
-    .where(failure.c.schedule_id == bindparam("schedule_id"))
-    .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)
+    .where(batch_range.c.schedule_id == bindparam("schedule_id"))
+    .order_by(batch_range.c.topic, batch_range.c.partition, batch_range.c.start_offset)
 )
 
 CHILDREN: Final = (
-    select(control)
-    .where(control.c.parent == bindparam("schedule_id"))
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    select(batch_table)
+    .where(batch_table.c.parent == bindparam("schedule_id"))
+    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
 )
 
-NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
-    control.c.gate == bindparam("gate")
+NEWEST_CREATED_MS: Final = select(func.max(batch_table.c.created_time_ms)).where(
+    batch_table.c.gate == bindparam("gate")
 )
 
 _query = bindparam("query", type_=Text)
@@ -243,8 +243,8 @@ COUNT_BEGIN: Final = (
     .where(or_(_query.is_(None), gate.c.query_owner == _query))
     .where(
         ~exists()
-        .where(control.c.schedule_id == bindparam("batch"))
-        .where(control.c.last_call == bindparam("call"))
+        .where(batch_table.c.schedule_id == bindparam("batch"))
+        .where(batch_table.c.last_call == bindparam("call"))
     )
     .values(
         begun=bindparam("batch"),
@@ -261,59 +261,61 @@ NEXT_SEQUENCE: Final = _counted.where(gate.c.name == bindparam("of"))
 # Of a batch that can be attached. Before that is done, as whatever changes a gate's row and a
 # batch's changes the gate's first: of two transactions one waits then, and never both.
 NEXT_SEQUENCE_OF: Final = _counted.where(
-    gate.c.name == select(control.c.gate).where(transitions.ATTACHABLE).scalar_subquery()
+    gate.c.name == select(batch_table.c.gate).where(transitions.ATTACHABLE).scalar_subquery()
 )
 
-ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*control.c)
+ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*batch_table.c)
 
 KEEP_ERROR: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.SUCCESS)
+    update(batch_table)
+    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.status == Status.SUCCESS)
     .values({name: bindparam(name) for name in error_values(None)})
 )
 
-has_dead_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
+has_dead_letters = exists().where(dead_letter.c.schedule_id == batch_table.c.schedule_id)
 
 interrupted: Final = and_(
-    control.c.status == Status.FAILED,
-    func.coalesce(control.c.error_class, "") == QUERY_STOPPED,
+    batch_table.c.status == Status.FAILED,
+    func.coalesce(batch_table.c.error_class, "") == QUERY_STOPPED,
 )
 
 # The next start of the query did not run them.
 LEAVE_INTERRUPTED: Final = (
-    update(control)
-    .where(control.c.gate == bindparam("of"), interrupted)
-    .where(control.c.schedule_id != bindparam("but"))
-    .where(func.coalesce(control.c.parent, "") != bindparam("but"))
+    update(batch_table)
+    .where(batch_table.c.gate == bindparam("of"), interrupted)
+    .where(batch_table.c.schedule_id != bindparam("but"))
+    .where(func.coalesce(batch_table.c.parent, "") != bindparam("but"))
     .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
 )
 
 _nobody_runs_it = or_(
     has_run_out(),
-    and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
+    and_(batch_table.c.owner.is_(None), batch_table.c.created_time_ms < bindparam("before_ms")),
 )
 
 _resolved_by_this = and_(
-    control.c.status == Status.FAILED, control.c.last_call == bindparam("call")
+    batch_table.c.status == Status.FAILED, batch_table.c.last_call == bindparam("call")
 )
 
 # With those that the same call has resolved already, if it is made again. In no order: SQLite would
 # go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
-    select(control.c.created_time_ms, control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"))
-    .where(or_(control.c.kind == Kind.LIVE, control.c.parent.is_not(None)))
-    .where(control.c.schedule_id != bindparam("but"))
-    .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
-    .where(or_(_resolved_by_this, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
+    select(batch_table.c.created_time_ms, batch_table.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_not(None)))
+    .where(batch_table.c.schedule_id != bindparam("but"))
+    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
+    .where(
+        or_(_resolved_by_this, and_(batch_table.c.status == Status.IN_PROGRESS, _nobody_runs_it))
+    )
 )
 
-GATE_OF: Final = select(control.c.gate).where(control.c.schedule_id == bindparam("batch"))
+GATE_OF: Final = select(batch_table.c.gate).where(batch_table.c.schedule_id == bindparam("batch"))
 
 # The same reason once more is the answer that was lost with a connection.
 DROP: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.DEAD)
-    .where(or_(control.c.resolution.is_(None), control.c.resolution == bindparam("why")))
+    update(batch_table)
+    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.status == Status.DEAD)
+    .where(or_(batch_table.c.resolution.is_(None), batch_table.c.resolution == bindparam("why")))
     .values(resolution=bindparam("why"))
 )

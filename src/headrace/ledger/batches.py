@@ -21,7 +21,7 @@ from headrace.ledger.dead_letters import insert_letters
 from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport, storable
 from headrace.ledger.gates import refuse_but
 from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch
-from headrace.ledger.tables import LEASE_END, control, failure
+from headrace.ledger.tables import LEASE_END, batch_range, batch_table
 from headrace.ledger.transitions import Kind, Status
 
 
@@ -58,7 +58,7 @@ class BatchStore(BatchQueries):
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
         schedule_id, call_id = batch.schedule_id, transitions.new_call_id()
-        statement = self._database.insert(control).on_conflict_do_nothing()
+        statement = self._database.insert(batch_table).on_conflict_do_nothing()
         count = {
             "of": batch.gate,
             "batch": schedule_id,
@@ -75,7 +75,7 @@ class BatchStore(BatchQueries):
             row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1), call_id)
             if not self._insert_under(batch.gate, connection, statement, row):
                 return self._begin_again(connection, batch, schedule_id, call_id)
-            insert_rows(connection, failure, failure_rows(batch, schedule_id))
+            insert_rows(connection, batch_range, failure_rows(batch, schedule_id))
             checkpoints.record_plan(connection, batch, schedule_id)
             checkpoints.advance_position(connection, batch)
             return batch_from(row)
@@ -293,9 +293,9 @@ class BatchStore(BatchQueries):
     def _begin_child(
         self, connection: Connection, child: PlannedBatch, row: Values, gone: Collection[str]
     ) -> None:
-        insert = self._database.insert(control).on_conflict_do_nothing()
+        insert = self._database.insert(batch_table).on_conflict_do_nothing()
         if changed_rows(connection, insert.values(lease_until_ms=LEASE_END), row):
-            insert_rows(connection, failure, failure_rows(child, row["schedule_id"]))
+            insert_rows(connection, batch_range, failure_rows(child, row["schedule_id"]))
             return
         values = {
             "batch": row["schedule_id"],

@@ -31,7 +31,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.ledger.batch_rows import offsets_in, offsets_text, whole_number
 from headrace.ledger.findings import Finding, FindingKind
 from headrace.ledger.records import Covered, PlannedBatch
-from headrace.ledger.tables import checkpoint, control, gate, lost, position, pruned
+from headrace.ledger.tables import batch_table, checkpoint, gate, lost, position, pruned
 
 Offsets = Mapping[int, int]
 """By partition."""
@@ -130,7 +130,7 @@ COUNT_LOSSES: Final = (
 """To be run after every change of a gate's losses, in its transaction."""
 
 _named = union(
-    *[select(each.c.gate) for each in (control, checkpoint, pruned, lost, position)]
+    *[select(each.c.gate) for each in (batch_table, checkpoint, pruned, lost, position)]
 ).subquery()
 
 UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))

@@ -24,7 +24,7 @@ from headrace.errors import LedgerError, OptionError
 from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE
 from headrace.ledger.store import Store
-from headrace.ledger.tables import NowMs, control, gate, operator_action
+from headrace.ledger.tables import NowMs, batch_table, gate, operator_action
 from headrace.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
@@ -87,10 +87,10 @@ _SEEN: Final = (
 )
 
 _OPEN_BATCHES: Final = (
-    select(control.c.status, func.count().label("number"))
-    .where(control.c.gate == bindparam("of"))
-    .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
-    .group_by(control.c.status)
+    select(batch_table.c.status, func.count().label("number"))
+    .where(batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
+    .group_by(batch_table.c.status)
 )
 
 _number = bindparam("number", type_=BigInteger)

@@ -19,7 +19,7 @@ from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
 from headrace.ledger.store import Store
-from headrace.ledger.tables import NowMs, control, dead_letter, failure
+from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter
 from headrace.ledger.transitions import Status
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -69,32 +69,32 @@ RESOLVE: Final = (
 )
 
 _IS_REJECTED: Final = and_(
-    control.c.schedule_id == dead_letter.c.schedule_id, control.c.status == Status.SUCCESS
+    batch_table.c.schedule_id == dead_letter.c.schedule_id, batch_table.c.status == Status.SUCCESS
 )
 
 REJECTED: Final = (
     select(
         *dead_letter.c["schedule_id", "topic", "partition", "offset"],
         *dead_letter.c["error_class", "error_message"],
-        control.c.checkpoint_id,
-        failure.c.topic_id,
+        batch_table.c.checkpoint_id,
+        batch_range.c.topic_id,
     )
-    .join(control, _IS_REJECTED)
+    .join(batch_table, _IS_REJECTED)
     .join(
-        failure,
+        batch_range,
         and_(
-            failure.c.schedule_id == dead_letter.c.schedule_id,
-            failure.c.topic == dead_letter.c.topic,
-            failure.c.partition == dead_letter.c.partition,
-            failure.c.start_offset <= dead_letter.c.offset,
-            failure.c.until_offset > dead_letter.c.offset,
+            batch_range.c.schedule_id == dead_letter.c.schedule_id,
+            batch_range.c.topic == dead_letter.c.topic,
+            batch_range.c.partition == dead_letter.c.partition,
+            batch_range.c.start_offset <= dead_letter.c.offset,
+            batch_range.c.until_offset > dead_letter.c.offset,
         ),
     )
     .where(dead_letter.c.gate == bindparam("gate"))
     .order_by(
-        control.c.checkpoint_id,
+        batch_table.c.checkpoint_id,
         dead_letter.c.topic,
-        failure.c.topic_id,
+        batch_range.c.topic_id,
         dead_letter.c.partition,
         dead_letter.c.offset,
     )
@@ -102,7 +102,7 @@ REJECTED: Final = (
 
 COUNT_REJECTED: Final = (
     select(dead_letter.c.schedule_id, func.count().label("number"))
-    .join(control, _IS_REJECTED)
+    .join(batch_table, _IS_REJECTED)
     .where(dead_letter.c.schedule_id.in_(bindparam("batches", [""], expanding=True)))
     .group_by(dead_letter.c.schedule_id)
 )

@@ -13,7 +13,7 @@ from headrace.ledger.records import BatchRecord, DeadLetterStatus, RateSample, U
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
-    control,
+    batch_table,
     dead_letter,
     gate,
     rate,
@@ -37,17 +37,20 @@ _PULSE: Final = select(
     gate.c.ended_ms,
     gate.c.last_action,
     gate.c.sink_outage,
-    control.c.status,
-    control.c.last_call,
-).outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    batch_table.c.status,
+    batch_table.c.last_call,
+).outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
 
 _UNRESOLVED: Final = (
-    select(gate.c.name, control.c.status, func.count().label("number"))
-    .join_from(gate, control, control.c.gate == gate.c.name)
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
+    select(gate.c.name, batch_table.c.status, func.count().label("number"))
+    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
+    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(
+        ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
+        batch_table.c.resolution.is_(None),
+    )
     .where(~interrupted)
-    .group_by(gate.c.name, control.c.status)
+    .group_by(gate.c.name, batch_table.c.status)
 )
 
 _LETTERS: Final = (
@@ -64,10 +67,10 @@ _ELSEWHERE: Final = select(
 )
 
 _NEWEST: Final = (
-    select(control)
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
+    select(batch_table)
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(bindparam("limit"))
 )
 
@@ -79,27 +82,29 @@ _bucket = bindparam("bucket_ms", type_=BigInteger)
 _since = bindparam("since_ms", type_=BigInteger)
 _until = bindparam("until_ms", type_=BigInteger)
 # `//` divides whole numbers on both databases.
-_created_bucket = control.c.created_time_ms // _bucket * _bucket
+_created_bucket = batch_table.c.created_time_ms // _bucket * _bucket
 _sample_bucket = rate.c.time_ms // _bucket * _bucket
 
 _SERIES: Final = (
     select(
-        func.min(control.c.created_time_ms).label("time_ms"),
-        func.max(control.c.lag).label("lag"),
-        func.max(control.c.end_time_ms - control.c.created_time_ms).label("duration_ms"),
-        func.sum(func.coalesce(control.c.records, control.c.planned_records)).label("records"),
-        func.min(control.c.rate_per_s).label("rate_per_s"),
-        func.sum(case((control.c.status.in_([Status.FAILED, Status.DEAD]), 1), else_=0)).label(
+        func.min(batch_table.c.created_time_ms).label("time_ms"),
+        func.max(batch_table.c.lag).label("lag"),
+        func.max(batch_table.c.end_time_ms - batch_table.c.created_time_ms).label("duration_ms"),
+        func.sum(func.coalesce(batch_table.c.records, batch_table.c.planned_records)).label(
+            "records"
+        ),
+        func.min(batch_table.c.rate_per_s).label("rate_per_s"),
+        func.sum(case((batch_table.c.status.in_([Status.FAILED, Status.DEAD]), 1), else_=0)).label(
             "failed"
         ),
-        func.min(control.c.checkpoint_id).label("checkpoint_id"),
+        func.min(batch_table.c.checkpoint_id).label("checkpoint_id"),
         func.count().label("batches"),
     )
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.created_time_ms >= _since, control.c.created_time_ms < _until)
-    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.created_time_ms >= _since, batch_table.c.created_time_ms < _until)
+    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .group_by(_created_bucket)
-    .order_by(func.min(control.c.created_time_ms))
+    .order_by(func.min(batch_table.c.created_time_ms))
 )
 
 _SAMPLES: Final = (
@@ -114,8 +119,8 @@ _SAMPLES: Final = (
     .order_by(func.min(rate.c.time_ms))
 )
 
-_OLDEST: Final = select(func.min(control.c.created_time_ms)).where(
-    control.c.gate == bindparam("gate"), control.c.created_time_ms >= _since
+_OLDEST: Final = select(func.min(batch_table.c.created_time_ms)).where(
+    batch_table.c.gate == bindparam("gate"), batch_table.c.created_time_ms >= _since
 )
 
 

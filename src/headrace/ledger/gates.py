@@ -18,7 +18,7 @@ from headrace.ledger.database import changed_rows
 from headrace.ledger.error_report import storable
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.ledger.store import Store
-from headrace.ledger.tables import NowMs, control, gate
+from headrace.ledger.tables import NowMs, batch_table, gate
 from headrace.processes import is_gone
 
 Begun = tuple[int, BatchRecord]
@@ -145,9 +145,9 @@ _BEGUN_AND_QUERY: Final = (
         gate.c.begins,
         (gate.c.query_until_ms > NowMs()).label("query_lives"),
         *[column for column in gate.c if column.name in _NOBODY],
-        control,
+        batch_table,
     )
-    .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
     .where(_of_gate)
 )
 

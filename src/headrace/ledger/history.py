@@ -51,15 +51,17 @@ from headrace.ledger.pruning import (
 )
 from headrace.ledger.records import Covered, Loss, Processed, Pruned
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, failure, gate, lost, position
+from headrace.ledger.tables import batch_range, batch_table, gate, lost, position
 from headrace.ledger.transitions import Status
 
 
 def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
     """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
     return (
-        select(lost, control.c.checkpoint_id, has_children(lost.c.schedule_id).label("was_split"))
-        .outerjoin_from(lost, control, control.c.schedule_id == lost.c.schedule_id)
+        select(
+            lost, batch_table.c.checkpoint_id, has_children(lost.c.schedule_id).label("was_split")
+        )
+        .outerjoin_from(lost, batch_table, batch_table.c.schedule_id == lost.c.schedule_id)
         .where(which)
         .order_by(
             lost.c.time_ms,
@@ -87,12 +89,12 @@ WITHDRAW_LOSS: Final = delete(lost).where(
     lost.c.from_offset == bindparam("position"),
 )
 
-_planned_of = failure.c["topic", "partition", "topic_id"]
+_planned_of = batch_range.c["topic", "partition", "topic_id"]
 
 LATEST_SEEN: Final = (
-    select(*_planned_of, func.max(failure.c.latest_offset).label("latest"))
-    .join(control, control.c.schedule_id == failure.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"), failure.c.latest_offset.is_not(None))
+    select(*_planned_of, func.max(batch_range.c.latest_offset).label("latest"))
+    .join(batch_table, batch_table.c.schedule_id == batch_range.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"), batch_range.c.latest_offset.is_not(None))
     .group_by(*_planned_of)
 )
 
@@ -101,25 +103,25 @@ POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
 )
 
 _batch_range = (
-    failure.c.partition,
-    failure.c.start_offset,
-    control.c.schedule_id,
-    control.c.status,
+    batch_range.c.partition,
+    batch_range.c.start_offset,
+    batch_table.c.schedule_id,
+    batch_table.c.status,
 )
 
 OPEN_RANGES: Final = (
     select(*_batch_range)
-    .join(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
-    .where(control.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
+    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
+    .where(batch_table.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
     .where(not_(CLOSED))
 )
 
 LAST_RANGES: Final = (
     select(*_batch_range)
-    .join_from(gate, control, control.c.schedule_id == gate.c.begun)
-    .join(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(gate.c.name == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
+    .join_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
+    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .where(gate.c.name == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
 )
 
 

@@ -9,7 +9,7 @@ from headrace.ledger.batch_rows import has_children
 from headrace.ledger.database import changed_rows
 from headrace.ledger.pruning import DELETE_BATCHES
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, lost
+from headrace.ledger.tables import batch_table, lost
 from headrace.ledger.transitions import RENEW, Kind, Status
 
 
@@ -32,32 +32,32 @@ class IsolationProgress:
 
 
 _columns = (
-    control.c.schedule_id,
-    control.c.parent,
-    control.c.status,
-    control.c.attempts,
-    control.c.planned_records,
-    control.c.owner,
-    control.c.outcome_unknown,
+    batch_table.c.schedule_id,
+    batch_table.c.parent,
+    batch_table.c.status,
+    batch_table.c.attempts,
+    batch_table.c.planned_records,
+    batch_table.c.owner,
+    batch_table.c.outcome_unknown,
 )
 
 _ROOT: Final = (
     select(*_columns)
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
-    .where(or_(control.c.parent.is_(null()), control.c.status == Status.BACKFILLING))
-    .where(or_(control.c.kind == Kind.LIVE, control.c.status == Status.BACKFILLING))
-    .where(has_children(control.c.schedule_id))
-    .order_by(control.c.created_time_ms.desc())
+    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
+    .where(or_(batch_table.c.parent.is_(null()), batch_table.c.status == Status.BACKFILLING))
+    .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.status == Status.BACKFILLING))
+    .where(has_children(batch_table.c.schedule_id))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
 
 _below = (
     select(*_columns)
-    .where(control.c.parent == bindparam("root", type_=Text))
+    .where(batch_table.c.parent == bindparam("root", type_=Text))
     .cte("below", recursive=True)
 )
-_below = _below.union_all(select(*_columns).where(control.c.parent == _below.c.schedule_id))
+_below = _below.union_all(select(*_columns).where(batch_table.c.parent == _below.c.schedule_id))
 _parents = _below.alias("parents")
 _DESCENDANTS: Final = select(
     _below,

@@ -23,10 +23,10 @@ from headrace.ledger.batch_rows import Values
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
+    batch_range,
+    batch_table,
     checkpoint,
-    control,
     dead_letter,
-    failure,
     gate,
     operator_action,
     rate,
@@ -149,27 +149,33 @@ _GATES: Final = (
         # PostgreSQL adds whole numbers up to a decimal.
         select(cast(func.sum(checkpoint.c.offsets), BigInteger))
         .where(
-            checkpoint.c.gate == gate.c.name, checkpoint.c.checkpoint_id == control.c.checkpoint_id
+            checkpoint.c.gate == gate.c.name,
+            checkpoint.c.checkpoint_id == batch_table.c.checkpoint_id,
         )
         .scalar_subquery()
         .label("position"),
-        control.c.checkpoint_id,
-        control.c.created_time_ms,
-        control.c.end_time_ms,
-        control.c.status,
-        control.c.lag,
-        control.c.planned_records,
+        batch_table.c.checkpoint_id,
+        batch_table.c.created_time_ms,
+        batch_table.c.end_time_ms,
+        batch_table.c.status,
+        batch_table.c.lag,
+        batch_table.c.planned_records,
     )
-    .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
     .outerjoin(_limit_action, _limit_action.c.action_id == gate.c.limit_action)
     .order_by(gate.c.name)
 )
 
 _OPEN_BATCHES: Final = (
-    select(control.c.gate, control.c.status, func.count(), func.min(control.c.created_time_ms))
-    .join_from(gate, control, control.c.gate == gate.c.name)
-    .where(control.c.status.in_(_OPEN))
-    .group_by(control.c.gate, control.c.status)
+    select(
+        batch_table.c.gate,
+        batch_table.c.status,
+        func.count(),
+        func.min(batch_table.c.created_time_ms),
+    )
+    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
+    .where(batch_table.c.status.in_(_OPEN))
+    .group_by(batch_table.c.gate, batch_table.c.status)
 )
 
 _UNRESOLVED_LETTERS: Final = (
@@ -182,10 +188,10 @@ _UNRESOLVED_LETTERS: Final = (
 _PARTITIONS: Final = (
     select(
         gate.c.name,
-        *failure.c["topic", "partition", "until_offset", "latest_offset", "topic_id"],
+        *batch_range.c["topic", "partition", "until_offset", "latest_offset", "topic_id"],
     )
-    .join_from(gate, failure, failure.c.schedule_id == gate.c.begun)
-    .order_by(gate.c.name, failure.c.topic, failure.c.partition)
+    .join_from(gate, batch_range, batch_range.c.schedule_id == gate.c.begun)
+    .order_by(gate.c.name, batch_range.c.topic, batch_range.c.partition)
 )
 
 _duration = "c.end_time_ms - coalesce(c.start_time_ms, c.created_time_ms)"
@@ -197,10 +203,10 @@ _GROUPED: Final = f"""
         CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
             {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
         c.parent IS NULL AS is_root,
-        NOT EXISTS (SELECT 1 FROM control AS child WHERE child.parent = c.schedule_id) AS is_leaf,
+        NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.schedule_id) AS is_leaf,
         count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
         sum(coalesce({_duration}, 0))
-    FROM {{bounds}} JOIN control AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
+    FROM {{bounds}} JOIN batch AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
     GROUP BY 1, 2, 3, 4, 5, 6, 7
 """  # noqa: S608  (constants alone)
 _COUNTS: Final = {
@@ -220,19 +226,19 @@ _COUNTS: Final = {
 """By whether the database is SQLite. Bounds are ``[gate, least, cut]`` each."""
 
 # Newest first: the records that were planned from a batch on, itself included.
-_planned_since = func.sum(control.c.planned_records).over(
-    order_by=control.c.created_time_ms.desc(), rows=(None, 0)
+_planned_since = func.sum(batch_table.c.planned_records).over(
+    order_by=batch_table.c.created_time_ms.desc(), rows=(None, 0)
 )
 _backlog = (
     select(
-        control.c.created_time_ms.label("created_ms"),
-        control.c.lag.label("lag"),
+        batch_table.c.created_time_ms.label("created_ms"),
+        batch_table.c.lag.label("lag"),
         _planned_since.label("planned"),
     )
-    .where(control.c.gate == bindparam("gate", type_=Text))
-    .where(control.c.checkpoint_id == bindparam("checkpoint_id", type_=Text))
-    .where(control.c.kind == "live", control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
+    .where(batch_table.c.gate == bindparam("gate", type_=Text))
+    .where(batch_table.c.checkpoint_id == bindparam("checkpoint_id", type_=Text))
+    .where(batch_table.c.kind == "live", batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(bindparam("limit"))
     .subquery()
 )
@@ -323,36 +329,36 @@ def _count_from(row: Any) -> BatchCount:
     )  # fmt: skip
 
 
-_began_ms = func.coalesce(control.c.start_time_ms, control.c.created_time_ms)
-_duration_ms = control.c.end_time_ms - _began_ms
-_child = control.alias("grandchild")
+_began_ms = func.coalesce(batch_table.c.start_time_ms, batch_table.c.created_time_ms)
+_duration_ms = batch_table.c.end_time_ms - _began_ms
+_child = batch_table.alias("grandchild")
 _COUNT_KEYS: Final = (
     select(
-        control.c.status,
-        control.c.reason,
+        batch_table.c.status,
+        batch_table.c.reason,
         case(
             (
                 or_(
-                    control.c.status != Status.SUCCESS,
-                    control.c.parent.is_not(None),
-                    control.c.end_time_ms.is_(None),
+                    batch_table.c.status != Status.SUCCESS,
+                    batch_table.c.parent.is_not(None),
+                    batch_table.c.end_time_ms.is_(None),
                 ),
                 -1,
             ),
             *((_duration_ms <= most, place) for place, most in enumerate(BUCKETS_MS)),
             else_=len(BUCKETS_MS),
         ).label("bucket"),
-        control.c.parent.is_(None).label("is_root"),
+        batch_table.c.parent.is_(None).label("is_root"),
         ~select(_child.c.schedule_id)
-        .where(_child.c.parent == control.c.schedule_id)
+        .where(_child.c.parent == batch_table.c.schedule_id)
         .exists()
         .label("is_leaf"),
         func.count(),
-        func.sum(func.coalesce(control.c.records, control.c.planned_records)),
-        func.sum(control.c.attempts - 1),
+        func.sum(func.coalesce(batch_table.c.records, batch_table.c.planned_records)),
+        func.sum(batch_table.c.attempts - 1),
         func.sum(func.coalesce(_duration_ms, 0)),
     )
-    .where(control.c.schedule_id.in_(bindparam("keys", expanding=True)))
+    .where(batch_table.c.schedule_id.in_(bindparam("keys", expanding=True)))
     .group_by(text("1"), text("2"), text("3"), text("4"), text("5"))
 )
 _PRUNED: Final = select(gate.c.pruned_totals).where(gate.c.name == bindparam("of"))

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select,
 from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
 from headrace.ledger.database import changed_rows
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, output
+from headrace.ledger.tables import batch_table, output
 from headrace.ledger.transitions import Status
 
 BEGUN: Final = "begun"
@@ -36,19 +36,22 @@ _of_topic = output.c.topic_id == bindparam("topic")
 _of_batch = and_(_of_topic, output.c.schedule_id == bindparam("batch"))
 _of_attempt = and_(_of_topic, output.c.attempt == bindparam("by"))
 _others = and_(_of_batch, output.c.attempt != bindparam("by"), output.c.state == BEGUN)
-_final = control.c.status.in_([Status.SUCCESS, Status.DEAD])
+_final = batch_table.c.status.in_([Status.SUCCESS, Status.DEAD])
 
 _runs = and_(
-    control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]),
-    or_(control.c.lease_until_ms.is_(None), control.c.lease_until_ms > bindparam("lately_ms")),
+    batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]),
+    or_(
+        batch_table.c.lease_until_ms.is_(None),
+        batch_table.c.lease_until_ms > bindparam("lately_ms"),
+    ),
 )
 
-_row = control.c.schedule_id == output.c.schedule_id
-_batch_is_final = exists().where(control.c.schedule_id == bindparam("batch"), _final)
+_row = batch_table.c.schedule_id == output.c.schedule_id
+_batch_is_final = exists().where(batch_table.c.schedule_id == bindparam("batch"), _final)
 _DONE: Final = select(output.c.attempt).where(_of_batch, output.c.state == DONE)
 
-_IS_FINAL: Final = select(control.c.status).where(
-    control.c.schedule_id == bindparam("batch"), _final
+_IS_FINAL: Final = select(batch_table.c.status).where(
+    batch_table.c.schedule_id == bindparam("batch"), _final
 )
 
 _ABORT_OTHERS: Final = update(output).where(_others).values(state=ABORTED)

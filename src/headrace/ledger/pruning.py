@@ -26,21 +26,21 @@ from headrace.ledger.batch_rows import Values, has_children, has_dead_letters
 from headrace.ledger.database import Database, insert_rows
 from headrace.ledger.metric_rows import count_pruned
 from headrace.ledger.records import DeadLetterStatus
-from headrace.ledger.tables import control, dead_letter, failure, gate, pruned, rate
+from headrace.ledger.tables import batch_range, batch_table, dead_letter, gate, pruned, rate
 from headrace.ledger.transitions import Status
 
 _no_letter_waits = ~has_dead_letters.where(dead_letter.c.status == DeadLetterStatus.WAITING)
-_processed = and_(control.c.status == Status.SUCCESS, _no_letter_waits)
-_resolved = and_(control.c.status == Status.DEAD, has_dead_letters, _no_letter_waits)
+_processed = and_(batch_table.c.status == Status.SUCCESS, _no_letter_waits)
+_resolved = and_(batch_table.c.status == Status.DEAD, has_dead_letters, _no_letter_waits)
 
-_dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
+_dropped = and_(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_not(None))
 CLOSED: Final = or_(_processed, _resolved, _dropped)
 """Nobody needs what the batch has read any more, nor a record that it rejected."""
 
 _range = (
-    failure.c.topic,
-    func.coalesce(failure.c.topic_id, "").label("topic_id"),
-    *failure.c["partition", "start_offset", "until_offset"],
+    batch_range.c.topic,
+    func.coalesce(batch_range.c.topic_id, "").label("topic_id"),
+    *batch_range.c["partition", "start_offset", "until_offset"],
 )
 _pruned_range = pruned.c[
     "checkpoint_id", "topic", "topic_id", "partition", "start_offset", "until_offset"
@@ -48,16 +48,16 @@ _pruned_range = pruned.c[
 
 _own_ranges = (
     select(
-        control.c.checkpoint_id,
+        batch_table.c.checkpoint_id,
         *_range,
-        control.c.schedule_id,
-        control.c.parent,
-        has_children(control.c.schedule_id).label("has_children"),
-        control.c.status,
-        control.c.created_time_ms,
+        batch_table.c.schedule_id,
+        batch_table.c.parent,
+        has_children(batch_table.c.schedule_id).label("has_children"),
+        batch_table.c.status,
+        batch_table.c.created_time_ms,
     )
-    .join(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"))
+    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"))
 )
 
 _pruned_ranges = select(
@@ -75,12 +75,12 @@ COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
 
 NAMED_RANGES: Final = (
     select(
-        *control.c["schedule_id", "checkpoint_id", "kind", "status", "planned_records"],
-        *failure.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
+        *batch_table.c["schedule_id", "checkpoint_id", "kind", "status", "planned_records"],
+        *batch_range.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
     )
-    .outerjoin(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"))
-    .order_by(control.c.schedule_id)
+    .outerjoin(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"))
+    .order_by(batch_table.c.schedule_id)
 )
 
 LOCK_GATE: Final = (
@@ -88,9 +88,9 @@ LOCK_GATE: Final = (
 )
 
 _newest_batch = (
-    select(control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
+    select(batch_table.c.schedule_id)
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
     .scalar_subquery()
 )
@@ -98,38 +98,38 @@ _newest_batch = (
 # What is to be deleted as far as it is for the batch itself to say, from one time on. A batch is
 # created before it ends: the first time finds it by the index, the second is meant.
 OLD_BATCHES: Final = (
-    select(control.c.schedule_id, control.c.created_time_ms)
-    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
+    select(batch_table.c.schedule_id, batch_table.c.created_time_ms)
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
     .where(CLOSED)
-    .where(control.c.created_time_ms > bindparam("after_ms"))
-    .where(control.c.created_time_ms < bindparam("before_ms"))
-    .where(control.c.end_time_ms < bindparam("before_ms"))
-    .where(control.c.schedule_id != _newest_batch)
-    .order_by(control.c.created_time_ms)
+    .where(batch_table.c.created_time_ms > bindparam("after_ms"))
+    .where(batch_table.c.created_time_ms < bindparam("before_ms"))
+    .where(batch_table.c.end_time_ms < bindparam("before_ms"))
+    .where(batch_table.c.schedule_id != _newest_batch)
+    .order_by(batch_table.c.created_time_ms)
     .limit(bindparam("limit"))
 )
 
 _keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
 
 CHILDREN_OF: Final = select(
-    control.c.schedule_id, control.c.parent, CLOSED.label("is_closed")
-).where(control.c.parent.in_(_keys))
+    batch_table.c.schedule_id, batch_table.c.parent, CLOSED.label("is_closed")
+).where(batch_table.c.parent.in_(_keys))
 
 OLD_RANGES: Final = (
     select(
-        control.c.schedule_id,
-        control.c.checkpoint_id,
+        batch_table.c.schedule_id,
+        batch_table.c.checkpoint_id,
         *_range,
     )
-    .join(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(control.c.schedule_id.in_(_keys))
+    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .where(batch_table.c.schedule_id.in_(_keys))
 )
 
 PRUNED_RANGES: Final = select(*_pruned_range).where(pruned.c.gate == bindparam("gate"))
 FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
 
 # Their ranges and dead letters go with them, by the foreign keys.
-DELETE_BATCHES: Final = delete(control).where(control.c.schedule_id.in_(_keys))
+DELETE_BATCHES: Final = delete(batch_table).where(batch_table.c.schedule_id.in_(_keys))
 
 DELETE_OLD_RATES: Final = delete(rate).where(
     rate.c.rate_id.in_(

@@ -23,7 +23,7 @@ from headrace.errors import LedgerError
 from headrace.ledger import transitions
 from headrace.ledger.records import RateSample
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, gate, rate
+from headrace.ledger.tables import batch_table, gate, rate
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
 LAST_REPORTED: Final = select(gate.c.reported).where(gate.c.name == bindparam("gate"))
@@ -67,8 +67,8 @@ LAST_SAMPLES: Final = (
 )
 
 SET_RECORDS: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"))
+    update(batch_table)
+    .where(batch_table.c.schedule_id == bindparam("batch"))
     .values(records=bindparam("counted"))
 )
 

@@ -95,7 +95,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A row of ``control``: one batch, what was planned and what became of it."""
+    """A row of ``batch``: one batch, what was planned and what became of it."""
 
     schedule_id: str
     gate: str

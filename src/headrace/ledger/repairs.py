@@ -26,7 +26,7 @@ from headrace.ledger.error_report import storable
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
 from headrace.ledger.sink_outages import RUN_AT_ONCE
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, dead_letter, gate, repair
+from headrace.ledger.tables import batch_table, dead_letter, gate, repair
 from headrace.ledger.transitions import Status
 
 MOST_AT_ONCE: Final = 10_000
@@ -114,23 +114,26 @@ class AlikeLetters:
 
 _BATCHES: Final = (
     select(
-        control.c.gate,
-        control.c.error_class,
-        func.min(control.c.error_message).label("message"),
-        control.c.status,
+        batch_table.c.gate,
+        batch_table.c.error_class,
+        func.min(batch_table.c.error_message).label("message"),
+        batch_table.c.status,
         func.count().label("number"),
-        func.sum(control.c.planned_records).label("records"),
-        func.min(control.c.created_time_ms).label("oldest_ms"),
-        func.max(control.c.created_time_ms).label("newest_ms"),
-        func.min(control.c.schedule_id).label("key"),
+        func.sum(batch_table.c.planned_records).label("records"),
+        func.min(batch_table.c.created_time_ms).label("oldest_ms"),
+        func.max(batch_table.c.created_time_ms).label("newest_ms"),
+        func.min(batch_table.c.schedule_id).label("key"),
     )
-    .join_from(gate, control, control.c.gate == gate.c.name)
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
-    .where(control.c.resolution.is_(None), ~interrupted)
-    .group_by(control.c.gate, control.c.error_class, control.c.status)
+    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
+    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(batch_table.c.status == Status.DEAD, has_dead_letters))
+    .where(batch_table.c.resolution.is_(None), ~interrupted)
+    .group_by(batch_table.c.gate, batch_table.c.error_class, batch_table.c.status)
     .order_by(
-        func.min(control.c.created_time_ms), control.c.gate, control.c.error_class, control.c.status
+        func.min(batch_table.c.created_time_ms),
+        batch_table.c.gate,
+        batch_table.c.error_class,
+        batch_table.c.status,
     )
     .limit(bindparam("limit"))
     .offset(bindparam("skip"))
@@ -165,16 +168,16 @@ _LETTERS_OF: Final = (
 _REPAIRS: Final = select(repair).order_by(repair.c.repair_id.desc()).limit(bindparam("limit"))
 
 _RETRY: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"), control.c.gate == bindparam("of"))
-    .where(control.c.status == Status.FAILED)
+    update(batch_table)
+    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.status == Status.FAILED)
     .values(retry_ms=bindparam("now_ms"))
 )
 
 _DROP: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"), control.c.gate == bindparam("of"))
-    .where(control.c.status == Status.DEAD, control.c.resolution.is_(None))
+    update(batch_table)
+    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_(None))
     .values(resolution=bindparam("why"))
 )
 

@@ -170,8 +170,8 @@ rate: Final = Table(
     Index(None, "gate", "time_ms"),
 )
 
-control: Final = Table(
-    "control",
+batch_table: Final = Table(
+    "batch",
     metadata,
     Column("schedule_id", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
@@ -211,12 +211,12 @@ control: Final = Table(
     Index(None, "gate", "status", "created_time_ms"),
 )
 
-failure: Final = Table(
-    "failure",
+batch_range: Final = Table(
+    "batch_range",
     metadata,
     Column("failure_id", _RowNumber, primary_key=True),
     Column(
-        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+        "schedule_id", Text, ForeignKey("batch.schedule_id", ondelete="CASCADE"), nullable=False
     ),
     Column("topic", Text, nullable=False),
     Column("partition", Integer, nullable=False),
@@ -266,7 +266,7 @@ dead_letter: Final = Table(
     metadata,
     Column("dead_letter_id", _RowNumber, primary_key=True),
     Column(
-        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+        "schedule_id", Text, ForeignKey("batch.schedule_id", ondelete="CASCADE"), nullable=False
     ),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
     Column("topic", Text, nullable=False),
@@ -447,7 +447,7 @@ LEASE_END: Final[ColumnElement[int]] = NowMs() + bindparam("lease_ms", type_=Big
 
 def has_run_out() -> ColumnElement[bool]:
     """Whether the lease of a batch is not in force; unknown where it has none."""
-    until_ms = control.c.lease_until_ms
+    until_ms = batch_table.c.lease_until_ms
     return or_(until_ms <= NowMs(), until_ms > NowMs() + LONGEST_LEASE_MS)
 
 

@@ -59,7 +59,7 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.ledger.tables import LEASE_END, control, has_run_out
+from headrace.ledger.tables import LEASE_END, batch_table, has_run_out
 
 
 class Status(StrEnum):
@@ -111,8 +111,8 @@ TRANSITIONS: Final = (
     BACKFILL_GAVE_UP,
 )
 
-_BATCH = control.c.schedule_id == bindparam("batch")
-_OWNED = control.c.owner == bindparam("by")
+_BATCH = batch_table.c.schedule_id == bindparam("batch")
+_OWNED = batch_table.c.owner == bindparam("by")
 _OWNED_IF_ASKED = or_(bindparam("by", type_=Text).is_(None), _OWNED)
 _LEASE_HAS_RUN_OUT: Final = has_run_out()
 _NOBODYS = {"owner": None, "lease_until_ms": None}
@@ -122,8 +122,8 @@ _AFRESH: Final = {"start_time_ms": None, "end_time_ms": None, "records": None, *
 _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
 
 # Once it is, it stays.
-_UNKNOWN_IF_SAID: Final = or_(control.c.outcome_unknown, bindparam("unknown", type_=Boolean))
-_COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), control.c.records)
+_UNKNOWN_IF_SAID: Final = or_(batch_table.c.outcome_unknown, bindparam("unknown", type_=Boolean))
+_COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), batch_table.c.records)
 _ENDED: Final[dict[str, Any]] = {"end_time_ms": bindparam("ended_ms"), **_NOBODYS}
 _DONE: Final = {**_ENDED, "records": _COUNTED}
 _FAILED: Final = {**_ENDED, **_ERROR}
@@ -136,7 +136,9 @@ def new_call_id() -> str:
 
 def _update_by(transition: Transition, *allowed: ColumnElement[bool], **values: Any) -> Update:
     """The update that makes a transition, where it is allowed."""
-    return _update_to(transition, and_(control.c.status == transition.before, *allowed), **values)
+    return _update_to(
+        transition, and_(batch_table.c.status == transition.before, *allowed), **values
+    )
 
 
 def _update_to(
@@ -152,21 +154,26 @@ def _update_to(
     ``failed`` is how many backfills have failed by it, if the transition does not say;
     ``unknown_from`` is where it comes from when the outcome of a run before is unknown.
     """
-    made = and_(control.c.status == transition.after, control.c.last_call == bindparam("call"))
+    made = and_(
+        batch_table.c.status == transition.after, batch_table.c.last_call == bindparam("call")
+    )
     attempts = transition.attempts if failed is None else failed
     if failed is None and transition.backfills:
         failed = transition.backfills
     if failed is not None:
-        values["backfills"] = control.c.backfills + case((made, 0), else_=failed)
+        values["backfills"] = batch_table.c.backfills + case((made, 0), else_=failed)
     if unknown_from is not None:
-        cases = [(made, control.c.outcome_unknown), (control.c.status == unknown_from, true())]
-        values["outcome_unknown"] = case(*cases, else_=control.c.outcome_unknown)
+        cases = [
+            (made, batch_table.c.outcome_unknown),
+            (batch_table.c.status == unknown_from, true()),
+        ]
+        values["outcome_unknown"] = case(*cases, else_=batch_table.c.outcome_unknown)
     return (
-        update(control)
+        update(batch_table)
         .where(_BATCH, or_(made, allowed))
         .values(
             status=transition.after,
-            attempts=control.c.attempts + case((made, 0), else_=attempts),
+            attempts=batch_table.c.attempts + case((made, 0), else_=attempts),
             last_call=bindparam("call"),
             **values,
         )
@@ -177,24 +184,24 @@ def _update_to(
 # beginning to the other's.
 BEGIN_AGAIN: Final = _update_to(
     RUN_AGAIN,
-    control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]),
+    batch_table.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]),
     unknown_from=RUN_AGAIN.before,
     **_AFRESH,
 )
 
 ATTACHABLE: Final = and_(
     _BATCH,
-    control.c.status == Status.IN_PROGRESS,
+    batch_table.c.status == Status.IN_PROGRESS,
     or_(
-        control.c.owner.is_(None),
+        batch_table.c.owner.is_(None),
         _OWNED,
         _LEASE_HAS_RUN_OUT,
-        control.c.owner == bindparam("gone", type_=Text),
+        batch_table.c.owner == bindparam("gone", type_=Text),
     ),
 )
 
 ATTACH: Final = (
-    update(control)
+    update(batch_table)
     .where(ATTACHABLE)
     .values(
         query_batch_id=bindparam("number"),
@@ -209,8 +216,8 @@ ATTACH: Final = (
 RETRY: Final = _update_by(RUN_AGAIN, _OWNED, start_time_ms=bindparam("now_ms"), **_LEASED)
 
 RENEW: Final = (
-    update(control)
-    .where(_BATCH, control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
+    update(batch_table)
+    .where(_BATCH, batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
     .values(lease_until_ms=LEASE_END)
 )
 
@@ -225,7 +232,7 @@ FAIL: Final = _update_by(
 
 RESOLVE_ABANDONED: Final = _update_by(
     FAILED,
-    or_(control.c.owner.is_(None), _LEASE_HAS_RUN_OUT),
+    or_(batch_table.c.owner.is_(None), _LEASE_HAS_RUN_OUT),
     outcome_unknown=true(),
     **_FAILED,
 )
@@ -234,10 +241,10 @@ RESOLVE_ABANDONED: Final = _update_by(
 CLAIM: Final = _update_to(
     BACKFILL_BEGAN,
     or_(
-        control.c.status == BACKFILL_BEGAN.before,
-        and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
+        batch_table.c.status == BACKFILL_BEGAN.before,
+        and_(batch_table.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
     ),
-    failed=case((control.c.status == BACKFILL_FAILED.before, 1), else_=0),
+    failed=case((batch_table.c.status == BACKFILL_FAILED.before, 1), else_=0),
     unknown_from=BACKFILL_FAILED.before,
     start_time_ms=bindparam("now_ms"),
     end_time_ms=None,
@@ -255,7 +262,7 @@ BACKFILLED: Final = _update_by(
 RELEASE: Final = _update_by(
     BACKFILL_FAILED,
     _OWNED,
-    control.c.backfills + 1 < bindparam("most_backfills"),
+    batch_table.c.backfills + 1 < bindparam("most_backfills"),
     outcome_unknown=_UNKNOWN_IF_SAID,
     **_FAILED,
 )
@@ -274,7 +281,7 @@ MARK_DEAD: Final = _update_by(BACKFILL_GAVE_UP, _OWNED, **_FAILED)
 # Transition I; of a live batch E, F and I at once.
 MARK_RECORD_DEAD: Final = _update_to(
     BACKFILL_GAVE_UP,
-    and_(control.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]), _OWNED_IF_ASKED),
+    and_(batch_table.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]), _OWNED_IF_ASKED),
     **_FAILED,
 )
 
@@ -282,16 +289,16 @@ MARK_RECORD_DEAD: Final = _update_to(
 BEGIN_CHILD_AGAIN: Final = _update_to(
     RUN_AGAIN,
     and_(
-        control.c.parent == bindparam("child_of"),
+        batch_table.c.parent == bindparam("child_of"),
         or_(
-            control.c.status == FAILED_RUN_AGAIN.before,
+            batch_table.c.status == FAILED_RUN_AGAIN.before,
             and_(
-                control.c.status == RUN_AGAIN.before,
+                batch_table.c.status == RUN_AGAIN.before,
                 or_(
-                    control.c.owner.is_(None),
+                    batch_table.c.owner.is_(None),
                     _OWNED,
                     _LEASE_HAS_RUN_OUT,
-                    control.c.owner.in_(bindparam("gone", [""], expanding=True)),
+                    batch_table.c.owner.in_(bindparam("gone", [""], expanding=True)),
                 ),
             ),
         ),

@@ -9,14 +9,14 @@ DEFECTS: Final = (
         "a lease that is not renewed",
         "ledger/transitions.py",
         "    .values(lease_until_ms=LEASE_END)",
-        "    .values(lease_until_ms=control.c.lease_until_ms)",
+        "    .values(lease_until_ms=batch_table.c.lease_until_ms)",
         "tests/ledger/test_leases.py tests/ledger/test_backfills.py",
     ),
     Planted(
         "a backfill that takes a batch from another whose lease is not over",
         "ledger/transitions.py",
-        "        and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),",
-        "        control.c.status == BACKFILL_FAILED.before,",
+        "        and_(batch_table.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),",
+        "        batch_table.c.status == BACKFILL_FAILED.before,",
         "tests/ledger/test_backfills.py tests/ledger/test_leases.py",
     ),
     Planted(
@@ -71,7 +71,7 @@ DEFECTS: Final = (
     Planted(
         "pruning that removes the newest batch of a gate",
         "ledger/pruning.py",
-        "    .where(control.c.schedule_id != _newest_batch)\n",
+        "    .where(batch_table.c.schedule_id != _newest_batch)\n",
         "",
         "tests/ledger/test_history.py",
     ),
