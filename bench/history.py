@@ -122,7 +122,7 @@ def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator
     tens, one = divmod(number, 10)
     gate, own = (GATES[1], tens) if one == 9 else (GATES[0], number - tens)
     batch = planned(gate, RUN, own, PARTITIONS)
-    key = batch.schedule_id
+    key = batch.batch_key
     if newer < OPEN:
         yield from _ended(batch, key, number, created_ms, Status.FAILED)
     elif newer < 2 * OPEN:
@@ -134,7 +134,7 @@ def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator
             yield from _halves(batch, key, number, created_ms)
     yield (
         rate,
-        _SAMPLE | {"gate": gate, "time_ms": created_ms + INTERVAL_MS, "schedule_id": key},
+        _SAMPLE | {"gate": gate, "time_ms": created_ms + INTERVAL_MS, "batch_key": key},
     )
 
 
@@ -143,7 +143,7 @@ def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> I
     for which, status in enumerate((Status.SUCCESS, Status.DEAD)):
         offsets = range(first + which * half, first + (which + 1) * half)
         part = _planned(whole.gate, whole.checkpoint_id, offsets, PARTITIONS)
-        key = part.schedule_id
+        key = part.batch_key
         for table, row in _ended(part, key, number, created_ms + 1 + which, status):
             yield table, row | {"parent": parent} if table is batch_table else row
     yield dead_letter, _letter(part, key, created_ms, DeadLetterStatus.DROPPED)
@@ -170,7 +170,7 @@ def _ended(
 def _letter(batch: PlannedBatch, key: str, created_ms: int, status: DeadLetterStatus) -> Values:
     resolved = status is not DeadLetterStatus.WAITING
     return {
-        "schedule_id": key,
+        "batch_key": key,
         "gate": batch.gate,
         "topic": "orders",
         "partition": 0,

@@ -144,7 +144,7 @@ def _took_ms(call: Callable[[], object]) -> float:
 
 def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, float]:
     """How long each call took, in their order: the planner's, the handler's, the listener's."""
-    planner, driver, key = side.planner, side.driver, batch.schedule_id
+    planner, driver, key = side.planner, side.driver, batch.batch_key
     sample = RateSample(
         gate=GATE,
         time_ms=time.time_ns() // 1_000_000,
@@ -153,7 +153,7 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         processing_delay_ms=900,
         scheduling_delay_ms=0,
         query_batch_id=batch_id,
-        schedule_id=key,
+        batch_key=key,
     )
     calls: dict[str, Callable[[], object]] = {
         "planner: last report": lambda: planner.rates.last_reported(GATE),

@@ -57,4 +57,4 @@ def _one_batch_each(ledger: Ledger, gates: int, partitions: int, run: int) -> No
         batch = PlannedBatch(
             f"gate-{gate}", "run", ranges, "rate", "localhost:9092", lag=30 * partitions
         )
-        ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(batch).batch_key)

@@ -114,7 +114,7 @@ class _Gate:
     def _report(self) -> None:
         begun = self._driver.gates.last_begun(self._name)
         assert begun is not None
-        key, now_ms = begun[1].schedule_id, time.time_ns() // 1_000_000
+        key, now_ms = begun[1].batch_key, time.time_ns() // 1_000_000
         sample = RateSample(
             gate=self._name,
             time_ms=now_ms,
@@ -123,7 +123,7 @@ class _Gate:
             processing_delay_ms=900,
             scheduling_delay_ms=0,
             query_batch_id=self._run,
-            schedule_id=key,
+            batch_key=key,
         )
         self._driver.rates.report(key, self._run, now_ms - 900, sample)
 

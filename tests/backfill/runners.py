@@ -75,8 +75,8 @@ class FakeRunner:
         return found
 
     def run(self, batch: BatchRecord) -> BaseException | None:
-        offsets = tuple(each.offsets for each in self._ledger.batches.ranges(batch.schedule_id))
-        self.runs.append((batch.schedule_id, offsets))
+        offsets = tuple(each.offsets for each in self._ledger.batches.ranges(batch.batch_key))
+        self.runs.append((batch.batch_key, offsets))
         try:
             self.handler(batch, offsets)
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (what a handler raises)
@@ -143,7 +143,7 @@ class Backfill(BackfillScheduler):
 
 def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
     """The key of a batch of the live stream that has failed."""
-    key = ledger.batches.begin(batch).schedule_id
+    key = ledger.batches.begin(batch).batch_key
     assert ledger.batches.fail(key, ERROR)
     return key
 

@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 def keys(monitor: Monitor) -> list[str]:
-    return [batch.schedule_id for batch in monitor.batches()]
+    return [batch.batch_key for batch in monitor.batches()]
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     ranges: Callable[[str], tuple[PlannedRange, ...]] = ledger.batches.ranges
 
-    def counting(schedule_id: str) -> tuple[PlannedRange, ...]:
-        asked.append(schedule_id)
-        return ranges(schedule_id)
+    def counting(batch_key: str) -> tuple[PlannedRange, ...]:
+        asked.append(batch_key)
+        return ranges(batch_key)
 
     monkeypatch.setattr(ledger.batches, "ranges", counting)
     return asked
@@ -42,7 +42,7 @@ def test_it_holds_what_failed_with_its_ranges_and_nothing_else(ledger: Ledger) -
     failed = [one_that_failed(ledger, batch_number(number)) for number in range(3)]
     one_that_failed(ledger, batch_number(9, gate="clicks"))
     ledger.batches.begin(batch_number(4))
-    ledger.batches.succeed(ledger.batches.begin(batch_number(5)).schedule_id)
+    ledger.batches.succeed(ledger.batches.begin(batch_number(5)).batch_key)
     assert ledger.batches.claim(failed[1], "other", LEASE_MS)
     monitor = Monitor(ledger, "orders")
     assert keys(monitor) == []
@@ -105,7 +105,7 @@ def test_however_many_fail_again_and_again_those_behind_them_have_their_turn(
     assert keys(monitor) == [*keys_[:3], *keys_[6:]]
     found = monitor.next_ready(clock())
     assert found is not None
-    assert found.schedule_id == keys_[6]
+    assert found.batch_key == keys_[6]
     clock.now_ms += LEASE_MS
     monitor.refresh()
     assert keys(monitor) == keys_[:3]
@@ -139,7 +139,7 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
 
     def next_key(after_ms: int) -> str | None:
         batch = monitor.next_ready(clock() + after_ms)
-        return batch.schedule_id if batch else None
+        return batch.batch_key if batch else None
 
     assert [next_key(after) for after in (0, 999, 1_000, 1_999, 2_000)] == [
         third,
@@ -252,4 +252,4 @@ def test_a_batch_that_an_operator_asked_for_is_ready_at_once(
     ledger.repairs.retry("orders", [key], "ada", "the sink is back")
     monitor.refresh()
     ready = monitor.next_ready(clock())
-    assert ready is not None and ready.schedule_id == key
+    assert ready is not None and ready.batch_key == key

@@ -43,7 +43,7 @@ def test_a_batch_is_claimed_run_on_its_exact_ranges_and_done(
     backfill = Backfill(ledger, clock, handler)
     done = backfill.work_on(key)
     assert isinstance(done, Done)
-    assert (done.batch.schedule_id, done.elapsed_ms) == (key, 700)
+    assert (done.batch.batch_key, done.elapsed_ms) == (key, 700)
     assert backfill.event_names == ["Claimed", "Done"]
     assert backfill.runner.runs == [(key, tuple(each.offsets for each in WIDE.ranges))]
     assert (stored(ledger, key).status, stored(ledger, key).error) == (Status.SUCCESS, None)
@@ -155,7 +155,7 @@ def test_a_handler_that_commits_its_sink_with_the_batch_has_resolved_it_whatever
     ledger: Ledger, clock: ManualClock, key: str, too_late: Exception | None
 ) -> None:
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        with ledger.batches.transaction(batch.schedule_id, "me"):
+        with ledger.batches.transaction(batch.batch_key, "me"):
             pass
         if too_late is not None:
             raise too_late
@@ -171,11 +171,11 @@ def test_a_batch_whose_one_record_became_a_dead_letter_is_dead(
     letter = DeadLetter("orders", 0, 7, None, b"-1", (), 0, 0, ERROR)
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        assert ledger.dead_letters.add(batch.schedule_id, letter, owner="me")
+        assert ledger.dead_letters.add(batch.batch_key, letter, owner="me")
 
     dead = Backfill(ledger, clock, handler).work_on(key)
     assert isinstance(dead, MarkedDead)
-    assert (dead.batch.schedule_id, dead.error) == (key, ERROR)
+    assert (dead.batch.batch_key, dead.error) == (key, ERROR)
 
 
 def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
@@ -184,13 +184,13 @@ def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
     key = one_that_failed(ledger, a_batch())
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        first, second = ledger.batches.split(batch.schedule_id, HALVES, "me", LEASE_MS)
-        ledger.batches.succeed(first.schedule_id, owner="me")
-        ledger.batches.fail(second.schedule_id, ERROR, owner="me")
+        first, second = ledger.batches.split(batch.batch_key, HALVES, "me", LEASE_MS)
+        ledger.batches.succeed(first.batch_key, owner="me")
+        ledger.batches.fail(second.batch_key, ERROR, owner="me")
 
     assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
     assert stored(ledger, key).status is Status.SUCCESS
-    assert [each.schedule_id for each in ledger.batches.failed()] == [HALVES[1].schedule_id]
+    assert [each.batch_key for each in ledger.batches.failed()] == [HALVES[1].batch_key]
 
 
 def test_a_child_that_failed_after_it_was_split_itself_is_never_run_as_a_whole(
@@ -199,19 +199,19 @@ def test_a_child_that_failed_after_it_was_split_itself_is_never_run_as_a_whole(
     key = one_that_failed(ledger, a_batch())
     assert ledger.batches.claim(key, "gone", LEASE_MS)
     divided, _ = ledger.batches.split(key, HALVES, "gone", LEASE_MS)
-    (whole,) = (each.offsets for each in ledger.batches.ranges(divided.schedule_id))
+    (whole,) = (each.offsets for each in ledger.batches.ranges(divided.batch_key))
     middle = whole.start + 1
     grandchildren = [
         replace(HALVES[0], ranges=(PlannedRange(replace(whole, until=middle)),)),
         replace(HALVES[0], ranges=(PlannedRange(replace(whole, start=middle)),)),
     ]
-    done, left = ledger.batches.split(divided.schedule_id, grandchildren, "gone", LEASE_MS)
-    ledger.batches.succeed(done.schedule_id, owner="gone")
+    done, left = ledger.batches.split(divided.batch_key, grandchildren, "gone", LEASE_MS)
+    ledger.batches.succeed(done.batch_key, owner="gone")
     clock.now_ms += LEASE_MS
     backfill = Backfill(ledger, clock)
     backfill.run_manually([key])
-    assert sorted(backfill.runner.keys) == sorted([left.schedule_id, HALVES[1].schedule_id])
-    assert stored(ledger, divided.schedule_id).status is Status.SUCCESS
+    assert sorted(backfill.runner.keys) == sorted([left.batch_key, HALVES[1].batch_key])
+    assert stored(ledger, divided.batch_key).status is Status.SUCCESS
 
 
 @pytest.mark.parametrize("then", [nothing, refuse])

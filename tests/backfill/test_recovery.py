@@ -50,7 +50,7 @@ class Sink:
         self.runs: list[tuple[str, str | None]] = []
 
     def write(self, batch: BatchRecord, offsets: Offsets) -> None:
-        self._rows[batch.schedule_id] = offsets
+        self._rows[batch.batch_key] = offsets
 
     def records(self) -> Counter[Where]:
         return Counter(place for offsets in self._rows.values() for place in all_of(offsets))
@@ -208,8 +208,8 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
 
         def handler(batch: BatchRecord, offsets: Offsets) -> None:
             with lock:
-                together.extend(at_work & {batch.schedule_id})
-                at_work.add(batch.schedule_id)
+                together.extend(at_work & {batch.batch_key})
+                at_work.add(batch.batch_key)
                 sink.runs.append((owner, batch.owner))
             try:
                 if next(calls) == 0:
@@ -220,7 +220,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
                     sink.write(batch, offsets)
             finally:
                 with lock:
-                    at_work.remove(batch.schedule_id)
+                    at_work.remove(batch.batch_key)
 
         return handler
 

@@ -75,7 +75,7 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
     failed = failed_batches(ledger, 3)
 
     def first_fails(batch: BatchRecord, offsets: Offsets) -> None:
-        if batch.schedule_id == failed[0] and batch.attempts == 1:
+        if batch.batch_key == failed[0] and batch.attempts == 1:
             raise PriceError
 
     backfill, monitor = Backfill(ledger, clock, first_fails), a_monitor(ledger, 1_000)
@@ -99,7 +99,7 @@ def test_the_children_of_a_batch_are_next(ledger: Ledger, clock: ManualClock) ->
         assert backfill.run_next(monitor) is not None
     runs = [str(offsets[0]) for _, offsets in backfill.runner.runs]
     assert runs == ["orders-0 [0, 5)", "orders-0 [5, 10)"]
-    assert [batch.schedule_id for batch in monitor.batches()] == [later]
+    assert [batch.batch_key for batch in monitor.batches()] == [later]
 
 
 def test_with_capacity_to_spare_what_fails_is_run_at_once(

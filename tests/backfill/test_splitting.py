@@ -28,7 +28,7 @@ from headrace.testing import ManualClock
 
 def text_of(children: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:
     return [
-        [str(each.offsets) for each in ledger.batches.ranges(row.schedule_id)] for row in children
+        [str(each.offsets) for each in ledger.batches.ranges(row.batch_key)] for row in children
     ]
 
 
@@ -49,7 +49,7 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
     assert backfill.runner.runs == []
     backfill.budget.most = 5
     while batches := ledger.batches.failed("orders"):
-        backfill.work_on(batches[0].schedule_id)
+        backfill.work_on(batches[0].batch_key)
     assert backfill.event_names.count("Split") == 3
     runs = [offsets for _, offsets in backfill.runner.runs]
     assert sorted(sum(r.count for r in offsets) for offsets in runs) == [4, 4, 4, 5]
@@ -65,7 +65,7 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     assert ledger.batches.release(raised, "other", ERROR, max_backfills=10)
     crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
     assert ledger.batches.claim(crashed, "other", LEASE_MS)
-    abandoned = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    abandoned = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).batch_key
     ledger.batches.attach(abandoned, 7, owner="driver", lease_ms=LEASE_MS)
     clock.now_ms += LEASE_MS
     assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [abandoned]
@@ -80,9 +80,7 @@ def test_a_child_whose_outcome_is_unknown_may_be_in_its_sink_too(
 ) -> None:
     key = one_that_failed(ledger, a_batch())
     assert ledger.batches.claim(key, "other", LEASE_MS)
-    first, second = (
-        row.schedule_id for row in ledger.batches.split(key, HALVES, "other", LEASE_MS)
-    )
+    first, second = (row.batch_key for row in ledger.batches.split(key, HALVES, "other", LEASE_MS))
     assert ledger.batches.fail(second, ERROR, owner="other")
     clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
     backfill = Backfill(ledger, clock, most=2)
@@ -93,7 +91,7 @@ def test_a_child_whose_outcome_is_unknown_may_be_in_its_sink_too(
 def test_a_batch_that_raised_whenever_the_stream_ran_it_is_split(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    key = ledger.batches.begin(WIDE).schedule_id
+    key = ledger.batches.begin(WIDE).batch_key
     ledger.batches.attach(key, 7, owner="driver", lease_ms=LEASE_MS)
     assert ledger.batches.retry(key, "driver", LEASE_MS)
     assert ledger.batches.fail(key, ERROR, owner="driver")
@@ -120,8 +118,8 @@ def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone_before_or_
     assert isinstance(split, Split)
     assert (stored(ledger, key).status, stored(ledger, key).backfills) == (Status.SUCCESS, 0)
     backfill.runner.runs.clear()
-    gone, there = (row.schedule_id for row in split.children)
-    assert [row.schedule_id for row in ledger.batches.failed("orders")] == [gone, there]
+    gone, there = (row.batch_key for row in split.children)
+    assert [row.batch_key for row in ledger.batches.failed("orders")] == [gone, there]
     dead = backfill.work_on(gone)
     assert isinstance(dead, MarkedDead)
     assert "processed: orders-0 [10, 13);" in dead.error.message
@@ -156,9 +154,7 @@ def test_a_batch_of_which_another_still_runs_a_child_is_waited_for(
 ) -> None:
     key = one_that_failed(ledger, a_batch())
     assert ledger.batches.claim(key, "other", LEASE_MS)
-    first, second = (
-        row.schedule_id for row in ledger.batches.split(key, HALVES, "other", LEASE_MS)
-    )
+    first, second = (row.batch_key for row in ledger.batches.split(key, HALVES, "other", LEASE_MS))
     clock.now_ms += LEASE_MS - 1
     assert ledger.batches.renew(second, "other", LEASE_MS)
     clock.now_ms += 1
@@ -172,7 +168,7 @@ def test_a_batch_of_which_another_still_runs_a_child_is_waited_for(
     assert ledger.batches.succeed(second, owner="other")
     clock.now_ms += LEASE_MS
     assert isinstance(backfill.work_on(key), Split)
-    assert [each.schedule_id for each in ledger.batches.failed()] == [first]
+    assert [each.batch_key for each in ledger.batches.failed()] == [first]
 
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=6).map(

@@ -17,7 +17,7 @@ STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 def batch(end_ms: int, per_s: float) -> BatchRecord:
     """One that took its interval, at such a rate."""
     return BatchRecord(
-        schedule_id=str(end_ms),
+        batch_key=str(end_ms),
         gate="journals.x",
         checkpoint_id="run",
         kind=Kind.LIVE,

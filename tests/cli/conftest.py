@@ -27,8 +27,8 @@ def add_gate(ledger: Ledger, name: str) -> None:
     begun = ledger.batches.begin(
         PlannedBatch(name, "run", (planned,), "rate", "localhost:9092", lag=90)
     )
-    ledger.batches.attach(begun.schedule_id, 7)
-    ledger.batches.succeed(begun.schedule_id)
+    ledger.batches.attach(begun.batch_key, 7)
+    ledger.batches.succeed(begun.batch_key)
 
 
 @pytest.fixture

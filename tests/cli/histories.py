@@ -61,7 +61,7 @@ def a_batch(  # noqa: PLR0917  (a row has the columns it has)
     checkpoint_id: str = "run",
 ) -> BatchRecord:
     return BatchRecord(
-        schedule_id=f"{checkpoint_id} {number}",
+        batch_key=f"{checkpoint_id} {number}",
         gate="orders",
         checkpoint_id=checkpoint_id,
         kind=Kind.LIVE,

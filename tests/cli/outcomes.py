@@ -59,8 +59,8 @@ def add_failed(
 ) -> BatchRecord:
     ledger.gates.declare(gate, interval_ms=1_000, source=source, estimator="pid")
     batch = ledger.batches.begin(one_range(offsets, gate, servers))
-    ledger.batches.fail(batch.schedule_id, ValueError("it was down"))
-    found = ledger.batches.get(batch.schedule_id)
+    ledger.batches.fail(batch.batch_key, ValueError("it was down"))
+    found = ledger.batches.get(batch.batch_key)
     assert found is not None
     return found
 
@@ -79,9 +79,7 @@ class Shop:
             keys = []
             for number in range(7):
                 self.now_ms += 1_000
-                keys.append(
-                    ledger.batches.begin(planned(number * 10, number * 10 + 10)).schedule_id
-                )
+                keys.append(ledger.batches.begin(planned(number * 10, number * 10 + 10)).batch_key)
             self.good, self.failed, self.busy, self.left, self.dead, self.split, self.open = keys
             ledger.batches.attach(self.good, 7, start_time_ms=self.now_ms)
             self.now_ms += 500
@@ -95,7 +93,7 @@ class Shop:
             ledger.batches.attach(self.split, 8, owner="me", lease_ms=LONG_MS)
             halves = [planned(50, 51), planned(51, 60)]
             parts = ledger.batches.split(self.split, halves, "me", LONG_MS)
-            self.bad_part, self.good_part = (part.schedule_id for part in parts)
+            self.bad_part, self.good_part = (part.batch_key for part in parts)
             ledger.dead_letters.add(self.bad_part, LETTER)
             ledger.batches.succeed(self.good_part)
             ledger.batches.succeed(self.split)

@@ -81,14 +81,14 @@ class Scene:
     ) -> ManualBackfill:
         headrace.register(self.spark)
         way = SourceAccess(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
-        ways = {batch.schedule_id: way for batch in self.batches}
+        ways = {batch.batch_key: way for batch in self.batches}
         job = Job(sink, ways, policy, unlimited, max_backfills)
         return ManualBackfill(self.ledger, self.spark, job, view or ProgressLines(), self.batches)
 
     @property
     def now(self) -> list[BatchRecord]:
         """The batches as they are by now."""
-        found = [self.ledger.batches.get(batch.schedule_id) for batch in self.batches]
+        found = [self.ledger.batches.get(batch.batch_key) for batch in self.batches]
         return [batch for batch in found if batch is not None]
 
     @property
@@ -120,7 +120,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     work = scene.work(sink, ProgressJson())
     work.run()
     ProgressJson().end(work.tally)
-    assert [batch.key for batch in sink.batches] == [b.schedule_id for b in scene.batches]
+    assert [batch.key for batch in sink.batches] == [b.batch_key for b in scene.batches]
     assert {(batch.kind, batch.attempt) for batch in sink.batches} == {("backfill", 2)}
     assert scene.statuses == [Status.SUCCESS, Status.FAILED, Status.SUCCESS]
     assert not work.tally.is_good
@@ -128,7 +128,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     assert [event["event"] for event in events] == [
         *("claimed", "done", "claimed", "failed", "claimed", "done")
     ]
-    assert events[3]["batch"]["schedule_id"] == scene.batches[1].schedule_id
+    assert events[3]["batch"]["batch_key"] == scene.batches[1].batch_key
     assert events[3]["error"]["message"] == "this cannot\nbe kept"
     nothing = {"skipped": 0, "dead": 0, "not_run": 0}
     assert last == {
@@ -170,7 +170,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
         work = Scene(spark, url, ledger, orders, [batch]).work(sink, unlimited=False)
         work.run()
         assert len(sink.batches) > 1
-        assert batch.schedule_id not in sink.kept
+        assert batch.batch_key not in sink.kept
         assert sink.values == values
         assert summary(work.tally) == "1 batch: 1 done; 110 records: 110 done."
         assert work.tally.is_good
@@ -178,7 +178,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
 
 @pytest.mark.integration
 def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
-    first, second, third = (batch.schedule_id for batch in scene.batches)
+    first, second, third = (batch.batch_key for batch in scene.batches)
     work = scene.work(Sink())
     scene.ledger.batches.claim(first, "somebody", 60_000)
     scene.ledger.batches.claim(third, "somebody", 60_000)
@@ -293,7 +293,7 @@ def test_what_a_dry_run_would_run_is_shown_with_what_has_left_kafka(scene: Scene
     arguments = ["backfill", *HANDLER, "--all", "--dry-run"]
     table = invoke(scene.url, *arguments).stdout.splitlines()
     rows = [line.split() for line in table[1:5]]
-    assert [row[0] for row in rows[:3]] == [b.schedule_id[:8] for b in scene.batches]
+    assert [row[0] for row in rows[:3]] == [b.batch_key[:8] for b in scene.batches]
     assert [row[5] for row in rows] == ["all", "all", "all", "nothing"]
     assert rows[0][3:5] == ["orders", "10"]
     assert table[-1] == "4 batches with 40 records would be run; nothing was claimed."
@@ -339,5 +339,5 @@ def test_what_a_stream_deferred_is_backfilled_by_the_command(
         (batch,) = ledger.batches.newest("orders")
     assert batch.status is Status.SUCCESS
     (written,) = tmp_path.glob("*.out")
-    assert written.name == f"{batch.schedule_id}.out"
+    assert written.name == f"{batch.batch_key}.out"
     assert sorted(written.read_text().split()) == values

@@ -17,7 +17,7 @@ def planned(shop: Shop, *arguments: str) -> list[str]:
     """The keys that a dry run would run, without a look at Kafka."""
     result = invoke(shop.url, "backfill", *HANDLER, "--dry-run", "--json", *arguments)
     assert result.exit_code == 0, result.output
-    return [json.loads(each)["schedule_id"] for each in result.stdout.splitlines()]
+    return [json.loads(each)["batch_key"] for each in result.stdout.splitlines()]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_part_of_a_batch_that_is_run_is_not_run_by_itself_too(shop: Shop) -> N
         taken = ledger.batches.claim(shop.left, "me", 1)
         assert taken is not None
         for part in ledger.batches.split(shop.left, halves, "me", 1):
-            ledger.batches.fail(part.schedule_id, ValueError("no"))
+            ledger.batches.fail(part.batch_key, ValueError("no"))
     assert planned(shop, "--all") == [shop.failed, shop.left]
 
 

@@ -19,7 +19,7 @@ def add_clicks(shop: Shop) -> str:
     """A gate with a batch that has failed; its key."""
     with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("clicks", interval_ms=1, source="kafka", estimator="pid")
-        key = ledger.batches.begin(planned(0, 10, gate="clicks")).schedule_id
+        key = ledger.batches.begin(planned(0, 10, gate="clicks")).batch_key
         ledger.batches.fail(key, ERROR)
     return key
 
@@ -37,7 +37,7 @@ def add_clicks(shop: Shop) -> str:
     ],
 )
 def test_batches_are_filtered(shop: Shop, options: str, batches: tuple[str, ...]) -> None:
-    found = [each["schedule_id"] for each in rows(shop.url, f"batches {options}")]
+    found = [each["batch_key"] for each in rows(shop.url, f"batches {options}")]
     assert found == [getattr(shop, name) for name in batches]
     if not found:
         assert told(shop.url, f"batches {options}") == "There is no such batch.\n"
@@ -67,7 +67,7 @@ def test_batches_of_several_gates_name_theirs(shop: Shop) -> None:
 
 def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
     (failed,) = rows(shop.url, "batches --status failed")
-    assert failed["schedule_id"] == shop.failed
+    assert failed["batch_key"] == shop.failed
     assert (failed["gate"], failed["status"], failed["kind"]) == ("orders", "failed", "live")
     assert failed["created_time_ms"] == NOW_MS + 2_000
     named = ("error_class", "message", "trace")
@@ -76,7 +76,7 @@ def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
 
 def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: Shop) -> None:
     (full,) = rows(shop.url, f"batches {shop.split[:8].upper()}")
-    assert [each["schedule_id"] for each in full["children"]] == [shop.bad_part, shop.good_part]
+    assert [each["batch_key"] for each in full["children"]] == [shop.bad_part, shop.good_part]
     (planned_range,) = full["ranges"]
     place = {"topic": "orders", "partition": 0, "start": 50, "until": 60}
     assert planned_range == {**place, "latest": 100, "reason": "share", "topic_id": None}
@@ -94,9 +94,9 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
     with Ledger.open(url) as ledger:
         for gate in (f"a{trick}", "b"):
             ledger.gates.declare(gate, interval_ms=1, source="kafka", estimator="pid")
-        first = ledger.batches.begin(planned(0, 10, f"a{trick}", checkpoint_id=trick)).schedule_id
+        first = ledger.batches.begin(planned(0, 10, f"a{trick}", checkpoint_id=trick)).batch_key
         ledger.batches.fail(first, ValueError(f"no {trick}"))
-        second = ledger.batches.begin(planned(10, 11, f"a{trick}", checkpoint_id=trick)).schedule_id
+        second = ledger.batches.begin(planned(10, 11, f"a{trick}", checkpoint_id=trick)).batch_key
         ledger.dead_letters.add(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
     printable = "".join(c if c.isprintable() else " " for c in trick)
     for command in ("batches", f"batches {first}", "failures", "verify", "dead-letters list"):
@@ -108,7 +108,7 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
 
 def test_the_beginning_of_several_keys_is_refused(shop: Shop, complain: Complain) -> None:
     with Ledger.open(shop.url) as ledger:
-        keys = [ledger.batches.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
+        keys = [ledger.batches.begin(planned(at, at + 1)).batch_key for at in range(100, 120)]
     ((digit, _),) = Counter(key[0] for key in keys).most_common(1)  # 20 keys, 16 digits
     said = complain(shop.url, "batches", digit)
     assert f"has several batches whose key begins with '{digit}', such as" in said
@@ -148,7 +148,7 @@ def test_failures_are_listed_earliest_first_and_filtered(
     shop: Shop, options: str, batches: tuple[str, ...], letters: int
 ) -> None:
     found = rows(shop.url, f"failures {options}", 3 if batches or letters else 0)
-    keys = [each["schedule_id"] for each in found if each["what"] == "batch"]
+    keys = [each["batch_key"] for each in found if each["what"] == "batch"]
     assert keys == [getattr(shop, name) for name in batches]
     assert [each["what"] for each in found[len(keys) :]] == ["dead letter"] * letters
     if not found:
@@ -159,7 +159,7 @@ def test_failures_have_their_errors_and_letters_not_their_records(shop: Shop) ->
     first, _, _, dead, letter = rows(shop.url, "failures", 3)
     assert first["error"]["error_class"] == ERROR.error_class
     assert dead["error"]["message"] == GONE.message
-    assert (letter["offset"], letter["schedule_id"]) == (50, shop.bad_part)
+    assert (letter["offset"], letter["batch_key"]) == (50, shop.bad_part)
     assert "value" not in letter
 
 
@@ -220,7 +220,7 @@ def test_what_a_batch_rejected_is_counted_and_shown(shop: Shop) -> None:
         with ledger.batches.transaction(shop.open, "me", records=10, rejected=lambda: letters):
             pass
     first, *others = rows(shop.url, "batches")
-    assert (first["schedule_id"], first["rejected"]) == (shop.open, 3)
+    assert (first["batch_key"], first["rejected"]) == (shop.open, 3)
     assert {each["rejected"] for each in others} == {0}
     assert "3 records rejected · " in told(shop.url, "batches")
     one = " ".join(told(shop.url, f"batches {shop.open}").split())

@@ -146,7 +146,7 @@ def shop(folder: Path) -> Shop:
     with Ledger.open(made.url) as ledger:
         (letter,) = ledger.dead_letters.oldest()
         batch = ledger.batches.begin(planned(70, 71))
-        assert ledger.dead_letters.add(batch.schedule_id, letter.letter)
+        assert ledger.dead_letters.add(batch.batch_key, letter.letter)
         ledger.dead_letters.resolve(2, DeadLetterStatus.DROPPED, "a test order")
     return made
 

@@ -47,7 +47,7 @@ def read(url: str, journal: Journal, *bounds: int, lane: int = 0, fails: bool = 
         for start, until in pairwise(bounds):
             offsets = PlannedRange(OffsetRange("orders", lane, start, until), topic_id=journal.id)
             keys.append(
-                ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "", "")).schedule_id
+                ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "", "")).batch_key
             )
             if fails and len(keys) == 1:
                 ledger.batches.fail(keys[0], ValueError("no"))
@@ -242,6 +242,6 @@ def test_what_is_removed_is_told_as_json(journal: Journal, url: str) -> None:
         "kept_blocks": 2,
         "kept_bytes": sum(sizes[1:]),
         "kept": "needed",
-        "needed_by": {**needed, "schedule_id": last, "status": "success"},
+        "needed_by": {**needed, "batch_key": last, "status": "success"},
     }
     assert (lane7["lane"], lane7["kept"], lane7["needed_by"]) == (7, None, None)

@@ -149,7 +149,7 @@ def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
         PlannedBatch("orders", "run", (planned,), "rate", "localhost:9092", lag=lag)
     )
     (batch,) = ledger.batches.newest("orders", 1)
-    assert batch.schedule_id == begun.schedule_id
+    assert batch.batch_key == begun.batch_key
     return batch.created_time_ms
 
 

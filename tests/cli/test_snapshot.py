@@ -183,7 +183,7 @@ def reported(
         for number in range(len(took_ms))
     ]
     samples = [
-        RateSample("orders", NOW_MS, rate_per_s, records, ms, 0, schedule_id=batch.schedule_id)
+        RateSample("orders", NOW_MS, rate_per_s, records, ms, 0, batch_key=batch.batch_key)
         for ms, batch in zip(took_ms, batches, strict=True)
     ]
     return GateHistory(gate, tuple(batches), tuple(samples))
@@ -254,7 +254,7 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
                 lag=90,
             )
         )
-        ledger.batches.attach(begun.schedule_id, 7)
+        ledger.batches.attach(begun.batch_key, 7)
         report_sample(
             ledger, RateSample("orders", NOW_MS, 42.5, 20, 800, 0, 25.0, -1.0, -0.5, 0.0, 7, None)
         )
@@ -277,10 +277,10 @@ def test_a_batch_that_was_split_is_one_batch_of_the_history(tmp_path: Path) -> N
 
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
-        whole = ledger.batches.begin(planned(10, 30)).schedule_id
+        whole = ledger.batches.begin(planned(10, 30)).batch_key
         ledger.batches.attach(whole, 7, owner="me", lease_ms=1_000)
         ledger.batches.split(whole, [planned(10, 20), planned(20, 30)], "me", 1_000)
         (gate,) = ledger.gates.all()
         history = GateHistory.read(ledger, gate)
-    assert [batch.schedule_id for batch in history.batches] == [whole]
+    assert [batch.batch_key for batch in history.batches] == [whole]
     assert [each.offsets.count for each in history.ranges] == [20]

@@ -56,7 +56,7 @@ def test_a_topic_that_was_recreated_is_another_than_the_one_before(tmp_path: Pat
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
-        key = ledger.batches.begin(planned(60, 70)).schedule_id
+        key = ledger.batches.begin(planned(60, 70)).batch_key
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
         ledger.batches.fail(key, ERROR)
         ledger.batches.claim(key, "me", 1_000)
@@ -116,7 +116,7 @@ def test_what_was_changed_is_4(ledger_url: str, change: Executable, sentences: l
 
 
 def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
-    damage(shop.url, delete(batch_range).where(batch_range.c.schedule_id == shop.good_part))
+    damage(shop.url, delete(batch_range).where(batch_range.c.batch_key == shop.good_part))
     said = told(shop.url, "verify", 4)
     assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in said
 
@@ -149,11 +149,11 @@ def test_a_row_that_says_what_no_batch_is_is_4_and_named(
     ledger_url: str, column: str, value: str
 ) -> None:
     with Ledger.open(ledger_url) as ledger:
-        key = ledger.batches.begin(planned(60, 70)).schedule_id
+        key = ledger.batches.begin(planned(60, 70)).batch_key
         ledger.batches.fail(key, ERROR)
     damage(
         ledger_url,
-        update(batch_table).where(batch_table.c.schedule_id == key).values({column: value}),
+        update(batch_table).where(batch_table.c.batch_key == key).values({column: value}),
     )
     result = invoke(ledger_url, "verify")
     assert result.exit_code == 4
@@ -177,7 +177,7 @@ def test_json_is_one_object_per_gate(shop: Shop) -> None:
     assert span["since_ms"] == NOW_MS + 1_000
     first = proof["findings"][0]
     assert first.keys() == place | {f.name for f in fields(Finding)} - {"offsets"} | {"interrupted"}
-    assert (first["kind"], first["schedule_id"], first["status"]) == ("open", shop.failed, "failed")
+    assert (first["kind"], first["batch_key"], first["status"]) == ("open", shop.failed, "failed")
     assert first["error"]["error_class"] == ERROR.error_class
 
 
@@ -208,9 +208,9 @@ def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path
 
 @pytest.mark.parametrize("start", [0, 40])
 def test_the_first_or_the_newest_batch_that_is_deleted_is_4(ledger_url: str, start: int) -> None:
-    key = planned(start, start + 10).schedule_id
+    key = planned(start, start + 10).batch_key
     for table in (batch_range, batch_table):
-        damage(ledger_url, delete(table).where(table.c.schedule_id == key))
+        damage(ledger_url, delete(table).where(table.c.batch_key == key))
     said = told(ledger_url, "verify", 4)
     words = " ".join(said.split())
     assert f"missing orders-0 [{start}, {start + 10}) was planned by run run" in words

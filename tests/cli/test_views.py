@@ -263,9 +263,9 @@ def dead_letters(folder: Path) -> RenderableType:
 def a_plan(folder: Path) -> RenderableType:
     with Ledger.open(Shop(folder).url) as ledger:
         found = ledger.batches.unresolved(None, 9)
-    gone = {batch.schedule_id: list[OffsetRange]() for batch in found}
-    gone[found[1].schedule_id] = [OffsetRange("orders", 0, 20, 30)]
-    gone[found[2].schedule_id] = [OffsetRange("orders", 0, 30, 34)]
+    gone = {batch.batch_key: list[OffsetRange]() for batch in found}
+    gone[found[1].batch_key] = [OffsetRange("orders", 0, 20, 30)]
+    gone[found[2].batch_key] = [OffsetRange("orders", 0, 30, 34)]
     return plan_table(found, gone)
 
 

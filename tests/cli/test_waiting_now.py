@@ -34,7 +34,7 @@ def gone_for_an_hour(
             batch = ledger.batches.begin(
                 PlannedBatch("orders", "run", (planned,), "rate", servers, lag=offsets.count)
             )
-            ledger.batches.succeed(batch.schedule_id)
+            ledger.batches.succeed(batch.batch_key)
     return url
 
 

@@ -34,7 +34,7 @@ def url(tmp_path: Path) -> str:
     with new_ledger(url, clock=lambda: now_ms) as ledger:
         law = EstimatorSettings().to_text()
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
-        first = ledger.batches.begin(batch(0, 1_000, "initial rate", 1_000.0)).schedule_id
+        first = ledger.batches.begin(batch(0, 1_000, "initial rate", 1_000.0)).batch_key
         ledger.batches.attach(first, 0)
         ledger.batches.succeed(first)
         now_ms += 500
@@ -50,7 +50,7 @@ def url(tmp_path: Path) -> str:
         )
         ledger.controls.limit("orders", 200, "ops", "the sink's quota")
         now_ms = ledger.database_time_ms() + 1_000
-        second = ledger.batches.begin(batch(1_000, 1_200, "limited", 200.0)).schedule_id
+        second = ledger.batches.begin(batch(1_000, 1_200, "limited", 200.0)).batch_key
         ledger.batches.attach(second, 1)
     return url
 

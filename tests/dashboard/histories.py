@@ -24,10 +24,10 @@ def planned(gate: str, start: int, lag: int = 500) -> PlannedBatch:
 
 def add_batch(ledger: Ledger, gate: str = "orders", start: int = 0, lag: int = 500) -> str:
     """A batch that succeeds at once; its key."""
-    key = ledger.batches.begin(planned(gate, start, lag)).schedule_id
+    key = ledger.batches.begin(planned(gate, start, lag)).batch_key
     ledger.batches.succeed(key, records=100)
     now_ms = wall_clock_ms()
-    sample = RateSample(gate, now_ms, 100.0, 100, 800, 0, 125.0, 1.0, 2.0, 0.0, schedule_id=key)
+    sample = RateSample(gate, now_ms, 100.0, 100, 800, 0, 125.0, 1.0, 2.0, 0.0, batch_key=key)
     ledger.rates.report(key, start // 100, now_ms, sample)
     return key
 
@@ -36,7 +36,7 @@ def add_failure(
     ledger: Ledger, gate: str = "orders", start: int = 10_000, error: str = "no number"
 ) -> str:
     """A batch that fails; its key."""
-    key = ledger.batches.begin(planned(gate, start)).schedule_id
+    key = ledger.batches.begin(planned(gate, start)).batch_key
     ledger.batches.fail(key, ValueError(error))
     return key
 
@@ -52,7 +52,7 @@ def add_dead_letter(
     """A batch of one record, which cannot be processed; the batch's key."""
     one = PlannedRange(OffsetRange("orders", 0, start, start + 1), start + 1, "rate")
     batch = PlannedBatch(gate, "run", (one,), "rate", "localhost:9", lag=1)
-    key = ledger.batches.begin(batch).schedule_id
+    key = ledger.batches.begin(batch).batch_key
     report = ErrorReport("ValueError", error, "")
     headers = (("trace", b"1"), (HOSTILE, None))
     letter = DeadLetter("orders", 0, start, b"key", value, headers, wall_clock_ms(), 0, report)

@@ -78,7 +78,7 @@ def fill(url: str, batches: int = 90) -> None:
                 start += share
                 reason = "rate" if lag > rate else "all that was waiting"
                 batch = PlannedBatch(gate, "run", ranges, reason, "localhost:9092", lag, rate)
-                key = ledger.batches.begin(batch).schedule_id
+                key = ledger.batches.begin(batch).batch_key
                 took_ms = round(chance.uniform(700, 1_150 if change > 0 else 950))
                 times[0] = min(planned_ms + took_ms, now_ms)
                 if gate == "payments" and number in (40, 61):
@@ -87,7 +87,7 @@ def fill(url: str, batches: int = 90) -> None:
                     ledger.batches.succeed(key, records=share * PARTITIONS)
                 taken = share * PARTITIONS / took_ms * 1_000
                 sample = RateSample(
-                    gate, times[0], rate, share * PARTITIONS, took_ms, 0, taken, schedule_id=key
+                    gate, times[0], rate, share * PARTITIONS, took_ms, 0, taken, batch_key=key
                 )
                 ledger.rates.report(key, number, planned_ms, sample)
                 lag = max(lag + change + chance.randint(-60, 60), 400)

@@ -93,7 +93,7 @@ def test_retry_one_batch_and_all_alike(serve: Serve, url: str, signed_in: SignIn
         act(page, "retry-alike", "the sink is back")
         waits_ms = (3_600_000,)
         due = ledger.batches.failed("orders", waits_ms=waits_ms)
-        assert {each.schedule_id for each in due} == set(keys)
+        assert {each.batch_key for each in due} == set(keys)
         done = ledger.repairs.newest()
     assert [(each.by, each.why, each.outcome) for each in done] == [
         ("Ada", "the sink is back", "3 changed"),

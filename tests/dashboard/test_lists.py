@@ -64,7 +64,7 @@ def test_every_batch_of_a_gate_is_in_its_list(opened: Ledger, url: str) -> None:
 def test_every_partition_and_every_range_is_in_a_list(opened: Ledger, url: str) -> None:
     wide = tuple(PlannedRange(OffsetRange("wide", n, 0, 10), 10 + n, "rate") for n in range(450))
     batch = PlannedBatch("orders", "run", wide, "rate", "localhost:9", lag=9)
-    key = opened.batches.begin(batch).schedule_id
+    key = opened.batches.begin(batch).batch_key
     rows = followed(opened, url, "/partitions?gate=orders", r">(wide-\d+)<")
     assert len(rows) == len(set(rows)) == 450
     assert rows[0] == "wide-449"
@@ -76,7 +76,7 @@ def test_every_group_of_failures_is_in_a_list(opened: Ledger, url: str) -> None:
     for number in range(MANY):
         one = PlannedRange(OffsetRange("orders", 0, number, number + 1), number + 1, "rate")
         batch = PlannedBatch("orders", "run", (one,), "rate", "localhost:9", lag=1)
-        key = opened.batches.begin(batch).schedule_id
+        key = opened.batches.begin(batch).batch_key
         opened.batches.fail(key, ErrorReport(f"Error{number}", "no", ""))
     rows = followed(opened, url, "/failures", r">(Error\d+)<")
     assert len(rows) == len(set(rows)) == MANY

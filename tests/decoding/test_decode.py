@@ -363,7 +363,7 @@ def test_more_than_may_be_kept_in_all_tasks_runs_the_whole_batch_again(
     scene.run(handler, "isolate")
     assert list(map(sorted, kept.values())) == [list(range(20))]
     (batch,) = scene.ledger.batches.failed("orders")
-    assert batch.schedule_id in kept
+    assert batch.batch_key in kept
     assert batch.error is not None
     assert batch.error.error_class.endswith("RejectionError")
     assert "More than 2 records" in batch.error.message

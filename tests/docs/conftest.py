@@ -139,10 +139,10 @@ def shop_template(
         (failed,) = ledger.batches.failed("orders", 10)
         dead = add_failed(
             ledger, "old", OffsetRange(shop.topic.name, 0, 0, 1), shop.topic.bootstrap_servers
-        ).schedule_id
+        ).batch_key
         ledger.batches.claim(dead, "a backfill", 60_000)
         ledger.batches.mark_dead(dead, "a backfill", GONE)
-    return replace(shop, failed=failed.schedule_id, dead=dead)
+    return replace(shop, failed=failed.batch_key, dead=dead)
 
 
 @pytest.fixture

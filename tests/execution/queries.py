@@ -66,7 +66,7 @@ def wait_until_reported(ledger: Ledger, gate: str) -> None:
 
     def reported() -> bool:
         last, samples = ledger.batches.newest(gate, 1), ledger.rates.history(gate, limit=1)
-        return bool(last and samples and samples[0].schedule_id == last[0].schedule_id)
+        return bool(last and samples and samples[0].batch_key == last[0].batch_key)
 
     wait_until(reported)
 

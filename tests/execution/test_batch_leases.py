@@ -23,7 +23,7 @@ TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush
 def begin(ledger: Ledger, owner: str, start: int = 0) -> str:
     batch = ledger.batches.begin(
         planned("orders", OffsetRange("t", 0, start, start + 10))
-    ).schedule_id
+    ).batch_key
     assert ledger.batches.attach(batch, 0, owner=owner, lease_ms=1_000)
     return batch
 

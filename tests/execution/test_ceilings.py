@@ -55,7 +55,7 @@ def failed_at_first(stream: StreamHarness) -> list[int]:
     return [
         place
         for place, each in enumerate(batches(stream))
-        if stream.ledger.batches.children(each.schedule_id)
+        if stream.ledger.batches.children(each.batch_key)
     ]
 
 

@@ -70,7 +70,7 @@ def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler
 
 
 def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str:
-    return ledger.batches.begin(planned("orders", offsets, checkpoint_id=run)).schedule_id
+    return ledger.batches.begin(planned("orders", offsets, checkpoint_id=run)).batch_key
 
 
 def told(url: str, *arguments: str) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     with pytest.raises(InterruptedError):
         handler(DF, 0)
     # To whoever backfills by hand it is there from the beginning.
-    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == [key]
+    assert [batch.batch_key for batch in ledger.batches.failed("orders")] == [key]
     sink.active = True
     fresh = gated(ledger_url, sink)
     begin(ledger, SECOND, run="another checkpoint")
@@ -148,7 +148,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     assert listed.exit_code == 3
     assert key[:8] in listed.stdout
     assert "with another checkpoint; a backfill runs it." in listed.stdout
-    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == [key]
+    assert [batch.batch_key for batch in ledger.batches.failed("orders")] == [key]
 
 
 class Ended(BaseException):

@@ -133,7 +133,7 @@ def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_ke
     assert query.exception() is None
     backfilled = [batch for batch in sink.batches if batch.kind == "backfill"]
     assert {batch.key for batch in backfilled} <= {
-        b.schedule_id for b in ledger.batches.newest("orders")
+        b.batch_key for b in ledger.batches.newest("orders")
     }
     assert min(batch.attempt for batch in backfilled) == 2
 
@@ -191,8 +191,8 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
         wait_until(lambda: len(ledger.rates.history("orders")) == len(live), DEADLINE_S)
     finally:
         query.stop()
-    samples = {sample.schedule_id: sample for sample in ledger.rates.history("orders")}
-    order = [batch.schedule_id for batch in reversed(live)]
+    samples = {sample.batch_key: sample for sample in ledger.rates.history("orders")}
+    order = [batch.batch_key for batch in reversed(live)]
     at = next(n for n, batch in enumerate(order) if ledger.batches.children(batch))
     assert samples[order[at]].rate_per_s is None
     assert samples[order[at]].processing_delay_ms > 1_000

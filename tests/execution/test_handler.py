@@ -52,7 +52,7 @@ class Scene:
         return GatedHandler(gate, shared_ledger(self.ledger.url), handler or self, **options)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
-        return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).schedule_id
+        return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).batch_key
 
     def row(self, batch: str) -> BatchRecord:
         return stored(self.ledger, batch)
@@ -162,7 +162,7 @@ def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(scen
     assert batch.key == key
     assert (nothing_again.id, nothing_again.ranges) == (2, ())
     assert len(set(scene.keys)) == 3
-    assert [each.schedule_id for each in scene.ledger.batches.newest("orders")] == [key]
+    assert [each.batch_key for each in scene.ledger.batches.newest("orders")] == [key]
 
 
 def test_the_key_of_a_batch_without_ranges_is_its_querys_own_and_stays_the_same(

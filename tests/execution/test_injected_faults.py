@@ -245,25 +245,25 @@ class Story:
         """A backfill of each batch that has failed."""
         batches = self.scene.ledger.batches
         for row in batches.failed("orders", 1_000):
-            if self.scene.row(row.schedule_id).status is not Status.FAILED:
+            if self.scene.row(row.batch_key).status is not Status.FAILED:
                 continue  # the stream has taken it up again
-            if batches.children(row.schedule_id):
-                assert batches.claim(row.schedule_id, "a backfill", LEASE_MS) is not None
-                self._release(row.schedule_id)
+            if batches.children(row.batch_key):
+                assert batches.claim(row.batch_key, "a backfill", LEASE_MS) is not None
+                self._release(row.batch_key)
                 continue
             try:
                 self.scene.backfill(
-                    row.schedule_id, self.handle, reader=self.reader, sleep=self.goes_on
+                    row.batch_key, self.handle, reader=self.reader, sleep=self.goes_on
                 )
             except LedgerError:
-                self._release(row.schedule_id)
+                self._release(row.batch_key)
 
     def _release(self, key: str) -> None:
         """The backfill's lease runs out; one with children is never run as a whole again."""
         batches = self.scene.ledger.batches
         children = batches.children(key)
         for child in children:
-            batches.fail(child.schedule_id, LedgerError("away"), owner="a backfill")
+            batches.fail(child.batch_key, LedgerError("away"), owner="a backfill")
         if children:
             batches.backfilled(key, "a backfill")
         else:

@@ -104,7 +104,7 @@ class Scene:
         **options: Any,
     ) -> str:
         """Begin the batch, or take it up again, and run it if that is to be done; its key."""
-        key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
+        key = self.ledger.batches.begin(planned("orders", *ranges)).batch_key
         attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
             options.setdefault("sleep", lambda _s: None)
@@ -135,7 +135,7 @@ class Scene:
     def backfill_all(self, handler: Handler) -> None:
         """Run what has failed until nothing has."""
         while failed := self.ledger.batches.failed("orders"):
-            self.backfill(failed[0].schedule_id, handler)
+            self.backfill(failed[0].batch_key, handler)
 
     def row(self, key: str) -> BatchRecord:
         return stored(self.ledger, key)
@@ -145,7 +145,7 @@ class Scene:
         """The rows that say what became of the records."""
         rows = self.ledger.batches.newest("orders", limit=10_000)
         parents = {row.parent for row in rows}
-        return [row for row in rows if row.schedule_id not in parents]
+        return [row for row in rows if row.batch_key not in parents]
 
     def places(self, status: Status) -> list[Place]:
         return sorted(
@@ -153,7 +153,7 @@ class Scene:
             for leaf in self.leaves
             if leaf.status is status
             for place in places(
-                [each.offsets for each in self.ledger.batches.ranges(leaf.schedule_id)]
+                [each.offsets for each in self.ledger.batches.ranges(leaf.batch_key)]
             )
         )
 
@@ -250,7 +250,7 @@ def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so
     scene: Scene, live: list[OnFailure]
 ) -> None:
     bad = {(0, 3), (1, 104)}
-    sink, key = KeyedSink(bad), planned("orders", *WHOLE).schedule_id
+    sink, key = KeyedSink(bad), planned("orders", *WHOLE).batch_key
     for policy in live:
         with suppress(Poisoned):
             scene.run_live(sink, policy=policy)
@@ -264,7 +264,7 @@ def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so
 def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there_may_be(
     scene: Scene,
 ) -> None:
-    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).batch_key
     scene.ledger.batches.begin(planned("orders", *WHOLE))
     scene.ledger.batches.fail(key, ValueError("no"))
     assert scene.row(key).outcome_unknown
@@ -280,7 +280,7 @@ def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there
 def test_what_has_an_unknown_outcome_is_isolated_at_once_if_its_sink_can_be_asked(
     scene: Scene, sink: KeyedSink, isolates: bool
 ) -> None:
-    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).batch_key
     scene.ledger.batches.begin(planned("orders", *WHOLE))
     scene.ledger.batches.fail(key, ValueError("no"))
     assert scene.row(key).outcome_unknown
@@ -298,7 +298,7 @@ def test_a_part_knows_the_batches_that_it_was_split_off(scene: Scene) -> None:
 
 
 def test_a_backfill_isolates_nothing_while_its_query_is_stopped(scene: Scene) -> None:
-    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).batch_key
     scene.ledger.batches.fail(key, ValueError("no"))
     claimed = scene.ledger.batches.claim(key, "me", LEASE_MS)
     assert claimed is not None
@@ -325,7 +325,7 @@ def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(scene: Scene, ru
     assert sorted(sink.everything + left + scene.dead_letters) == EVERYTHING
     for failed in scene.ledger.batches.failed("orders"):
         assert failed.error is not None
-        scene.backfill(failed.schedule_id, sink)
+        scene.backfill(failed.batch_key, sink)
     assert scene.places(Status.FAILED) == []
     assert scene.dead_letters == sorted(bad)
     assert sink.everything == sorted(set(EVERYTHING) - bad)
@@ -360,7 +360,7 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
     reasons = {row.error.error_class for row in failed if row.error}
     assert reasons == {"headrace.errors.BrokerError"}
     for row in failed:  # it is back
-        assert scene.backfill(row.schedule_id, sink) is None
+        assert scene.backfill(row.batch_key, sink) is None
     assert scene.dead_letters == [(0, 3)]
     assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
 
@@ -384,7 +384,7 @@ def test_a_replay_that_spark_refuses_makes_no_dead_letter_and_no_batch_dead(scen
         "headrace.errors.MachineryError"
     }
     assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
-    again = scene.backfill(failed[0].schedule_id, sink, reader=Refused(OrdersLog()))
+    again = scene.backfill(failed[0].batch_key, sink, reader=Refused(OrdersLog()))
     assert isinstance(again, MachineryError)
     assert "checkpoint is not one of this version" in str(again)
 
@@ -451,7 +451,7 @@ def test_a_record_alone_in_its_batch_is_kept_once_others_pass_and_without_a_spli
     (row,) = scene.ledger.batches.newest("orders")
     (letter,) = scene.ledger.dead_letters.oldest("orders")
     assert row.status is Status.DEAD
-    assert (letter.schedule_id, letter.status) == (row.schedule_id, DeadLetterStatus.WAITING)
+    assert (letter.batch_key, letter.status) == (row.batch_key, DeadLetterStatus.WAITING)
     assert letter.letter.error.message == "cannot keep (0, 5)"
 
 
@@ -551,7 +551,7 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     assert seen[0] is None
     after = [each for each in seen[1:] if each is not None]
     assert len(after) == len(seen) - 1
-    assert {(each.schedule_id, each.records) for each in after} == {(key, len(EVERYTHING))}
+    assert {(each.batch_key, each.records) for each in after} == {(key, len(EVERYTHING))}
     assert [each.runs for each in after] == sorted(each.runs for each in after)
     assert (after[0].runs, after[0].bad, after[-1].bad) == (0, 0, 1)
     assert abs(after[-1].runs - len(after)) <= 3
@@ -571,7 +571,7 @@ def test_records_whose_part_of_the_sink_is_down_are_no_dead_letters_but_wait(sce
     scene.run_live(sink)
     for _ in range(3):
         for failed in scene.ledger.batches.failed("orders"):
-            scene.backfill(failed.schedule_id, sink)
+            scene.backfill(failed.batch_key, sink)
     assert scene.dead_letters == []
     assert scene.places(Status.FAILED) == sorted(apart)
     assert sink.everything == sorted(set(EVERYTHING) - apart)
@@ -584,7 +584,7 @@ def test_the_last_backfill_of_one_ends_it_whatever_the_exception_says(scene: Sce
     sink = PartlyDown({(0, 3)})
     scene.run_live(sink)
     while failed := scene.ledger.batches.failed("orders"):
-        scene.backfill(failed[0].schedule_id, sink, max_backfills=1)
+        scene.backfill(failed[0].batch_key, sink, max_backfills=1)
     assert scene.dead_letters == [(0, 3)]
 
 

@@ -53,7 +53,7 @@ def report(
 
 
 def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
-    return ledger.batches.begin(planned(gate, *ranges)).schedule_id
+    return ledger.batches.begin(planned(gate, *ranges)).batch_key
 
 
 def status_of(ledger: Ledger, batch: str) -> Status:

@@ -31,7 +31,7 @@ from headrace.ledger.outages import OF_A_QUERY
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)
 THE_GATE = "SELECT 1 FROM gate WHERE name = %s FOR UPDATE"
-THE_BATCH = "SELECT 1 FROM batch WHERE schedule_id = %s FOR UPDATE"
+THE_BATCH = "SELECT 1 FROM batch WHERE batch_key = %s FOR UPDATE"
 SOON = "lock_timeout%3D200"
 """In the place of ten seconds."""
 
@@ -71,7 +71,7 @@ def locked(url: str, lock: LiteralString, key: str) -> Iterator[None]:
 
 
 def begin(ledger: Ledger, gate: str, offsets: OffsetRange) -> str:
-    return ledger.batches.begin(planned(gate, offsets)).schedule_id
+    return ledger.batches.begin(planned(gate, offsets)).batch_key
 
 
 def status_of(ledger: Ledger, key: str) -> Status:

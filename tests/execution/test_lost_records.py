@@ -106,11 +106,11 @@ def test_what_goes_between_plan_and_read_is_counted_as_lost_by_its_batch(
     assert (span["processed"], span["lost"], proof["verdict"]) == (20, 80, "proven")
     (batch,) = [each for each in [told(tmp_path, "batches")] if each["planned_records"] == 100]
     assert (batch["status"], batch["lost"]) == ("success", 80)
-    one = told(tmp_path, "batches", batch["schedule_id"])
+    one = told(tmp_path, "batches", batch["batch_key"])
     assert (one["lost"], one["losses"][0]["until"]) == (80, 80)
     status = told(tmp_path, "status")
     assert (status["lost_records"], status["batches"][0]["lost"]) == (80, 80)
-    assert "80 records lost" in said(tmp_path, "batches", batch["schedule_id"][:8])
+    assert "80 records lost" in said(tmp_path, "batches", batch["batch_key"][:8])
     assert "80 records lost" in said(tmp_path, "batches")
 
 
@@ -288,7 +288,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
     left = asked(
         tmp_path,
         "SELECT start_offset, until_offset, error_class FROM batch JOIN batch_range USING"
-        " (schedule_id) WHERE status = 'failed'",
+        " (batch_key) WHERE status = 'failed'",
     )
     assert {error for _, _, error in left} == {"headrace.errors.DataLossError"}
     unread = {offset for begin, end, _ in left for offset in range(begin, end)}
@@ -420,7 +420,7 @@ def test_each_record_is_handled_or_explained_however_many_are_deleted_when(
     end = dict(
         asked(
             tmp_path,
-            "SELECT partition, max(until_offset) FROM batch_range JOIN batch USING (schedule_id)"
+            "SELECT partition, max(until_offset) FROM batch_range JOIN batch USING (batch_key)"
             " WHERE status = 'success' GROUP BY partition",
         )
     )

@@ -143,7 +143,7 @@ def test_a_second_query_by_options_alone_is_refused_by_its_planner(
     assert by_blue.claimed == by_blue.truly
     with Ledger.open(ledger_url) as ledger:
         read_ranges = [
-            r for b in ledger.batches.newest() for r in ledger.batches.ranges(b.schedule_id)
+            r for b in ledger.batches.newest() for r in ledger.batches.ranges(b.batch_key)
         ]
     assert {each.offsets.topic for each in read_ranges} == {blue.name}
 
@@ -221,8 +221,8 @@ def test_gates_of_one_name_in_two_ledgers_learn_each_for_itself(
             with Ledger.open(url, create=False) as ledger:
                 wait_until_reported(ledger, "orders")
                 samples = ledger.rates.history("orders")
-                keys = {batch.schedule_id for batch in ledger.batches.newest("orders")}
-                assert {sample.schedule_id for sample in samples} <= keys
+                keys = {batch.batch_key for batch in ledger.batches.newest("orders")}
+                assert {sample.batch_key for sample in samples} <= keys
     finally:
         for query in started:
             query.stop()

@@ -95,8 +95,8 @@ def test_every_batch_is_reported_once_however_often_the_session_was_registered(
     orders.produce(*[b"x"] * 300)
     finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))
     wait_until_reported(ledger, "orders")
-    assert [sample.schedule_id for sample in ledger.rates.history("orders")] == [
-        batch.schedule_id for batch in ledger.batches.newest("orders")
+    assert [sample.batch_key for sample in ledger.rates.history("orders")] == [
+        batch.batch_key for batch in ledger.batches.newest("orders")
     ]
 
 
@@ -153,7 +153,7 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
     handled = Handled()
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     assert handled.batches[0] == Batch(
-        failed.schedule_id, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live", 3
+        failed.batch_key, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live", 3
     )
     assert failing.batches[1].key == handled.batches[0].key
     assert failing.records + handled.records == everything_in((orders, 500))

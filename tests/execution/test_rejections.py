@@ -95,7 +95,7 @@ def test_a_rejected_record_is_a_dead_letter_of_a_batch_that_is_a_success() -> No
         (kept,) = letters(stream)
         (batch,) = stream.ledger.batches.newest()
         assert (batch.status, batch.error) == (Status.SUCCESS, None)
-        assert kept.schedule_id == batch.schedule_id
+        assert kept.batch_key == batch.batch_key
         letter = kept.letter
         assert (letter.key, letter.value, letter.headers) == (b"k", b"bad", BAD.headers)
         assert (letter.offset, letter.timestamp_ms) == (1, 86_400_000)
@@ -115,11 +115,9 @@ def test_the_proof_names_what_was_rejected_range_by_range() -> None:
             (FindingKind.REJECTED, 1, 3),
             (FindingKind.REJECTED, 4, 5),
         ]
-        assert {each.schedule_id for each in found.findings} == {batch.schedule_id}
+        assert {each.batch_key for each in found.findings} == {batch.batch_key}
         assert {each.error and each.error.message for each in found.findings} == {"it is bad"}
-        assert stream.ledger.dead_letters.count_rejected([batch.schedule_id]) == {
-            batch.schedule_id: 3
-        }
+        assert stream.ledger.dead_letters.count_rejected([batch.batch_key]) == {batch.batch_key: 3}
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])

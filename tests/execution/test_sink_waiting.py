@@ -76,7 +76,7 @@ class Gate:
     def run(
         self, executor: BatchExecutor, offsets: OffsetRange = WHOLE, gone: str | None = None
     ) -> BatchRecord:
-        key = self.ledger.batches.begin(planned("orders", offsets)).schedule_id
+        key = self.ledger.batches.begin(planned("orders", offsets)).batch_key
         attached = self.ledger.batches.attach(
             key, 7, owner=self.owner, lease_ms=LEASE_MS, gone=gone
         )
@@ -114,7 +114,7 @@ def test_an_outage_of_half_an_hour_is_one_failed_batch_and_a_handful_of_lines(
     assert gate.ledger.batches.newest("orders", 100) == (row,), "it was split"
     assert sink.everything == places([WHOLE])
     assert 1_800 <= gate.now_s <= 1_860
-    whole = [at_s for at_s, key in sink.tried if key == row.schedule_id]
+    whole = [at_s for at_s, key in sink.tried if key == row.batch_key]
     waits = [later - earlier for earlier, later in itertools.pairwise(whole)]
     backoffs = [min(2**n, 60) for n in range(len(waits))]
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, backoffs, strict=True))
@@ -143,7 +143,7 @@ def test_what_is_known_of_an_outage_is_in_the_ledger_while_it_lasts(gate: Gate) 
     runs = [each.runs for each in seen]
     assert (runs, runs[0]) == (sorted(runs), 1)
     last = seen[-1]
-    assert (last.batch, last.since_ms) == (row.schedule_id, BEGAN_MS)
+    assert (last.batch, last.since_ms) == (row.batch_key, BEGAN_MS)
     assert last.error == "ConnectionRefusedError: 127.0.0.1:5432 refused"
     assert last.next_ms == BEGAN_MS + round(gate.now_s * 1000)
 
@@ -162,7 +162,7 @@ def test_a_restart_waits_on_with_the_same_batch_and_the_same_backoff(gate: Gate)
     row = gate.run(gate.starts(sink))
     assert row.status is Status.SUCCESS
     assert sink.tried[tried][0] * 1000 + BEGAN_MS >= before.next_ms
-    whole = [at_s for at_s, key in sink.tried[tried:] if key == row.schedule_id]
+    whole = [at_s for at_s, key in sink.tried[tried:] if key == row.batch_key]
     waits = [later - earlier for earlier, later in itertools.pairwise(whole)]
     assert min(waits) >= 16, "the backoff began anew"
 
@@ -308,7 +308,7 @@ def test_a_batch_that_is_bad_as_a_whole_does_not_hold_its_gate_for_ever(gate: Ga
     sink = Broken()
     executor = gate.starts(sink)
     row = gate.run(executor)
-    assert (row.status, gate.ledger.batches.children(row.schedule_id)) == (Status.FAILED, ())
+    assert (row.status, gate.ledger.batches.children(row.batch_key)) == (Status.FAILED, ())
     assert gate.now_s <= 64
     before_s = gate.now_s
     later = gate.run(executor, OffsetRange("orders-topic", 0, 40, 80))

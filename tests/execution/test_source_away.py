@@ -66,7 +66,7 @@ def test_an_outage_while_a_record_stands_alone_makes_no_dead_letter_of_it(
     left = asked(
         tmp_path,
         "SELECT start_offset, until_offset, error_class FROM batch JOIN batch_range USING"
-        " (schedule_id) WHERE status = 'failed' ORDER BY 1",
+        " (batch_key) WHERE status = 'failed' ORDER BY 1",
     )
     assert left == [(n, n + 1, "headrace.errors.BrokerError") for n in (2, 3)]
     assert handled == [0, 1]

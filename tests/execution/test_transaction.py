@@ -67,7 +67,7 @@ class Scene:
     calls: list[int] = field(default_factory=list)
 
     def begin(self, offsets: OffsetRange = HERE) -> str:
-        return self.ledger.batches.begin(planned("orders", offsets)).schedule_id
+        return self.ledger.batches.begin(planned("orders", offsets)).batch_key
 
     def gated(self, handler: Handler, policy: str = "stop") -> GatedHandler:
         def counted(df: DataFrame, batch: Batch) -> None:
@@ -433,7 +433,7 @@ def test_each_child_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene:
     assert scene.row[0] == "success"
     # The others were too few to prove that it is the record.
     (left,) = scene.ledger.batches.unresolved()
-    assert [str(each.offsets) for each in scene.ledger.batches.ranges(left.schedule_id)] == [
+    assert [str(each.offsets) for each in scene.ledger.batches.ranges(left.batch_key)] == [
         "orders-topic-0 [3, 4)"
     ]
 

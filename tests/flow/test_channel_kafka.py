@@ -65,7 +65,7 @@ def planned(ledger: Ledger, number: int) -> str:
     ledger.gates.declare("stage", interval_ms=1_000, source="kafka", estimator="pid")
     offsets = OffsetRange("raw", 0, number * 10, number * 10 + 10)
     batch = PlannedBatch("stage", "run", (PlannedRange(offsets),), "rate", "localhost:9092")
-    return ledger.batches.begin(batch).schedule_id
+    return ledger.batches.begin(batch).batch_key
 
 
 def test_what_crashed_or_failed_is_left_out(

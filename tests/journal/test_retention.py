@@ -52,7 +52,7 @@ def read(ledger: Ledger, journal: Journal, *bounds: int, gate: str = "orders") -
     """Batches that succeed, one from each bound to the next; their keys."""
     keys = []
     for start, until in itertools.pairwise(bounds):
-        keys.append(ledger.batches.begin(batch(journal, start, until, gate)).schedule_id)
+        keys.append(ledger.batches.begin(batch(journal, start, until, gate)).batch_key)
         ledger.batches.succeed(keys[-1])
     return keys
 
@@ -131,7 +131,7 @@ def test_blocks_that_every_gate_is_through_with_are_removed(
 def test_a_failed_batch_keeps_its_blocks_until_it_is_backfilled(
     journal: Journal, ledger: Ledger
 ) -> None:
-    failed = ledger.batches.begin(batch(journal, 4, 5)).schedule_id
+    failed = ledger.batches.begin(batch(journal, 4, 5)).batch_key
     ledger.batches.fail(failed, ValueError("no"))
     read(ledger, journal, 5, 11, 12)
     lane = pruned(journal, ledger)

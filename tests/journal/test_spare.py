@@ -171,7 +171,7 @@ def test_a_gate_that_has_read_up_to_there_is_not_proven_against_the_journal(
         ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
         offsets = PlannedRange(OffsetRange("orders", 0, 0, 10), topic_id=journal.id)
         batch = PlannedBatch("orders", "run", (offsets,), "rate", str(path))
-        ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(batch).batch_key)
     result = invoke(url, "verify", "--source", width=200)
     assert result.exit_code != 0
     assert "proven" not in result.stdout.lower().replace("proves", "")

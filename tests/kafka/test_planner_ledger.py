@@ -18,11 +18,11 @@ from headrace.testing import ManualClock
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
     """What the driver's listener does after a batch."""
     (last,) = ledger.batches.newest("orders", 1)
-    ledger.batches.succeed(last.schedule_id)
+    ledger.batches.succeed(last.batch_key)
     report_sample(
         ledger,
         RateSample(
-            "orders", last.created_time_ms, rate_per_s, 100, 500, 0, schedule_id=last.schedule_id
+            "orders", last.created_time_ms, rate_per_s, 100, 500, 0, batch_key=last.batch_key
         ),
     )
 
@@ -55,7 +55,7 @@ def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
         assert (batch.lag, batch.planned_records, batch.rate_per_s) == (400, 100, 100)
         assert batch.checkpoint_id == end["@checkpoint"]
         topic_id = end["@ids"][orders.name]
-        assert ledger.batches.ranges(batch.schedule_id) == (
+        assert ledger.batches.ranges(batch.batch_key) == (
             PlannedRange(ranges[0], 300, Reason.INITIAL_RATE, topic_id),
             PlannedRange(ranges[1], 100, Reason.INITIAL_RATE, topic_id),
         )
@@ -167,8 +167,8 @@ def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
         assert count(ranges) == 100, "one second at the initial rate"
         assert next_batch(planner, first)[0] == first, "its second has not passed"
         (batch,) = ledger.batches.newest("orders")
-        sample = RateSample("orders", 0, 200.0, 100, 900, 0, schedule_id=batch.schedule_id)
-        ledger.rates.report(batch.schedule_id, 0, 0, sample, interval_ms=2_000)
+        sample = RateSample("orders", 0, 200.0, 100, 900, 0, batch_key=batch.batch_key)
+        ledger.rates.report(batch.batch_key, 0, 0, sample, interval_ms=2_000)
         clock.now_ms += 1_000
         second, ranges = next_batch(planner, first)
         assert count(ranges) == 400, "two seconds at the new rate"

@@ -183,7 +183,7 @@ def test_what_has_gone_of_a_planned_batch_is_seen_when_it_is_run_again(
             assert lenient.begin(start, end).ranges == [OffsetRange(orders.name, 0, 7, 10)]
         (loss,) = ledger.history.losses("orders")
         assert loss.offsets == OffsetRange(orders.name, 0, 0, 7)
-        assert (loss.schedule_id, loss.topic_id) == (batch.schedule_id, end["@ids"][orders.name])
+        assert (loss.batch_key, loss.topic_id) == (batch.batch_key, end["@ids"][orders.name])
 
 
 def test_a_batch_that_was_processed_loses_nothing_any_more(
@@ -191,7 +191,7 @@ def test_a_batch_that_was_processed_loses_nothing_any_more(
 ) -> None:
     orders, start, end = begun(topic, url)
     with Ledger.open(url) as ledger:
-        ledger.batches.succeed(ledger.batches.newest("orders")[0].schedule_id)
+        ledger.batches.succeed(ledger.batches.newest("orders")[0].batch_key)
     delete_records(admin, orders, before=7)
     with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
         after.begin(start, end)  # as Spark does where the process died before it took note

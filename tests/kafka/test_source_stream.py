@@ -168,7 +168,7 @@ def test_two_gated_sources_are_joined_and_each_has_a_ledger_of_its_own(
     with Ledger.open(url) as ledger:
         for gate, of, count in (("orders", orders, 30), ("payments", payments, 6)):
             batches = [
-                ledger.batches.ranges(b.schedule_id) for b in reversed(ledger.batches.newest(gate))
+                ledger.batches.ranges(b.batch_key) for b in reversed(ledger.batches.newest(gate))
             ]
             ranges = [planned.offsets for (planned,) in batches]
             assert all(r.count <= 10 for r in ranges)

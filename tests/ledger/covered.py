@@ -109,12 +109,12 @@ def pruned(told: Told) -> Told:
             rows.append(row)
         elif (
             last is not None
-            and last.schedule_id is None
+            and last.batch_key is None
             and last.checkpoint_id == row.checkpoint_id
             and last.offsets
             == replace(row.offsets, start=last.offsets.start, until=row.offsets.start)
         ):
             rows[-1] = replace(last, offsets=replace(last.offsets, until=row.offsets.until))
         else:
-            rows.append(replace(row, schedule_id=None, created_time_ms=None))
+            rows.append(replace(row, batch_key=None, created_time_ms=None))
     return Told(rows, told.losses)

@@ -62,7 +62,7 @@ class Read:
 
     @property
     def key(self) -> str:
-        return self.planned.schedule_id
+        return self.planned.batch_key
 
     @property
     def is_open(self) -> bool:
@@ -187,10 +187,10 @@ class Readers:
         self.ledger.batches.split(read.key, parts, OWNER, LEASE_MS)
         known = {each.key: each for each in reader.reads}
         for part in parts:
-            if part.schedule_id not in known:
+            if part.batch_key not in known:
                 reader.reads.append(Read(part, is_part=True))
-            elif known[part.schedule_id].status is Status.FAILED:
-                known[part.schedule_id].status = Status.IN_PROGRESS
+            elif known[part.batch_key].status is Status.FAILED:
+                known[part.batch_key].status = Status.IN_PROGRESS
 
     def _bury_record(self, reader: Reader, much: int) -> None:
         if (read := _one_of(reader, much, Status.IN_PROGRESS)) and read.planned.records == 1:
@@ -202,7 +202,7 @@ class Readers:
             assert self.ledger.dead_letters.add(read.key, letter)
             read.status = Status.DEAD
             kept = self.ledger.dead_letters.oldest(reader.name, limit=1_000)
-            (read.letter,) = (x.dead_letter_id for x in kept if x.schedule_id == read.key)
+            (read.letter,) = (x.dead_letter_id for x in kept if x.batch_key == read.key)
 
     def _take(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.FAILED):

@@ -56,7 +56,7 @@ def a_sample(
     *,
     gate: str = "orders",
     records: int = 80,
-    schedule_id: str | None = None,
+    batch_key: str | None = None,
 ) -> RateSample:
     """What an estimator made of a batch."""
     return RateSample(
@@ -71,7 +71,7 @@ def a_sample(
         integral=0.25,
         derivative=0.0,
         query_batch_id=7,
-        schedule_id=schedule_id,
+        batch_key=batch_key,
     )
 
 

@@ -18,12 +18,12 @@ LEASE_MS = 30_000
 
 def one_that_failed(ledger: Ledger) -> BatchRecord:
     batch = ledger.batches.begin(a_batch())
-    ledger.batches.fail(batch.schedule_id, ERROR)
-    return stored(ledger, batch.schedule_id)
+    ledger.batches.fail(batch.batch_key, ERROR)
+    return stored(ledger, batch.batch_key)
 
 
 def one_that_is_taken(ledger: Ledger, owner: str = "me") -> BatchRecord:
-    taken = ledger.batches.claim(one_that_failed(ledger).schedule_id, owner, LEASE_MS)
+    taken = ledger.batches.claim(one_that_failed(ledger).batch_key, owner, LEASE_MS)
     assert taken is not None
     return taken
 
@@ -32,7 +32,7 @@ def one_that_is_taken(ledger: Ledger, owner: str = "me") -> BatchRecord:
 def test_no_other_driver_attaches_until_the_lease_has_run_out(
     ledger: Ledger, clock: ManualClock, other: str | None
 ) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     ledger.batches.begin(a_batch())  # by transition B: its owner may still be alive
     clock.now_ms += LEASE_MS - 1
@@ -50,9 +50,9 @@ def test_an_owner_renews_its_lease_as_long_as_nobody_has_taken_the_batch(
     ledger: Ledger, clock: ManualClock, backfill: bool
 ) -> None:
     if backfill:
-        key = one_that_is_taken(ledger).schedule_id
+        key = one_that_is_taken(ledger).batch_key
     else:
-        key = ledger.batches.begin(a_batch()).schedule_id
+        key = ledger.batches.begin(a_batch()).batch_key
         ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     clock.now_ms += LEASE_MS + 1
     assert not ledger.batches.renew(key, "other", LEASE_MS)
@@ -62,7 +62,7 @@ def test_an_owner_renews_its_lease_as_long_as_nobody_has_taken_the_batch(
 
 
 def test_transitions_d_and_e_can_ask_that_the_batch_be_the_callers(ledger: Ledger) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     before = ledger.batches.get(key)
     assert not ledger.batches.succeed(key, owner="other")
@@ -80,26 +80,26 @@ def test_transition_e_resolves_what_a_gone_owner_left(ledger: Ledger, clock: Man
     clock.now_ms += 1_000
     young = ledger.batches.begin(batch_number(4))
     elsewhere = ledger.batches.begin(batch_number(1, gate="clicks"))
-    ledger.batches.attach(expired.schedule_id, 0, owner="gone", lease_ms=10)
-    ledger.batches.attach(owned.schedule_id, 1, owner="alive", lease_ms=LEASE_MS)
-    ledger.batches.attach(again.schedule_id, 2, owner="gone", lease_ms=10)
+    ledger.batches.attach(expired.batch_key, 0, owner="gone", lease_ms=10)
+    ledger.batches.attach(owned.batch_key, 1, owner="alive", lease_ms=LEASE_MS)
+    ledger.batches.attach(again.batch_key, 2, owner="gone", lease_ms=10)
     clock.now_ms += 10
     moved = ledger.batches.resolve_abandoned(
-        "orders", but=again.schedule_id, unowned_before_ms=young.created_time_ms
+        "orders", but=again.batch_key, unowned_before_ms=young.created_time_ms
     )
-    assert moved == [expired.schedule_id, unowned.schedule_id]
+    assert moved == [expired.batch_key, unowned.batch_key]
     for key in moved:
         batch = stored(ledger, key)
         assert (batch.status, batch.error) == (Status.FAILED, OWNER_GONE)
         assert (batch.end_time_ms, batch.attempts) == (clock(), 1)
     for kept in (owned, again, young, elsewhere):
-        batch = stored(ledger, kept.schedule_id)
+        batch = stored(ledger, kept.batch_key)
         assert batch.status is Status.IN_PROGRESS
     assert (
-        ledger.batches.resolve_abandoned("orders", but=again.schedule_id, unowned_before_ms=0) == []
+        ledger.batches.resolve_abandoned("orders", but=again.batch_key, unowned_before_ms=0) == []
     )
     assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [
-        again.schedule_id
+        again.batch_key
     ]
 
 
@@ -108,26 +108,26 @@ def test_transitions_h_and_f_claim_a_batch_from_a_backfill_whose_lease_has_run_o
 ) -> None:
     first = one_that_is_taken(ledger, "gone")
     clock.now_ms += LEASE_MS - 1
-    assert ledger.batches.claim(first.schedule_id, "me", LEASE_MS) is None
-    assert ledger.batches.get(first.schedule_id) == first
+    assert ledger.batches.claim(first.batch_key, "me", LEASE_MS) is None
+    assert ledger.batches.get(first.batch_key) == first
     clock.now_ms += 1
-    second = ledger.batches.claim(first.schedule_id, "me", LEASE_MS)
+    second = ledger.batches.claim(first.batch_key, "me", LEASE_MS)
     assert second is not None
     assert (second.owner, second.attempts) == ("me", first.attempts + 1)
     for end in (
-        ledger.batches.renew(first.schedule_id, "gone", LEASE_MS),
-        ledger.batches.backfilled(first.schedule_id, "gone"),
-        ledger.batches.mark_dead(first.schedule_id, "gone", ERROR),
-        ledger.batches.release(first.schedule_id, "gone", ERROR, max_backfills=9) is not None,
+        ledger.batches.renew(first.batch_key, "gone", LEASE_MS),
+        ledger.batches.backfilled(first.batch_key, "gone"),
+        ledger.batches.mark_dead(first.batch_key, "gone", ERROR),
+        ledger.batches.release(first.batch_key, "gone", ERROR, max_backfills=9) is not None,
     ):
         assert not end
-    assert ledger.batches.get(first.schedule_id) == second
+    assert ledger.batches.get(first.batch_key) == second
 
 
 def test_transition_h_counts_attempts_until_transition_i_ends_them(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    key = one_that_failed(ledger).schedule_id
+    key = one_that_failed(ledger).batch_key
     seen = []
     for attempt in range(3):
         taken = ledger.batches.claim(key, "me", LEASE_MS)
@@ -146,7 +146,7 @@ def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfill
     ledger: Ledger,
 ) -> None:
     for _ in range(12):
-        key = ledger.batches.begin(a_batch()).schedule_id
+        key = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.fail(key, ERROR)
     for failed in range(3):
         taken = ledger.batches.claim(key, "me", LEASE_MS)
@@ -164,12 +164,12 @@ def test_what_failed_comes_earliest_created_first_of_one_gate_or_of_all(
     for number in range(5):
         clock.now_ms += 10
         gate_name = "clicks" if number == 1 else "orders"
-        begun.append(ledger.batches.begin(batch_number(number, gate=gate_name)).schedule_id)
+        begun.append(ledger.batches.begin(batch_number(number, gate=gate_name)).batch_key)
         if number < 4:
             ledger.batches.fail(begun[-1], ERROR)
 
     def found(gate_name: str | None = None, limit: int = 100) -> list[str]:
-        return [batch.schedule_id for batch in ledger.batches.failed(gate_name, limit)]
+        return [batch.batch_key for batch in ledger.batches.failed(gate_name, limit)]
 
     assert found() == begun[:4]
     assert found("orders") == [begun[0], begun[2], begun[3]]
@@ -196,9 +196,9 @@ def test_transitions_d_and_g_commit_together_with_a_sinks_rows(
 ) -> None:
     rows = sink_of(execute, ledger)
     if backfill:
-        key = one_that_is_taken(ledger).schedule_id
+        key = one_that_is_taken(ledger).batch_key
     else:
-        key = ledger.batches.begin(a_batch()).schedule_id
+        key = ledger.batches.begin(a_batch()).batch_key
         ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     with ledger.batches.transaction(key, "me", records=1) as connection:
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
@@ -214,11 +214,11 @@ def test_a_transaction_of_a_batch_that_is_somebody_elses_is_undone(
     taken = one_that_is_taken(ledger, "other")
     with (
         pytest.raises(LedgerError, match="does not belong to 'me' any more"),
-        ledger.batches.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.batch_key, "me") as connection,
     ):
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
     assert rows() == []
-    assert ledger.batches.get(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.batch_key) == taken
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
@@ -229,13 +229,13 @@ def test_a_transaction_that_raises_is_undone_and_its_exception_is_the_callers(
     taken = one_that_is_taken(ledger)
     with (
         pytest.raises(type(error)) as raised,
-        ledger.batches.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.batch_key, "me") as connection,
     ):
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
         raise error
     assert raised.value is error
     assert rows() == []
-    assert ledger.batches.get(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.batch_key) == taken
 
 
 def test_what_a_sinks_own_statement_raises_is_not_called_the_ledgers_fault(
@@ -247,10 +247,10 @@ def test_what_a_sinks_own_statement_raises_is_not_called_the_ledgers_fault(
     row = {"name": "orders", "interval_ms": 1, "source": "", "estimator": "", "created_ms": 1}
     with (
         pytest.raises(IntegrityError),
-        ledger.batches.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.batch_key, "me") as connection,
     ):
         connection.execute(insert(gate), row)
-    assert ledger.batches.get(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.batch_key) == taken
 
 
 def test_a_reader_lends_no_transaction(ledger: Ledger, url: str) -> None:
@@ -258,17 +258,17 @@ def test_a_reader_lends_no_transaction(ledger: Ledger, url: str) -> None:
     with (
         Ledger.open(url, create=False) as reader,
         pytest.raises(LedgerError, match="was opened for reading only"),
-        reader.batches.transaction(taken.schedule_id, "me"),
+        reader.batches.transaction(taken.batch_key, "me"),
     ):
         pass
-    assert ledger.batches.get(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.batch_key) == taken
 
 
 def test_those_that_wait_after_a_backfill_can_be_left_out(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     fresh, once, twice, crashed = (
-        ledger.batches.begin(batch_number(number)).schedule_id for number in range(4)
+        ledger.batches.begin(batch_number(number)).batch_key for number in range(4)
     )
     for key, failures in ((fresh, 0), (once, 1), (twice, 2), (crashed, 0)):
         ledger.batches.fail(key, ERROR)
@@ -281,7 +281,7 @@ def test_those_that_wait_after_a_backfill_can_be_left_out(
     def ready(after_ms: int) -> set[str]:
         clock.now_ms += after_ms
         waits_ms = [0, LEASE_MS + 10, LEASE_MS + 20]
-        found = {batch.schedule_id for batch in ledger.batches.failed("orders", waits_ms=waits_ms)}
+        found = {batch.batch_key for batch in ledger.batches.failed("orders", waits_ms=waits_ms)}
         clock.now_ms -= after_ms
         return found
 

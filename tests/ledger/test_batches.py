@@ -33,7 +33,7 @@ ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 def test_transition_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualClock) -> None:
     batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 7))
     assert ledger.batches.begin(batch) == BatchRecord(
-        schedule_id=batch.schedule_id,
+        batch_key=batch.batch_key,
         gate="orders",
         checkpoint_id="run",
         kind=Kind.LIVE,
@@ -55,20 +55,20 @@ def test_transition_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger
     third = PlannedRange(OffsetRange("b", 10, 3, 4), latest=4, reason="nothing left")
     empty = PlannedRange(OffsetRange("b", 11, 3, 3))
     batch = ledger.batches.begin(replace(a_batch(), ranges=(third, empty, first, second)))
-    assert ledger.batches.ranges(batch.schedule_id) == (first, second, third)
+    assert ledger.batches.ranges(batch.batch_key) == (first, second, third)
 
 
 def test_a_batch_tells_the_brokers_it_was_planned_on(ledger: Ledger) -> None:
     batch = ledger.batches.begin(replace(a_batch(), bootstrap_servers="one:9092,two:9092"))
     ledger.batches.begin(replace(batch_number(5), bootstrap_servers="other:9092"))
-    assert ledger.batches.servers(batch.schedule_id) == "one:9092,two:9092"
+    assert ledger.batches.servers(batch.batch_key) == "one:9092,two:9092"
     assert ledger.batches.servers("none") is None
 
 
 def test_transition_a_takes_five_hundred_ranges(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", partition, 0, partition + 1) for partition in range(500)]
     batch = ledger.batches.begin(a_batch(*ranges))
-    assert [planned.offsets for planned in ledger.batches.ranges(batch.schedule_id)] == ranges
+    assert [planned.offsets for planned in ledger.batches.ranges(batch.batch_key)] == ranges
 
 
 def test_transition_a_gives_every_batch_a_later_created_time_though_the_clock_is_set_back(
@@ -99,21 +99,21 @@ def test_transition_a_writes_nothing_of_a_batch_with_a_range_twice(ledger: Ledge
     batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 0, 10, 30))
     with pytest.raises(LedgerError, match="has refused what was written"):
         ledger.batches.begin(batch)
-    assert ledger.batches.get(batch.schedule_id) is None
-    assert ledger.batches.ranges(batch.schedule_id) == ()
+    assert ledger.batches.get(batch.batch_key) is None
+    assert ledger.batches.ranges(batch.batch_key) == ()
 
 
 def test_transition_b_counts_an_attempt_and_keeps_the_first_plan(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     first = ledger.batches.begin(a_batch())
-    ranges = ledger.batches.ranges(first.schedule_id)
-    ledger.batches.attach(first.schedule_id, 7)
+    ranges = ledger.batches.ranges(first.batch_key)
+    ledger.batches.attach(first.batch_key, 7)
     clock.now_ms += 1_000
     planned_anew = replace(a_batch(reason="run again"), lag=None, rate_per_s=None)
     again = replace(first, attempts=2, query_batch_id=7, outcome_unknown=True)
     assert ledger.batches.begin(planned_anew) == again
-    assert ledger.batches.ranges(first.schedule_id) == ranges
+    assert ledger.batches.ranges(first.batch_key) == ranges
     assert ledger.batches.newest("orders") == (again,)
 
 
@@ -126,8 +126,8 @@ def test_transition_b_takes_the_ranges_in_any_order(ledger: Ledger) -> None:
 
 def test_transition_c_takes_a_failed_batch_up_without_its_error(ledger: Ledger) -> None:
     first = ledger.batches.begin(a_batch())
-    ledger.batches.attach(first.schedule_id, 7)
-    ledger.batches.fail(first.schedule_id, ERROR)
+    ledger.batches.attach(first.batch_key, 7)
+    ledger.batches.fail(first.batch_key, ERROR)
     assert ledger.batches.begin(a_batch()) == replace(first, attempts=2, query_batch_id=7)
 
 
@@ -136,9 +136,9 @@ def test_transitions_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
 ) -> None:
     batch = ledger.batches.begin(a_batch())
     execute(batch_range.update().values(until_offset=19))
-    with pytest.raises(LedgerError, match=f"has other ranges for batch {batch.schedule_id}"):
+    with pytest.raises(LedgerError, match=f"has other ranges for batch {batch.batch_key}"):
         ledger.batches.begin(a_batch())
-    assert ledger.batches.get(batch.schedule_id) == batch
+    assert ledger.batches.get(batch.batch_key) == batch
 
 
 def test_a_batch_in_progress_has_its_number_and_when_it_started(
@@ -146,26 +146,24 @@ def test_a_batch_in_progress_has_its_number_and_when_it_started(
 ) -> None:
     batch = ledger.batches.begin(a_batch())
     clock.now_ms += 20
-    assert ledger.batches.attach(batch.schedule_id, 7)
+    assert ledger.batches.attach(batch.batch_key, 7)
     attached = replace(batch, query_batch_id=7, start_time_ms=clock())
-    assert ledger.batches.get(batch.schedule_id) == attached
-    assert ledger.batches.attach(batch.schedule_id, 8, start_time_ms=5)
-    assert ledger.batches.get(batch.schedule_id) == replace(
-        batch, query_batch_id=8, start_time_ms=5
-    )
+    assert ledger.batches.get(batch.batch_key) == attached
+    assert ledger.batches.attach(batch.batch_key, 8, start_time_ms=5)
+    assert ledger.batches.get(batch.batch_key) == replace(batch, query_batch_id=8, start_time_ms=5)
 
 
 def test_transition_d_keeps_the_records_that_a_rate_sample_has(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
-    report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
-    assert ledger.batches.succeed(batch.schedule_id)
+    report_sample(ledger, a_sample(1_000, records=8, batch_key=batch.batch_key))
+    assert ledger.batches.succeed(batch.batch_key)
     assert ledger.batches.newest("orders")[0].records == 8
 
 
 def test_transition_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
     error = ValueError("no \x00 and no \ud800" + "x" * 100_000)
-    assert ledger.batches.fail(batch.schedule_id, error)
+    assert ledger.batches.fail(batch.batch_key, error)
     stored = ledger.batches.newest("orders")[0].error
     assert stored == ErrorReport.of(error)
     assert stored.message.startswith(r"no \x00 and no \ud800")
@@ -174,10 +172,10 @@ def test_transition_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> N
 
 def test_a_transition_changes_no_other_batch(ledger: Ledger) -> None:
     first, second, third = (ledger.batches.begin(batch_number(number)) for number in range(3))
-    ledger.batches.attach(second.schedule_id, 7)
-    ledger.batches.succeed(second.schedule_id)
-    ledger.batches.fail(third.schedule_id, ERROR)
-    assert ledger.batches.get(first.schedule_id) == first
+    ledger.batches.attach(second.batch_key, 7)
+    ledger.batches.succeed(second.batch_key)
+    ledger.batches.fail(third.batch_key, ERROR)
+    assert ledger.batches.get(first.batch_key) == first
 
 
 def test_what_was_begun_last_is_known_with_how_often_there_was_a_beginning(ledger: Ledger) -> None:
@@ -187,7 +185,7 @@ def test_what_was_begun_last_is_known_with_how_often_there_was_a_beginning(ledge
     click = ledger.batches.begin(batch_number(1, gate="clicks"))
     assert ledger.gates.last_begun("orders") == (2, second)
     assert ledger.gates.last_begun("clicks") == (1, click)
-    ledger.batches.succeed(first.schedule_id)
+    ledger.batches.succeed(first.batch_key)
     again = ledger.batches.begin(batch_number(5))
     assert again.status is Status.SUCCESS
     assert ledger.gates.last_begun("orders") == (3, again)
@@ -198,9 +196,9 @@ def test_the_open_batch_is_the_newest_in_progress_of_the_live_stream(ledger: Led
     first, second = (ledger.batches.begin(batch_number(number)) for number in (1, 2))
     ledger.batches.begin(replace(batch_number(3), kind=Kind.BACKFILL))
     assert ledger.batches.open_batch("orders") == second
-    ledger.batches.succeed(second.schedule_id)
+    ledger.batches.succeed(second.batch_key)
     assert ledger.batches.open_batch("orders") == first
-    ledger.batches.fail(first.schedule_id, ERROR)
+    ledger.batches.fail(first.batch_key, ERROR)
     assert ledger.batches.open_batch("orders") is None
 
 
@@ -211,7 +209,7 @@ LEASE_MS = 30_000
 
 def one_of_mine(ledger: Ledger, batch: PlannedBatch | None = None) -> BatchRecord:
     begun = ledger.batches.begin(batch or a_batch())
-    ledger.batches.attach(begun.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
+    ledger.batches.attach(begun.batch_key, 7, owner="me", lease_ms=LEASE_MS)
     return begun
 
 
@@ -220,48 +218,48 @@ def test_transition_a_writes_the_children_down_right_after_their_parent(
 ) -> None:
     whole = one_of_mine(ledger, replace(a_batch(), kind=Kind.BACKFILL))
     clock.now_ms += 60
-    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
-    assert [part.schedule_id for part in parts] == [half.schedule_id for half in HALVES]
+    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
+    assert [part.batch_key for part in parts] == [half.batch_key for half in HALVES]
     for number, part in enumerate(parts):
         assert part == replace(
             whole,
-            schedule_id=HALVES[number].schedule_id,
+            batch_key=HALVES[number].batch_key,
             planned_records=5,
             created_time_ms=whole.created_time_ms + 1 + number,
             owner="me",
             lease_until_ms=clock() + LEASE_MS,
-            parent=whole.schedule_id,
+            parent=whole.batch_key,
         )
-        assert ledger.batches.ranges(part.schedule_id) == HALVES[number].ranges
-    assert ledger.batches.children(whole.schedule_id) == parts
-    assert ledger.batches.children(parts[0].schedule_id) == ()
-    parent = stored(ledger, whole.schedule_id)
+        assert ledger.batches.ranges(part.batch_key) == HALVES[number].ranges
+    assert ledger.batches.children(whole.batch_key) == parts
+    assert ledger.batches.children(parts[0].batch_key) == ()
+    parent = stored(ledger, whole.batch_key)
     assert (parent.status, parent.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
 
 
 def test_children_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
     whole = one_of_mine(ledger)
-    ledger.batches.fail(whole.schedule_id, NO)
-    ledger.batches.claim(whole.schedule_id, "backfill", LEASE_MS)
-    parts = ledger.batches.split(whole.schedule_id, HALVES, "backfill", LEASE_MS)
+    ledger.batches.fail(whole.batch_key, NO)
+    ledger.batches.claim(whole.batch_key, "backfill", LEASE_MS)
+    parts = ledger.batches.split(whole.batch_key, HALVES, "backfill", LEASE_MS)
     assert {part.kind for part in parts} == {Kind.BACKFILL}
     assert set(ledger.batches.newest(kind=Kind.BACKFILL)) == set(parts)
     clock.now_ms += LEASE_MS
-    left = [part.schedule_id for part in parts]
+    left = [part.batch_key for part in parts]
     assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == left
-    assert {part.status for part in ledger.batches.children(whole.schedule_id)} == {Status.FAILED}
+    assert {part.status for part in ledger.batches.children(whole.batch_key)} == {Status.FAILED}
 
 
 def test_a_child_is_split_like_a_batch(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
     smaller = (
         a_batch(OffsetRange("orders", 0, 10, 11)),
         a_batch(OffsetRange("orders", 0, 11, 15)),
     )
-    parts = ledger.batches.split(first.schedule_id, smaller, "me", LEASE_MS)
-    assert [part.parent for part in parts] == [first.schedule_id] * 2
-    assert ledger.batches.children(first.schedule_id) == parts
+    parts = ledger.batches.split(first.batch_key, smaller, "me", LEASE_MS)
+    assert [part.parent for part in parts] == [first.batch_key] * 2
+    assert ledger.batches.children(first.batch_key) == parts
 
 
 def test_transitions_b_and_c_begin_children_again_and_what_is_done_stays_done(
@@ -273,19 +271,19 @@ def test_transitions_b_and_c_begin_children_again_and_what_is_done_stays_done(
         for start, until in ((10, 12), (12, 14), (14, 16), (16, 18), (18, 20))
     ]
     done, failed, open_, taken, theirs = ledger.batches.split(
-        whole.schedule_id, fifths, "me", LEASE_MS
+        whole.batch_key, fifths, "me", LEASE_MS
     )
-    ledger.batches.succeed(done.schedule_id)
-    ledger.batches.fail(failed.schedule_id, NO)
-    ledger.batches.fail(taken.schedule_id, NO)
-    ledger.batches.claim(taken.schedule_id, "backfill", LEASE_MS)
+    ledger.batches.succeed(done.batch_key)
+    ledger.batches.fail(failed.batch_key, NO)
+    ledger.batches.fail(taken.batch_key, NO)
+    ledger.batches.claim(taken.batch_key, "backfill", LEASE_MS)
     clock.now_ms += LEASE_MS
-    ledger.batches.attach(theirs.schedule_id, 7, owner="theirs", lease_ms=LEASE_MS)
+    ledger.batches.attach(theirs.batch_key, 7, owner="theirs", lease_ms=LEASE_MS)
     ledger.batches.begin(a_batch())
-    attached = ledger.batches.attach(whole.schedule_id, 7, owner="restarted", lease_ms=LEASE_MS)
+    attached = ledger.batches.attach(whole.batch_key, 7, owner="restarted", lease_ms=LEASE_MS)
     assert attached is not None
     assert attached.was_split
-    again = ledger.batches.split(whole.schedule_id, fifths, "restarted", LEASE_MS)
+    again = ledger.batches.split(whole.batch_key, fifths, "restarted", LEASE_MS)
     assert [(part.status, part.owner, part.attempts, part.outcome_unknown) for part in again] == [
         (Status.SUCCESS, None, 1, False),
         (Status.IN_PROGRESS, "restarted", 2, False),
@@ -295,17 +293,17 @@ def test_transitions_b_and_c_begin_children_again_and_what_is_done_stays_done(
     ]
     assert again[1].error is None
     assert again[2].created_time_ms == open_.created_time_ms
-    assert len(ledger.batches.children(whole.schedule_id)) == 5
+    assert len(ledger.batches.children(whole.batch_key)) == 5
 
 
 def test_only_its_owner_splits_a_batch(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
     with pytest.raises(LedgerError, match="does not belong to 'other', so it is not split"):
-        ledger.batches.split(whole.schedule_id, HALVES, "other", LEASE_MS)
-    ledger.batches.fail(whole.schedule_id, NO)
+        ledger.batches.split(whole.batch_key, HALVES, "other", LEASE_MS)
+    ledger.batches.fail(whole.batch_key, NO)
     with pytest.raises(LedgerError, match="does not belong to 'me'"):
-        ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
-    assert ledger.batches.children(whole.schedule_id) == ()
+        ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
+    assert ledger.batches.children(whole.batch_key) == ()
 
 
 @pytest.mark.parametrize(
@@ -325,21 +323,21 @@ def test_children_that_do_not_share_the_batchs_offsets_are_refused(
 ) -> None:
     whole = one_of_mine(ledger)
     with pytest.raises(LedgerError, match="has 10 offsets and cannot be split into children of"):
-        ledger.batches.split(whole.schedule_id, parts, "me", LEASE_MS)
-    assert ledger.batches.children(whole.schedule_id) == ()
+        ledger.batches.split(whole.batch_key, parts, "me", LEASE_MS)
+    assert ledger.batches.children(whole.batch_key) == ()
 
 
 def test_children_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
-    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
     begun, open_batch = ledger.gates.last_begun("orders"), ledger.batches.open_batch("orders")
     assert begun is not None
     assert open_batch is not None
-    assert begun[1].schedule_id == open_batch.schedule_id == whole.schedule_id
-    assert [batch.schedule_id for batch in ledger.batches.newest("orders", children=False)] == [
-        whole.schedule_id
+    assert begun[1].batch_key == open_batch.batch_key == whole.batch_key
+    assert [batch.batch_key for batch in ledger.batches.newest("orders", children=False)] == [
+        whole.batch_key
     ]
-    ledger.batches.succeed(whole.schedule_id)
+    ledger.batches.succeed(whole.batch_key)
     assert ledger.batches.open_batch("orders") is None
     assert ledger.batches.begin(batch_number(9)).created_time_ms > parts[-1].created_time_ms
 
@@ -348,16 +346,16 @@ def test_transition_e_resolves_children_too_and_they_are_backfilled(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     whole = one_of_mine(ledger)
-    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
-    ledger.batches.succeed(whole.schedule_id)
+    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
+    ledger.batches.succeed(whole.batch_key)
     clock.now_ms += LEASE_MS
-    keys = [part.schedule_id for part in parts]
+    keys = [part.batch_key for part in parts]
     assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == keys
-    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == keys
+    assert [batch.batch_key for batch in ledger.batches.failed("orders")] == keys
     for key in keys:
         assert ledger.batches.claim(key, "backfill", LEASE_MS)
         assert ledger.batches.backfilled(key, "backfill")
-    assert {part.status for part in ledger.batches.children(whole.schedule_id)} == {Status.SUCCESS}
+    assert {part.status for part in ledger.batches.children(whole.batch_key)} == {Status.SUCCESS}
 
 
 def test_batches_are_filtered_by_gate_status_time_and_kind(
@@ -370,13 +368,13 @@ def test_batches_are_filtered_by_gate_status_time_and_kind(
         planned = batch_number(number, gate=("orders", "clicks")[number % 2])
         kind = Kind.BACKFILL if number == 4 else Kind.LIVE
         created.append(ledger.batches.begin(replace(planned, kind=kind)))
-    ledger.batches.succeed(created[0].schedule_id)
-    ledger.batches.fail(created[1].schedule_id, NO)
-    ledger.batches.fail(created[2].schedule_id, NO)
-    numbers = {batch.schedule_id: number for number, batch in enumerate(created)}
+    ledger.batches.succeed(created[0].batch_key)
+    ledger.batches.fail(created[1].batch_key, NO)
+    ledger.batches.fail(created[2].batch_key, NO)
+    numbers = {batch.batch_key: number for number, batch in enumerate(created)}
 
     def found(batches: tuple[BatchRecord, ...]) -> list[int]:
-        return [numbers[batch.schedule_id] for batch in batches]
+        return [numbers[batch.batch_key] for batch in batches]
 
     assert found(ledger.batches.newest()) == [5, 4, 3, 2, 1, 0]
     assert found(ledger.batches.newest(limit=2)) == [5, 4]
@@ -396,16 +394,16 @@ def test_batches_are_filtered_by_gate_status_time_and_kind(
 
 def test_a_batch_of_which_no_part_has_passed_is_whole_again(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
     smaller = (
         a_batch(OffsetRange("orders", 0, 10, 11)),
         a_batch(OffsetRange("orders", 0, 11, 15)),
     )
-    ledger.batches.split(first.schedule_id, smaller, "me", LEASE_MS)
-    assert not ledger.batches.undo_split(whole.schedule_id, "other", LEASE_MS)
-    assert ledger.batches.undo_split(whole.schedule_id, "me", LEASE_MS)
-    assert ledger.batches.newest("orders") == (stored(ledger, whole.schedule_id),)
-    assert ledger.batches.succeed(whole.schedule_id, owner="me")
+    ledger.batches.split(first.batch_key, smaller, "me", LEASE_MS)
+    assert not ledger.batches.undo_split(whole.batch_key, "other", LEASE_MS)
+    assert ledger.batches.undo_split(whole.batch_key, "me", LEASE_MS)
+    assert ledger.batches.newest("orders") == (stored(ledger, whole.batch_key),)
+    assert ledger.batches.succeed(whole.batch_key, owner="me")
 
 
 @pytest.mark.parametrize("what", ["passed", "failed", "another's", "lost", "unknown"])
@@ -413,19 +411,19 @@ def test_a_batch_stays_split_of_which_a_part_may_be_somewhere(
     ledger: Ledger, clock: ManualClock, what: str
 ) -> None:
     whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
     match what:
         case "passed":
-            ledger.batches.succeed(first.schedule_id)
+            ledger.batches.succeed(first.batch_key)
         case "failed":
-            ledger.batches.fail(first.schedule_id, NO)
+            ledger.batches.fail(first.batch_key, NO)
         case "another's":
             clock.now_ms += LEASE_MS
-            ledger.batches.attach(first.schedule_id, 7, owner="other", lease_ms=LEASE_MS)
+            ledger.batches.attach(first.batch_key, 7, owner="other", lease_ms=LEASE_MS)
         case "lost":
             offsets = HALVES[0].ranges[0].offsets
-            ledger.history.record_losses("orders", [offsets], {}, schedule_id=first.schedule_id)
+            ledger.history.record_losses("orders", [offsets], {}, batch_key=first.batch_key)
         case _:  # its process was killed, and it is begun again
-            ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
-    assert not ledger.batches.undo_split(whole.schedule_id, "me", LEASE_MS)
-    assert len(ledger.batches.children(whole.schedule_id)) == 2
+            ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
+    assert not ledger.batches.undo_split(whole.batch_key, "me", LEASE_MS)
+    assert len(ledger.batches.children(whole.batch_key)) == 2

@@ -40,12 +40,12 @@ LETTER = DeadLetter(
 def key(ledger: Ledger) -> str:
     """A batch that is being processed."""
     begun = ledger.batches.begin(a_batch())
-    ledger.batches.attach(begun.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
-    return begun.schedule_id
+    ledger.batches.attach(begun.batch_key, 7, owner="me", lease_ms=LEASE_MS)
+    return begun.batch_key
 
 
 def a_dead_letter(ledger: Ledger, number: int, gate: str = "orders") -> DeadLetterRecord:
-    key = ledger.batches.begin(batch_number(number, gate=gate)).schedule_id
+    key = ledger.batches.begin(batch_number(number, gate=gate)).batch_key
     assert ledger.dead_letters.add(key, replace(LETTER, offset=number * 10))
     return ledger.dead_letters.oldest(gate, limit=1_000)[-1]
 
@@ -62,7 +62,7 @@ def test_transitions_e_f_and_i_keep_the_record_whole(
     (record,) = ledger.dead_letters.oldest()
     assert record == DeadLetterRecord(
         dead_letter_id=record.dead_letter_id,
-        schedule_id=key,
+        batch_key=key,
         gate="orders",
         letter=letter,
         created_ms=clock(),
@@ -144,11 +144,11 @@ def test_prune_keeps_a_waiting_dead_letter_and_deletes_a_resolved_one_with_its_b
     ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "a test")
     assert ledger.history.prune(clock()).batches == 1
     assert ledger.dead_letters.oldest() == ()
-    assert ledger.batches.get(letter.schedule_id) is None
+    assert ledger.batches.get(letter.batch_key) is None
 
 
 def test_prune_keeps_what_died_without_a_dead_letter(ledger: Ledger, clock: ManualClock) -> None:
-    key = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 0, 5))).schedule_id
+    key = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 0, 5))).batch_key
     ledger.batches.fail(key, ERROR)
     ledger.batches.claim(key, "backfill", LEASE_MS)
     ledger.batches.mark_dead(key, "backfill", ErrorReport("DataLossError", "gone", ""))
@@ -163,9 +163,9 @@ NO = ErrorReport("ValueError", "no", "")
 
 @pytest.mark.parametrize("digits", [1, 8, 32])
 def test_batches_are_found_by_the_beginning_of_their_keys(ledger: Ledger, digits: int) -> None:
-    keys = sorted(ledger.batches.begin(batch_number(number)).schedule_id for number in range(40))
+    keys = sorted(ledger.batches.begin(batch_number(number)).batch_key for number in range(40))
     for key in keys:
-        found = [batch.schedule_id for batch in ledger.batches.with_prefix(key[:digits], limit=100)]
+        found = [batch.batch_key for batch in ledger.batches.with_prefix(key[:digits], limit=100)]
         assert found == [each for each in keys if each.startswith(key[:digits])]
     assert len(ledger.batches.with_prefix("", limit=2)) == 2
     assert ledger.batches.with_prefix("g") == ()
@@ -173,9 +173,9 @@ def test_batches_are_found_by_the_beginning_of_their_keys(ledger: Ledger, digits
 
 def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledger) -> None:
     declare_clicks(ledger)
-    keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(6)]
+    keys = [ledger.batches.begin(batch_number(number)).batch_key for number in range(6)]
     running, failed, taken, good, dead, lettered = keys
-    elsewhere = ledger.batches.begin(batch_number(1, gate="clicks")).schedule_id
+    elsewhere = ledger.batches.begin(batch_number(1, gate="clicks")).batch_key
     for key in (failed, taken, good, dead, elsewhere):
         ledger.batches.fail(key, NO)
     for key in (taken, good, dead):
@@ -185,7 +185,7 @@ def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledge
     ledger.dead_letters.add(lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, NO))
 
     def found(gate: str | None = None, limit: int = 100) -> list[str]:
-        return [batch.schedule_id for batch in ledger.batches.unresolved(gate, limit)]
+        return [batch.batch_key for batch in ledger.batches.unresolved(gate, limit)]
 
     assert running not in found()
     assert found("orders") == [failed, taken, dead]
@@ -199,9 +199,9 @@ def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledge
 def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: ManualClock) -> None:
     began_ms, keys = clock(), []
     for number, error_class in enumerate(["ValueError", "shop.ValueError", "shop.NoValueError"]):
-        key = ledger.batches.begin(batch_number(2 * number)).schedule_id
+        key = ledger.batches.begin(batch_number(2 * number)).batch_key
         ledger.batches.fail(key, ErrorReport(error_class, "no", ""))
-        lettered = ledger.batches.begin(batch_number(2 * number + 1)).schedule_id
+        lettered = ledger.batches.begin(batch_number(2 * number + 1)).batch_key
         error = ErrorReport(error_class, "no", "")
         ledger.dead_letters.add(
             lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, error)
@@ -220,7 +220,7 @@ def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: Manu
         batches, letters = ledger.batches.unresolved(**asked), ledger.dead_letters.oldest(**asked)
         assert len(batches) == len(letters)
         return [
-            (batch.schedule_id, letter.schedule_id)
+            (batch.batch_key, letter.batch_key)
             for batch, letter in zip(batches, letters, strict=True)
         ]
 
@@ -237,7 +237,7 @@ def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: Manu
 def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    dead, other, newest = (ledger.batches.begin(batch_number(n)).schedule_id for n in range(3))
+    dead, other, newest = (ledger.batches.begin(batch_number(n)).batch_key for n in range(3))
     assert not ledger.batches.drop(dead, "it is in progress")
     for key in (dead, other):
         ledger.batches.fail(key, NO)
@@ -248,26 +248,26 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     assert not ledger.batches.drop(dead, "another reason")
     dropped = stored(ledger, dead)
     assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order")
-    assert [batch.schedule_id for batch in ledger.batches.unresolved()] == [other]
+    assert [batch.batch_key for batch in ledger.batches.unresolved()] == [other]
     assert ledger.batches.count_unresolved("orders") == Unresolved(failed=0, dead=1, letters=0)
     clock.now_ms += 10_000
     assert ledger.history.prune(clock()).batches == 1
-    assert {batch.schedule_id for batch in ledger.batches.newest("orders")} == {other, newest}
+    assert {batch.batch_key for batch in ledger.batches.newest("orders")} == {other, newest}
 
 
 def test_children_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
-    whole = ledger.batches.begin(a_batch()).schedule_id
+    whole = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.attach(whole, 7, owner="me", lease_ms=LEASE_MS)
     ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
     left, done = ledger.batches.split(whole, [a_batch(each) for each in ranges], "me", LEASE_MS)
-    ledger.batches.fail(left.schedule_id, NO)
-    ledger.batches.succeed(done.schedule_id)
+    ledger.batches.fail(left.batch_key, NO)
+    ledger.batches.succeed(done.batch_key)
     ledger.batches.succeed(whole)
-    assert [batch.schedule_id for batch in ledger.batches.unresolved()] == [left.schedule_id]
+    assert [batch.batch_key for batch in ledger.batches.unresolved()] == [left.batch_key]
 
 
 def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.fail(key, NO)
     with Ledger.open(url, create=False) as reader:
         assert reader.batches.unresolved() == reader.batches.with_prefix(key)
@@ -287,7 +287,7 @@ def test_what_a_batch_rejected_is_kept_with_its_success(ledger: Ledger, key: str
     assert [record.letter for record in ledger.dead_letters.oldest()] == letters
     assert stored(ledger, key).status is Status.SUCCESS
     assert ledger.dead_letters.count_rejected([key, "another"]) == {key: 3}
-    found = [(each.schedule_id, each.offsets) for each in ledger.dead_letters.rejected("orders")]
+    found = [(each.batch_key, each.offsets) for each in ledger.dead_letters.rejected("orders")]
     assert found == [
         (key, OffsetRange("orders", 0, 12, 14)),
         (key, OffsetRange("orders", 0, 17, 18)),
@@ -317,5 +317,5 @@ def test_a_batch_with_rejected_letters_that_wait_is_not_pruned(
 
 def test_a_dead_child_has_not_rejected_its_record(ledger: Ledger) -> None:
     letter = a_dead_letter(ledger, 1)
-    assert ledger.dead_letters.count_rejected([letter.schedule_id]) == {}
+    assert ledger.dead_letters.count_rejected([letter.batch_key]) == {}
     assert list(ledger.dead_letters.rejected("orders")) == []

@@ -26,12 +26,12 @@ def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> No
         return different
 
     assert changed() == set()
-    key = ledger.batches.begin(batch_number(0)).schedule_id
+    key = ledger.batches.begin(batch_number(0)).batch_key
     assert changed() == {"orders"}
     ledger.batches.fail(key, ValueError("x"))
     assert changed() == {"orders"}
     assert before.unresolved == {"orders": Unresolved(failed=1)}
-    ledger.rates.report(key, 0, 1, a_sample(5, schedule_id=key))
+    ledger.rates.report(key, 0, 1, a_sample(5, batch_key=key))
     assert changed() == {"orders"}
     ledger.controls.pause("clicks", "ada", "x")
     assert changed() == {"clicks"}
@@ -43,17 +43,17 @@ def test_the_newest_batches_of_several_gates(ledger: Ledger) -> None:
     declare_clicks(ledger)
     keys = []
     for number in range(4):
-        keys.append(ledger.batches.begin(batch_number(number)).schedule_id)
+        keys.append(ledger.batches.begin(batch_number(number)).batch_key)
         ledger.batches.succeed(keys[-1])
     found = ledger.fleet.newest_batches(["orders", "clicks"], 3)
-    assert [each.schedule_id for each in found["orders"][0]] == keys[:0:-1]
+    assert [each.batch_key for each in found["orders"][0]] == keys[:0:-1]
     assert found["clicks"] == ((), ())
 
 
 def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> None:
     for number in range(6):
         batch = replace(batch_number(number), lag=100 * number)
-        key = ledger.batches.begin(batch).schedule_id
+        key = ledger.batches.begin(batch).batch_key
         if number == 4:
             ledger.batches.fail(key, ValueError("x"))
         else:

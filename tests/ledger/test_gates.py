@@ -82,19 +82,19 @@ def test_a_rate_of_an_undeclared_gate_is_refused(ledger: Ledger) -> None:
 def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
     other = ledger.batches.begin(a_batch(checkpoint_id="other"))
-    report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
+    report_sample(ledger, a_sample(1_000, records=8, batch_key=batch.batch_key))
     assert [told.records for told in ledger.batches.newest("orders")] == [None, 8]
-    assert ledger.batches.get(other.schedule_id) == other
+    assert ledger.batches.get(other.batch_key) == other
 
 
 def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: Ledger) -> None:
     open_, done = (
-        ledger.batches.begin(a_batch(checkpoint_id=run)).schedule_id for run in ("open", "done")
+        ledger.batches.begin(a_batch(checkpoint_id=run)).batch_key for run in ("open", "done")
     )
     ledger.batches.fail(done, ErrorReport("ValueError", "no", ""))
     failed = ledger.batches.get(done)
     for key in (open_, done):
-        ledger.rates.report(key, 7, 123, a_sample(1_000, 50.0, records=8, schedule_id=key))
+        ledger.rates.report(key, 7, 123, a_sample(1_000, 50.0, records=8, batch_key=key))
     settled = stored(ledger, open_)
     assert (settled.status, settled.records) == (Status.SUCCESS, 8)
     assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
@@ -105,7 +105,7 @@ def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: L
 
 
 def test_a_report_without_a_sample_ends_its_batch_and_teaches_nothing(ledger: Ledger) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).batch_key
     ledger.rates.report(key, 7, 123, None)
     settled = stored(ledger, key)
     assert (settled.status, settled.records) == (Status.SUCCESS, None)
@@ -164,10 +164,10 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
     ledger.history.record_losses("orders", [gone])
     for batch in (first, second, first):
         ledger.history.record_losses(
-            "orders", [gone], schedule_id=batch.schedule_id, reasons={gone: "deleted\x00"}
+            "orders", [gone], batch_key=batch.batch_key, reasons={gone: "deleted\x00"}
         )
     with Ledger.join(ledger.url) as beside:
-        found = beside.history.losses_of([first.schedule_id, second.schedule_id, "another"])
+        found = beside.history.losses_of([first.batch_key, second.batch_key, "another"])
     assert found == {
         key: (
             Loss(
@@ -181,7 +181,7 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
                 was_split=False,
             ),
         )
-        for key in (first.schedule_id, second.schedule_id)
+        for key in (first.batch_key, second.batch_key)
     }
     assert len(ledger.history.losses("orders")) == 3
     assert ledger.history.losses_of([]) == {}
@@ -189,10 +189,10 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
 
 def test_a_loss_of_a_batch_that_is_not_the_gates_is_refused(ledger: Ledger) -> None:
     declare_clicks(ledger)
-    key = ledger.batches.begin(batch_number(0)).schedule_id
+    key = ledger.batches.begin(batch_number(0)).batch_key
     for gate, batch in (("clicks", key), ("orders", "another")):
         with pytest.raises(LedgerError, match="so it is not the ledger that the gate uses"):
-            ledger.history.record_losses(gate, [OffsetRange("orders", 0, 3, 9)], schedule_id=batch)
+            ledger.history.record_losses(gate, [OffsetRange("orders", 0, 3, 9)], batch_key=batch)
         assert ledger.history.losses(gate) == ()
 
 

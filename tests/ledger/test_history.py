@@ -31,20 +31,20 @@ def test_prune_deletes_old_successes_with_their_ranges_and_old_samples(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     old, newer, newest = (ledger.batches.begin(batch_number(number)) for number in range(3))
-    ledger.batches.succeed(old.schedule_id)
+    ledger.batches.succeed(old.batch_key)
     clock.now_ms += 10
-    ledger.batches.succeed(newer.schedule_id)
-    ledger.batches.succeed(newest.schedule_id)
+    ledger.batches.succeed(newer.batch_key)
+    ledger.batches.succeed(newest.batch_key)
     for time_ms in (clock() - 1, clock(), clock() + 1):
         report_sample(ledger, a_sample(time_ms))
     assert ledger.history.prune(clock()) == Pruned(batches=1, rates=1)
-    assert ledger.batches.get(old.schedule_id) is None
-    assert ledger.batches.ranges(old.schedule_id) == ()
-    assert {batch.schedule_id for batch in ledger.batches.newest("orders")} == {
-        newer.schedule_id,
-        newest.schedule_id,
+    assert ledger.batches.get(old.batch_key) is None
+    assert ledger.batches.ranges(old.batch_key) == ()
+    assert {batch.batch_key for batch in ledger.batches.newest("orders")} == {
+        newer.batch_key,
+        newest.batch_key,
     }
-    assert len(ledger.batches.ranges(newer.schedule_id)) == 1
+    assert len(ledger.batches.ranges(newer.batch_key)) == 1
     assert [sample.time_ms for sample in ledger.rates.history("orders")] == [clock() + 1, clock()]
 
 
@@ -54,7 +54,7 @@ def test_prune_keeps_each_gates_newest_batch_for_an_engine_that_runs_it_again(
     declare_clicks(ledger)
     newest = [ledger.batches.begin(batch_number(1, gate=gate)) for gate in ("orders", "clicks")]
     for batch in newest:
-        ledger.batches.succeed(batch.schedule_id)
+        ledger.batches.succeed(batch.batch_key)
     assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=0, rates=0)
     assert ledger.batches.begin(batch_number(1)).attempts == 1
 
@@ -72,7 +72,7 @@ def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
     ledger: Ledger, clock: ManualClock, rows: int
 ) -> None:
     for number in range(5):
-        ledger.batches.succeed(ledger.batches.begin(batch_number(number)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(batch_number(number)).batch_key)
         report_sample(ledger, a_sample(clock(), 100.0 + number))
     assert ledger.history.prune(clock() + 1_000_000, rows_at_once=rows) == Pruned(4, 5)
     assert len(ledger.batches.newest("orders")) == 1
@@ -80,7 +80,7 @@ def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
 
 def told(ledger: Ledger) -> list[tuple[str | None, int, int, Status]]:
     return [
-        (each.schedule_id, each.offsets.start, each.offsets.until, each.status)
+        (each.batch_key, each.offsets.start, each.offsets.until, each.status)
         for each in ledger.history.coverage("orders")
     ]
 
@@ -95,14 +95,14 @@ def test_the_coverage_has_every_range_by_run_topic_partition_and_offset(ledger: 
         OffsetRange("clicks", 2, 0, 3),
     ]
     wide = ledger.batches.begin(a_batch(*ranges, checkpoint_id="b"))
-    ledger.batches.succeed(wide.schedule_id)
+    ledger.batches.succeed(wide.batch_key)
     low = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 10, 20), checkpoint_id="b"))
     first_run = ledger.batches.begin(a_batch(OffsetRange("orders", 9, 0, 1), checkpoint_id="a"))
 
     def of(batch: BatchRecord, status: Status, offsets: OffsetRange) -> Covered:
         return Covered(
             checkpoint_id=batch.checkpoint_id,
-            schedule_id=batch.schedule_id,
+            batch_key=batch.batch_key,
             parent=None,
             has_children=False,
             status=status,
@@ -122,7 +122,7 @@ def test_the_coverage_has_every_range_by_run_topic_partition_and_offset(ledger: 
 def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(7)]
+    keys = [ledger.batches.begin(batch_number(number)).batch_key for number in range(7)]
     for number, key in enumerate(keys):
         if number == 3:
             ledger.batches.fail(key, ERROR)
@@ -161,7 +161,7 @@ def test_the_coverage_distinguishes_a_topic_from_one_that_was_recreated_pruned_o
         ]
 
     for topic_id, start in [("B", 0), ("B", 10), ("A", 0), ("A", 10)]:
-        ledger.batches.succeed(ledger.batches.begin(of_topic(topic_id, start)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(of_topic(topic_id, start)).batch_key)
         clock.now_ms += 1
     assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 10), ("B", 10, 20)]
     assert ledger.history.prune(clock()).batches == 3
@@ -176,18 +176,16 @@ def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
     other: tuple[int, int],
     at_once: int,
 ) -> None:
-    ledger.batches.succeed(
-        ledger.batches.begin(a_batch(OffsetRange("orders", 2, 0, 5))).schedule_id
-    )
+    ledger.batches.succeed(ledger.batches.begin(a_batch(OffsetRange("orders", 2, 0, 5))).batch_key)
     reads = [(0, 10), (10, 20), (20, 30)]
     for start, until in reads:
         ledger.batches.succeed(
-            ledger.batches.begin(a_batch(OffsetRange("orders", 0, start, until))).schedule_id
+            ledger.batches.begin(a_batch(OffsetRange("orders", 0, start, until))).batch_key
         )
     beside = OffsetRange("orders", 1, 0, 5)  # which is no other batch's
-    twice = ledger.batches.begin(a_batch(OffsetRange("orders", 0, *other), beside)).schedule_id
+    twice = ledger.batches.begin(a_batch(OffsetRange("orders", 0, *other), beside)).batch_key
     ledger.batches.succeed(twice)
-    ledger.batches.succeed(ledger.batches.begin(batch_number(3)).schedule_id)
+    ledger.batches.succeed(ledger.batches.begin(batch_number(3)).batch_key)
     before = overlaps(ledger)
     assert before != set()
     for _ in range(2):
@@ -196,7 +194,7 @@ def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
         assert overlaps(ledger) == before
         assert verify(ledger, "orders").verdict is Verdict.BROKEN
     assert ledger.batches.get(twice) is not None
-    assert None in [each.schedule_id for each in ledger.history.coverage("orders")]
+    assert None in [each.batch_key for each in ledger.history.coverage("orders")]
 
 
 def overlaps(ledger: Ledger) -> set[int]:
@@ -216,7 +214,7 @@ def test_a_checkpoint_that_reads_again_what_another_one_has_read_keeps_nothing_f
         for number in range(2):
             offsets = OffsetRange("orders", 0, number * 10, number * 10 + 10)
             ledger.batches.succeed(
-                ledger.batches.begin(a_batch(offsets, checkpoint_id=checkpoint_id)).schedule_id
+                ledger.batches.begin(a_batch(offsets, checkpoint_id=checkpoint_id)).batch_key
             )
     clock.now_ms += 1_000
     assert ledger.history.prune(clock()).batches == 3
@@ -227,19 +225,19 @@ def test_prune_deletes_a_batch_with_its_children_once_none_of_them_is_open(
 ) -> None:
     def split(key: str, *ranges: tuple[int, int]) -> list[str]:
         parts = [a_batch(OffsetRange("orders", 0, *each)) for each in ranges]
-        return [part.schedule_id for part in ledger.batches.split(key, parts, "me", 1_000)]
+        return [part.batch_key for part in ledger.batches.split(key, parts, "me", 1_000)]
 
-    whole = ledger.batches.begin(a_batch()).schedule_id
+    whole = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.attach(whole, 1, owner="me", lease_ms=1_000)
     low, high = split(whole, (10, 15), (15, 20))
     lowest, middle = split(low, (10, 11), (11, 15))
     for key in (whole, low, high, lowest):
         ledger.batches.succeed(key)
     ledger.batches.fail(middle, ERROR)
-    newest = ledger.batches.begin(batch_number(2)).schedule_id
+    newest = ledger.batches.begin(batch_number(2)).batch_key
     clock.now_ms += 1_000
     assert ledger.history.prune(clock()).batches == 0
-    assert [(each.schedule_id, each.has_children, each.parent) for each in coverage(ledger)] == [
+    assert [(each.batch_key, each.has_children, each.parent) for each in coverage(ledger)] == [
         (lowest, False, low),
         (low, True, whole),
         (whole, True, None),
@@ -263,20 +261,20 @@ def test_prune_goes_on_behind_batches_with_open_children(
 ) -> None:
     keys = []
     for number in range(6):
-        key = ledger.batches.begin(batch_number(number)).schedule_id
+        key = ledger.batches.begin(batch_number(number)).batch_key
         keys.append(key)
         if number < 4:
             ledger.batches.attach(key, number, owner="me", lease_ms=1_000)
             start = number * 10
             halves = [OffsetRange("orders", 0, start + n, start + n + 5) for n in (0, 5)]
             low, high = ledger.batches.split(key, [a_batch(half) for half in halves], "me", 1_000)
-            ledger.batches.succeed(low.schedule_id)
+            ledger.batches.succeed(low.batch_key)
             if number % 2:
-                ledger.batches.succeed(high.schedule_id)
+                ledger.batches.succeed(high.batch_key)
         ledger.batches.succeed(key)
     clock.now_ms += 1_000
     assert ledger.history.prune(clock(), rows_at_once=at_once).batches == 3
-    left = [batch.schedule_id for batch in ledger.batches.newest("orders", children=False)]
+    left = [batch.batch_key for batch in ledger.batches.newest("orders", children=False)]
     assert left == [keys[5], keys[2], keys[0]]
     assert all(len(ledger.batches.children(keys[number])) == 2 for number in (0, 2))
 
@@ -319,12 +317,12 @@ def test_a_gate_is_through_up_to_the_first_offset_that_it_needs(
     told = ledger.history.processed_until(topic_id, range(LANES))
     assert {(each.gate, each.partition): each.until for each in told} == expected
     for each in told:
-        batch = ledger.batches.get(each.schedule_id) if each.schedule_id else None
+        batch = ledger.batches.get(each.batch_key) if each.batch_key else None
         assert each.status is (batch.status if batch else None)
-        if each.schedule_id:
+        if each.batch_key:
             starts = {
                 (r.offsets.partition, r.offsets.start)
-                for r in ledger.batches.ranges(each.schedule_id)
+                for r in ledger.batches.ranges(each.batch_key)
             }
             assert (each.partition, each.until) in starts
 
@@ -337,7 +335,7 @@ def reads(
 
 
 def done(ledger: Ledger, batch: PlannedBatch) -> None:
-    ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
+    ledger.batches.succeed(ledger.batches.begin(batch).batch_key)
 
 
 def test_what_nobody_has_read_nobody_is_through_with(ledger: Ledger) -> None:
@@ -349,7 +347,7 @@ def test_what_nobody_has_read_nobody_is_through_with(ledger: Ledger) -> None:
 def test_the_last_batch_may_be_asked_for_again_and_those_before_it_not(ledger: Ledger) -> None:
     for start in (5, 10, 20):
         done(ledger, reads(0, start, 2 * start))
-    last = reads(0, 20, 40).schedule_id
+    last = reads(0, 20, 40).batch_key
     assert ledger.history.processed_until(JOURNAL, [0]) == (
         Processed("orders", 0, 20, last, Status.SUCCESS),
     )
@@ -358,7 +356,7 @@ def test_the_last_batch_may_be_asked_for_again_and_those_before_it_not(ledger: L
 
 
 def test_a_batch_that_failed_holds_what_it_reads_until_it_is_resolved(ledger: Ledger) -> None:
-    failed = ledger.batches.begin(reads(0, 0, 10)).schedule_id
+    failed = ledger.batches.begin(reads(0, 0, 10)).batch_key
     ledger.batches.fail(failed, ValueError("no"))
     done(ledger, reads(0, 10, 20))
     done(ledger, reads(1, 0, 10))
@@ -370,7 +368,7 @@ def test_a_batch_that_failed_holds_what_it_reads_until_it_is_resolved(ledger: Le
 
 
 def test_a_dead_batch_holds_what_it_reads_until_it_is_dropped(ledger: Ledger) -> None:
-    dead = ledger.batches.begin(reads(0, 0, 10)).schedule_id
+    dead = ledger.batches.begin(reads(0, 0, 10)).batch_key
     ledger.batches.fail(dead, ERROR)
     ledger.batches.claim(dead, "me", 1_000)
     ledger.batches.mark_dead(dead, "me", ERROR)
@@ -384,16 +382,16 @@ def test_a_dead_batch_holds_what_it_reads_until_it_is_dropped(ledger: Ledger) ->
 
 
 def test_a_dead_letter_holds_its_record_until_it_is_resolved(ledger: Ledger) -> None:
-    whole = ledger.batches.begin(reads(0, 0, 2)).schedule_id
+    whole = ledger.batches.begin(reads(0, 0, 2)).batch_key
     ledger.batches.attach(whole, 1, owner="me", lease_ms=1_000)
     good, bad = ledger.batches.split(whole, [reads(0, 0, 1), reads(0, 1, 2)], "me", 1_000)
     letter = DeadLetter("orders", 0, 1, None, None, None, 0, 0, ERROR)
-    ledger.dead_letters.add(bad.schedule_id, letter)
-    ledger.batches.succeed(good.schedule_id)
+    ledger.dead_letters.add(bad.batch_key, letter)
+    ledger.batches.succeed(good.batch_key)
     ledger.batches.succeed(whole)
     done(ledger, reads(1, 0, 10))
     (found,) = ledger.history.processed_until(JOURNAL, [0])
-    assert found == Processed("orders", 0, 1, bad.schedule_id, Status.DEAD)
+    assert found == Processed("orders", 0, 1, bad.batch_key, Status.DEAD)
     (kept,) = ledger.dead_letters.oldest()
     ledger.dead_letters.resolve(kept.dead_letter_id, DeadLetterStatus.SENT, "to retries")
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 2),)

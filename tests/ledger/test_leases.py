@@ -47,7 +47,7 @@ def hosts(url: str) -> Iterator[Hosts]:
 
 
 def taken_by(ledger: Ledger) -> str:
-    key = ledger.batches.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).batch_key
     ledger.batches.fail(key, ERROR)
     assert ledger.batches.claim(key, "another host", LEASE_MS) is not None
     return key
@@ -58,7 +58,7 @@ def test_a_batch_of_a_host_with_a_wrong_clock_is_its_own_for_one_lease_and_no_lo
     hosts: Hosts, off: str
 ) -> None:
     theirs: Ledger = getattr(hosts, off)
-    key = theirs.batches.begin(a_batch()).schedule_id
+    key = theirs.batches.begin(a_batch()).batch_key
     assert theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
     assert not hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
     hosts.database.now_ms += LEASE_MS - 1
@@ -75,7 +75,7 @@ def test_children_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_
     hosts: Hosts, off: str
 ) -> None:
     theirs: Ledger = getattr(hosts, off)
-    key = theirs.batches.begin(a_batch()).schedule_id
+    key = theirs.batches.begin(a_batch()).batch_key
     theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
     theirs.batches.split(key, HALVES, "another host", LEASE_MS)
     hosts.database.now_ms += LEASE_MS
@@ -86,7 +86,7 @@ def test_children_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_
     assert theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == []
     hosts.database.now_ms += 1
     settled = theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0)
-    assert set(settled) == {key, *(part.schedule_id for part in parts)}
+    assert set(settled) == {key, *(part.batch_key for part in parts)}
 
 
 @pytest.mark.parametrize("off", ["ahead", "behind"])
@@ -98,7 +98,7 @@ def test_a_backfill_of_a_host_with_a_wrong_clock_is_taken_over_after_one_lease(
     assert hosts.right.batches.failed() == ()
     assert hosts.right.batches.claim(key, "me", LEASE_MS) is None
     hosts.database.now_ms += 1
-    assert [batch.schedule_id for batch in hosts.right.batches.failed()] == [key]
+    assert [batch.batch_key for batch in hosts.right.batches.failed()] == [key]
     assert hosts.right.batches.claim(key, "me", LEASE_MS) is not None
 
 
@@ -106,22 +106,22 @@ def test_a_lease_written_while_the_databases_own_clock_ran_ahead_is_taken_over(
     hosts: Hosts,
 ) -> None:
     hosts.database.now_ms += DAY_MS
-    live = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 0, 10))).schedule_id
+    live = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 0, 10))).batch_key
     hosts.right.batches.attach(live, 1, owner="gone", lease_ms=LEASE_MS)
-    split = hosts.right.batches.begin(a_batch()).schedule_id
+    split = hosts.right.batches.begin(a_batch()).batch_key
     hosts.right.batches.attach(split, 2, owner="gone", lease_ms=LEASE_MS)
     hosts.right.batches.split(split, HALVES, "gone", LEASE_MS)
-    failed = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    failed = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).batch_key
     hosts.right.batches.fail(failed, ERROR)
     hosts.right.batches.claim(failed, "gone", LEASE_MS)
     hosts.database.now_ms -= DAY_MS
 
-    assert [batch.schedule_id for batch in hosts.right.batches.failed()] == [failed]
+    assert [batch.batch_key for batch in hosts.right.batches.failed()] == [failed]
     monitor = Monitor(hosts.right, "orders")
     monitor.refresh()
     ready = monitor.next_ready(hosts.database())
     assert ready is not None
-    assert ready.schedule_id == failed
+    assert ready.batch_key == failed
     assert hosts.right.batches.failed("orders", waits_ms=[0, 60_000]) != ()
     assert hosts.right.batches.claim(failed, "me", LEASE_MS) is not None
     assert hosts.right.batches.attach(split, 2, owner="me", lease_ms=LEASE_MS)
@@ -133,14 +133,14 @@ def test_a_lease_written_while_the_databases_own_clock_ran_ahead_is_taken_over(
 def test_setting_the_databases_clock_back_a_little_takes_no_batch_from_its_owner(
     hosts: Hosts,
 ) -> None:
-    key = hosts.right.batches.begin(a_batch()).schedule_id
+    key = hosts.right.batches.begin(a_batch()).batch_key
     hosts.right.batches.attach(key, 1, owner="alive", lease_ms=LEASE_MS)
     hosts.database.now_ms -= LONGEST_LEASE_MS - LEASE_MS
     assert not hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
 
 
 def test_a_lease_longer_than_one_can_be_is_refused(hosts: Hosts) -> None:
-    key = hosts.right.batches.begin(a_batch()).schedule_id
+    key = hosts.right.batches.begin(a_batch()).batch_key
     with pytest.raises(LedgerError, match="60001 ms is longer than a lease can be; give 60000 ms"):
         hosts.right.batches.attach(key, 1, owner="me", lease_ms=LONGEST_LEASE_MS + 1)
     found = hosts.right.batches.get(key)
@@ -152,7 +152,7 @@ def test_without_another_clock_it_is_the_databases(url: str) -> None:
     with new_ledger(url, clock=lambda: 5) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         before_ms = ledger.database_time_ms()
-        key = ledger.batches.begin(a_batch()).schedule_id
+        key = ledger.batches.begin(a_batch()).batch_key
         ledger.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
         found = ledger.batches.get(key)
         after_ms = ledger.database_time_ms()

@@ -21,7 +21,7 @@ MISSED = (FindingKind.LOST, FindingKind.SKIPPED)
 def read(ledger: Ledger, start: int, until: int, checkpoint_id: str) -> None:
     batch = a_batch(a_range(start, until), checkpoint_id=checkpoint_id)
     named = tuple(replace(each, topic_id="ID") for each in batch.ranges)
-    ledger.batches.succeed(ledger.batches.begin(replace(batch, ranges=named)).schedule_id)
+    ledger.batches.succeed(ledger.batches.begin(replace(batch, ranges=named)).batch_key)
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_a_file_that_another_program_keeps_locked_is_waited_for(
 
 def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: ManualClock) -> None:
     with opened(path, time) as ledger, closing(sqlite3.connect(path)) as other:
-        key = ledger.batches.begin(batch_number(0)).schedule_id
+        key = ledger.batches.begin(batch_number(0)).batch_key
         ledger.batches.attach(key, 0, owner="me", lease_ms=60_000)
         other.execute("BEGIN IMMEDIATE")
         time.on_sleep = other.rollback

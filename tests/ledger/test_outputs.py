@@ -16,7 +16,7 @@ TOPIC = "topic-id"
 def key(ledger: Ledger) -> str:
     """A batch that is in progress."""
     ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
-    return ledger.batches.begin(a_batch()).schedule_id
+    return ledger.batches.begin(a_batch()).batch_key
 
 
 def test_an_attempt_is_open_until_it_is_done(ledger: Ledger, key: str) -> None:
@@ -83,8 +83,8 @@ def test_a_batch_that_was_split_is_remembered_for_its_children(ledger: Ledger, k
     ledger.outputs.finish(TOPIC, key, "a")
     ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
     parts = ledger.batches.split(key, [a_batch(each) for each in ranges], "me", 30_000)
-    ledger.batches.fail(parts[0].schedule_id, ValueError("it is left for later"))
-    ledger.batches.succeed(parts[1].schedule_id)
+    ledger.batches.fail(parts[0].batch_key, ValueError("it is left for later"))
+    ledger.batches.succeed(parts[1].batch_key)
     assert ledger.batches.succeed(key)
     ledger.outputs.begin(TOPIC, "the next", "n", {0: 9})
     assert ledger.outputs.written(TOPIC, [key]) == {key}
@@ -129,7 +129,7 @@ def test_what_is_left_out_stays_so_however_old_its_batch_is(ledger: Ledger, key:
     ledger.outputs.abort(TOPIC, "a")
     ledger.batches.succeed(key)
     ledger.batches.succeed(
-        ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+        ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).batch_key
     )
     assert ledger.history.prune(2**62).batches == 1
     assert ledger.outputs.aborted(TOPIC) == ((key, "a", {0: 5}),)

@@ -39,9 +39,9 @@ ERROR = ErrorReport("ValueError", "no", "Traceback ...")
 TOLD_ERROR = replace(ERROR, trace="")
 
 
-def a_record(schedule_id: str, error: ErrorReport | None = ERROR) -> BatchRecord:
+def a_record(batch_key: str, error: ErrorReport | None = ERROR) -> BatchRecord:
     return BatchRecord(
-        schedule_id=schedule_id,
+        batch_key=batch_key,
         gate="orders",
         checkpoint_id="run",
         kind=Kind.LIVE,
@@ -98,12 +98,12 @@ def test_a_valid_history_has_no_defect_and_is_accounted_for_to_the_last_offset(
 @given(valid_histories())
 def test_what_is_not_processed_is_found_range_by_range(history: Told) -> None:
     found = {
-        (finding.schedule_id, finding.offsets, finding.status)
+        (finding.batch_key, finding.offsets, finding.status)
         for finding in proven(history.rows, history.losses).findings
         if finding.kind in (FindingKind.OPEN, FindingKind.DEAD)
     }
     assert found == {
-        (leaf.schedule_id, leaf.offsets, leaf.status)
+        (leaf.batch_key, leaf.offsets, leaf.status)
         for leaf in leaves(history)
         if leaf.status is not Status.SUCCESS
     }
@@ -123,7 +123,7 @@ def test_pruning_changes_neither_the_verdict_nor_the_counts(history: Told) -> No
     assert rest.verdict is whole.verdict
     assert counted(rest.spans) == counted(whole.spans)
     assert sum(span.pruned for span in rest.spans) == sum(
-        row.offsets.count for row in after.rows if row.schedule_id is None
+        row.offsets.count for row in after.rows if row.batch_key is None
     )
 
 
@@ -148,7 +148,7 @@ def test_a_child_that_is_lost_is_found_as_such(history: Told, data: st.DataObjec
     result = proven([each for each in history.rows if each is not lost], history.losses)
     (defect,) = [finding for finding in result.findings if finding.kind in DEFECTS]
     assert defect.kind is FindingKind.CHILDREN
-    assert (defect.offsets, defect.schedule_id, defect.other) == (lost.offsets, lost.parent, None)
+    assert (defect.offsets, defect.batch_key, defect.other) == (lost.offsets, lost.parent, None)
     assert sum(span.missing for span in result.spans) == lost.offsets.count
 
 
@@ -165,7 +165,7 @@ def test_a_range_that_is_shifted_is_found(history: Told, by: int, data: st.DataO
 @given(valid_histories(), st.data())
 def test_a_range_that_is_there_twice_is_found(history: Told, data: st.DataObject) -> None:
     row = data.draw(st.sampled_from(history.rows))
-    again = replace(row, schedule_id="again")
+    again = replace(row, batch_key="again")
     result = proven(data.draw(st.permutations([*history.rows, again])), history.losses)
     defects = [finding for finding in result.findings if finding.kind in DEFECTS]
     kind = FindingKind.CHILDREN if row.parent else FindingKind.OVERLAP
@@ -211,7 +211,7 @@ def test_a_gap_names_the_batches_around_it_and_losses_explain_what_they_cover() 
     result = proven(rows)
     (gap,) = result.findings
     assert (gap.kind, gap.offsets, gap.checkpoint_id) == (FindingKind.GAP, a_range(10, 30), "run")
-    assert (gap.other, gap.schedule_id) == ("batch of 0", "batch of 30")
+    assert (gap.other, gap.batch_key) == ("batch of 0", "batch of 30")
     assert (result.verdict, result.spans[0].missing) == (Verdict.BROKEN, 20)
 
     losses = [Loss("orders", 1, a_range(15, 20)), Loss("orders", 2, a_range(18, 25))]
@@ -247,7 +247,7 @@ def test_an_overlap_names_both_batches() -> None:
     result = proven([covered(0, 10), covered(5, 20)])
     (overlap,) = result.findings
     assert (overlap.kind, overlap.offsets) == (FindingKind.OVERLAP, a_range(5, 10))
-    assert (overlap.schedule_id, overlap.other) == ("batch of 5", "batch of 0")
+    assert (overlap.batch_key, overlap.other) == ("batch of 5", "batch of 0")
 
 
 def test_children_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_found() -> None:
@@ -255,11 +255,11 @@ def test_children_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_fo
     twice = [covered(0, 6, "a", parent="whole"), covered(4, 10, "b", parent="whole")]
     beyond = [covered(0, 6, "a", parent="whole"), covered(6, 12, "b", parent="whole")]
     (found,) = proven([whole, *twice]).findings
-    assert (found.offsets, found.schedule_id, found.other) == (a_range(4, 6), "whole", "b")
+    assert (found.offsets, found.batch_key, found.other) == (a_range(4, 6), "whole", "b")
     (found,) = proven([whole, *beyond]).findings
-    assert (found.offsets, found.schedule_id, found.other) == (a_range(10, 12), "whole", "b")
+    assert (found.offsets, found.batch_key, found.other) == (a_range(10, 12), "whole", "b")
     (found,) = proven([covered(0, 6, "a", parent="nobody")]).findings
-    assert (found.offsets, found.schedule_id, found.other) == (a_range(0, 6), "nobody", "a")
+    assert (found.offsets, found.batch_key, found.other) == (a_range(0, 6), "nobody", "a")
     assert found.kind is FindingKind.CHILDREN
 
 
@@ -356,18 +356,18 @@ def test_what_a_batch_could_not_read_is_lost_and_not_processed() -> None:
             "orders",
             1,
             a_range(2, 6),
-            schedule_id="a",
+            batch_key="a",
             checkpoint_id="run",
             reason="it was deleted",
         ),
-        Loss("orders", 1, a_range(4, 8), schedule_id="a", checkpoint_id="run"),
-        Loss("orders", 1, a_range(22, 24), schedule_id="c", checkpoint_id="run"),
+        Loss("orders", 1, a_range(4, 8), batch_key="a", checkpoint_id="run"),
+        Loss("orders", 1, a_range(22, 24), batch_key="c", checkpoint_id="run"),
     ]
     result = proven(rows, losses)
     (span,) = result.spans
     assert (span.processed, span.lost, span.open) == (14, 6, 10)
     found = [f for f in result.findings if f.kind is FindingKind.LOST]
-    assert [(f.offsets, f.schedule_id, f.reason) for f in found] == [
+    assert [(f.offsets, f.batch_key, f.reason) for f in found] == [
         (a_range(2, 6), "a", "it was deleted"),
         (a_range(6, 8), "a", None),
     ]
@@ -385,8 +385,8 @@ def test_a_loss_of_a_batch_is_of_its_checkpoint_alone_and_of_its_children_where_
         covered(15, 20, "rest", checkpoint_id="s", parent="whole"),
     ]
     losses = [
-        Loss("orders", 1, a_range(0, 4), schedule_id="b", checkpoint_id="s"),
-        Loss("orders", 1, a_range(10, 15), schedule_id="whole", checkpoint_id="s", was_split=True),
+        Loss("orders", 1, a_range(0, 4), batch_key="b", checkpoint_id="s"),
+        Loss("orders", 1, a_range(10, 15), batch_key="whole", checkpoint_id="s", was_split=True),
     ]
     spans = {span.checkpoint_id: span for span in proven(rows, losses).spans}
     assert (spans["r"].processed, spans["r"].lost) == (10, 0)
@@ -396,7 +396,7 @@ def test_a_loss_of_a_batch_is_of_its_checkpoint_alone_and_of_its_children_where_
 
 def test_a_batch_that_is_deleted_with_its_losses_is_a_gap() -> None:
     rows = [covered(0, 10), covered(20, 30)]
-    loss = Loss("orders", 1, a_range(10, 20), schedule_id="deleted")
+    loss = Loss("orders", 1, a_range(10, 20), batch_key="deleted")
     assert told(proven(rows, [loss])) == [(FindingKind.GAP, 10, 20)]
 
 
@@ -405,14 +405,14 @@ def test_whatever_batches_lost_the_counts_add_up(history: Told, data: st.DataObj
     done = [leaf for leaf in leaves(history) if leaf.status is Status.SUCCESS]
     assume(done)
     losses, expected = list(history.losses), 0
-    for leaf in data.draw(st.lists(st.sampled_from(done), unique_by=lambda row: row.schedule_id)):
+    for leaf in data.draw(st.lists(st.sampled_from(done), unique_by=lambda row: row.batch_key)):
         o = leaf.offsets
         start = data.draw(st.integers(o.start, o.until - 1))
         until = data.draw(st.integers(start + 1, o.until))
         expected += until - start
         missing = replace(o, start=start, until=until)
         loss = Loss(
-            "orders", 1, missing, leaf.topic_id, leaf.schedule_id, checkpoint_id=leaf.checkpoint_id
+            "orders", 1, missing, leaf.topic_id, leaf.batch_key, checkpoint_id=leaf.checkpoint_id
         )
         losses += [loss] * data.draw(st.integers(1, 2))
     before, after = proven(history.rows, history.losses), proven(history.rows, losses)
@@ -422,10 +422,9 @@ def test_whatever_batches_lost_the_counts_add_up(history: Told, data: st.DataObj
     assert after.verdict is before.verdict
     assert sum(s.lost for s in after.spans) == sum(s.lost for s in before.spans) + expected
     rest = pruned(history)
-    keys = {row.schedule_id for row in rest.rows}
+    keys = {row.batch_key for row in rest.rows}
     gone = [
-        replace(loss, checkpoint_id=None) if loss.schedule_id not in keys else loss
-        for loss in losses
+        replace(loss, checkpoint_id=None) if loss.batch_key not in keys else loss for loss in losses
     ]
     assert sum(s.lost for s in proven(rest.rows, gone).spans) == sum(s.lost for s in after.spans)
 
@@ -449,7 +448,7 @@ def test_a_gate_that_has_read_nothing_is_proven() -> None:
 
 
 def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
-    begun = [ledger.batches.begin(batch_number(number)).schedule_id for number in (0, 1, 2, 5)]
+    begun = [ledger.batches.begin(batch_number(number)).batch_key for number in (0, 1, 2, 5)]
     first_ms = clock.now_ms
     ledger.history.record_losses("orders", [OffsetRange("orders", 0, 30, 50)])
     ledger.batches.succeed(begun[0])
@@ -458,8 +457,8 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
     ranges = [OffsetRange("orders", 0, 20, 21), OffsetRange("orders", 0, 21, 30)]
     bad, good = ledger.batches.split(begun[2], [a_batch(each) for each in ranges], "me", 1_000)
     letter = DeadLetter("orders", 0, 20, None, b"?", None, 1, 0, ERROR)
-    ledger.dead_letters.add(bad.schedule_id, letter)
-    ledger.batches.succeed(good.schedule_id)
+    ledger.dead_letters.add(bad.batch_key, letter)
+    ledger.batches.succeed(good.batch_key)
     ledger.batches.succeed(begun[2])
 
     result = verify(ledger, "orders")
@@ -478,7 +477,7 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
 
 
 def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
-    ledger.batches.fail(ledger.batches.begin(batch_number(0)).schedule_id, ERROR)
+    ledger.batches.fail(ledger.batches.begin(batch_number(0)).batch_key, ERROR)
     with Ledger.open(url, create=False) as reader:
         assert verify(reader, "orders") == verify(ledger, "orders")
 
@@ -487,11 +486,11 @@ def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
 def test_a_range_that_is_deleted_from_a_ledger_is_found(
     ledger: Ledger, clock: ManualClock, execute: Execute, age_ms: int
 ) -> None:
-    keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(5)]
+    keys = [ledger.batches.begin(batch_number(number)).batch_key for number in range(5)]
     for key in keys:
         ledger.batches.succeed(key)
     assert verify(ledger, "orders").verdict is Verdict.PROVEN
-    execute(delete(batch_range).where(batch_range.c.schedule_id == keys[2]))
+    execute(delete(batch_range).where(batch_range.c.batch_key == keys[2]))
     clock.now_ms += age_ms
     ledger.history.prune(clock())
     result = verify(ledger, "orders")
@@ -516,7 +515,7 @@ def test_what_was_rejected_is_not_processed_and_is_accounted_for(
     done = [row for row in leaves(history) if row.status is Status.SUCCESS]
     chosen = data.draw(st.lists(st.sampled_from(done), unique=True)) if done else []
     rejected = [
-        Rejected(row.checkpoint_id, row.schedule_id or "", row.offsets, TOLD_ERROR, row.topic_id)
+        Rejected(row.checkpoint_id, row.batch_key or "", row.offsets, TOLD_ERROR, row.topic_id)
         for row in chosen
     ]
     plain = prove(history.rows, lambda: history.losses, a_record)

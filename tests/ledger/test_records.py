@@ -9,7 +9,7 @@ from tests.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
-from headrace.ledger import ErrorReport, schedule_id
+from headrace.ledger import ErrorReport, batch_key
 from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH, root_cause
 
 
@@ -67,7 +67,7 @@ def test_a_report_can_be_stored_whatever_is_in_it(text: str) -> None:
 def test_a_batch_is_named_by_what_it_reads() -> None:
     ranges = [OffsetRange("a", 0, 0, 5), OffsetRange("b", 1, 7, 7)]
     batch = a_batch(*ranges, gate="g", checkpoint_id="r")
-    assert batch.schedule_id == schedule_id("g", "r", ranges)
+    assert batch.batch_key == batch_key("g", "r", ranges)
     assert batch.records == 5
 
 
@@ -86,7 +86,7 @@ def test_the_order_of_the_ranges_makes_no_difference(
 ) -> None:
     shuffled = list(ranges)
     random.shuffle(shuffled)
-    assert schedule_id("g", "r", shuffled) == schedule_id("g", "r", ranges)
+    assert batch_key("g", "r", shuffled) == batch_key("g", "r", ranges)
 
 
 @given(st.lists(offset_ranges), st.lists(st.integers(0, 2**62)))
@@ -94,7 +94,7 @@ def test_empty_ranges_are_as_if_they_were_not_there(
     ranges: list[OffsetRange], positions: list[int]
 ) -> None:
     empty = [OffsetRange("t", 0, position, position) for position in positions]
-    assert schedule_id("g", "r", ranges + empty) == schedule_id("g", "r", ranges)
+    assert batch_key("g", "r", ranges + empty) == batch_key("g", "r", ranges)
 
 
 @given(st.sets(offset_ranges), st.sets(offset_ranges))
@@ -102,20 +102,20 @@ def test_two_batches_have_one_id_only_if_they_read_the_same_offsets(
     some: set[OffsetRange], others: set[OffsetRange]
 ) -> None:
     same_offsets = {r for r in some if r.count} == {r for r in others if r.count}
-    assert (schedule_id("g", "r", some) == schedule_id("g", "r", others)) == same_offsets
+    assert (batch_key("g", "r", some) == batch_key("g", "r", others)) == same_offsets
 
 
 @given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
 def test_gates_and_runs_are_distinguished(one: tuple[str, str], other: tuple[str, str]) -> None:
     ranges = [OffsetRange("t", 0, 0, 1)]
-    assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
+    assert (batch_key(*one, ranges) == batch_key(*other, ranges)) == (one == other)
 
 
 def test_a_topic_that_was_recreated_has_other_batches_of_the_same_offsets() -> None:
     ranges = [OffsetRange("orders", 0, 0, 9), OffsetRange("clicks", 0, 0, 9)]
 
     def with_ids(**topic_ids: str) -> str:
-        return schedule_id("g", "r", ranges, topic_ids)
+        return batch_key("g", "r", ranges, topic_ids)
 
     assert with_ids(orders="1") != with_ids(orders="2")
     assert len({with_ids(), with_ids(orders="1"), with_ids(clicks="1")}) == 3
@@ -126,10 +126,10 @@ def test_a_topic_that_was_recreated_has_other_batches_of_the_same_offsets() -> N
 def test_the_id_is_the_same_in_every_process_and_version() -> None:
     # The beginning of the SHA-256 of ["orders","run",[["orders",0,10,20]]].
     known = "df10f41d56d43a69259e8831d5fe4b63"
-    assert schedule_id("orders", "run", [OffsetRange("orders", 0, 10, 20)]) == known
+    assert batch_key("orders", "run", [OffsetRange("orders", 0, 10, 20)]) == known
     code = (
-        "from headrace.ledger import schedule_id; from headrace.core.ranges import OffsetRange;"
-        "print(schedule_id('orders', 'run', [OffsetRange('orders', 0, 10, 20)]))"
+        "from headrace.ledger import batch_key; from headrace.core.ranges import OffsetRange;"
+        "print(batch_key('orders', 'run', [OffsetRange('orders', 0, 10, 20)]))"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -12,13 +12,13 @@ from headrace.testing import ManualClock
 
 
 def failed(ledger: Ledger, number: int, error: Exception | None = None) -> str:
-    key = ledger.batches.begin(batch_number(number)).schedule_id
+    key = ledger.batches.begin(batch_number(number)).batch_key
     ledger.batches.fail(key, error or ValueError("no number"))
     return key
 
 
 def dead_letter(ledger: Ledger, number: int) -> int:
-    key = ledger.batches.begin(batch_number(number)).schedule_id
+    key = ledger.batches.begin(batch_number(number)).batch_key
     report = ErrorReport("ValueError", "no number", "")
     letter = DeadLetter("orders", 0, number * 10, None, b"x", None, 0, 0, report)
     assert ledger.dead_letters.add(key, letter)
@@ -33,7 +33,7 @@ def test_a_retry_is_due_at_once_and_not_again_after_it_failed(
     assert ledger.batches.failed("orders", waits_ms=waits_ms) == ()
     assert ledger.repairs.retry("orders", [keys[0]], "ada", "the sink is back") == 1
     due = ledger.batches.failed("orders", waits_ms=waits_ms)
-    assert [each.schedule_id for each in due] == [keys[0]]
+    assert [each.batch_key for each in due] == [keys[0]]
     assert ledger.batches.claim(keys[0], "me", 60_000) is not None
     clock.sleep(1)
     ledger.batches.release(keys[0], "me", ValueError("again"), max_backfills=9)
@@ -42,7 +42,7 @@ def test_a_retry_is_due_at_once_and_not_again_after_it_failed(
 
 
 def test_an_action_on_what_is_not_failed_changes_nothing_and_is_kept(ledger: Ledger) -> None:
-    key = ledger.batches.begin(batch_number(0)).schedule_id
+    key = ledger.batches.begin(batch_number(0)).batch_key
     ledger.batches.succeed(key)
     assert ledger.repairs.retry("orders", [key], "ada", "x") == 0
     assert ledger.repairs.drop_batch("orders", key, "ada", "x") == 0

@@ -62,33 +62,33 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 def a_batch_of_the_stream(ledger: Ledger) -> None:
     ledger.rates.last_reported(GATE)
     ledger.rates.current(GATE)
-    key = ledger.batches.begin(planned(GATE, "new", 0, 4)).schedule_id
+    key = ledger.batches.begin(planned(GATE, "new", 0, 4)).batch_key
     ledger.gates.last_begun(GATE)
     ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
     ledger.batches.ranges(key)
     ledger.batches.renew(key, "me", 1_000)
     ledger.batches.succeed(key, owner="me")
-    report_sample(ledger, RateSample(GATE, NEWEST_MS, 10.0, 10, 900, 0, schedule_id=key))
+    report_sample(ledger, RateSample(GATE, NEWEST_MS, 10.0, 10, 900, 0, batch_key=key))
     ledger.history.record_losses(GATE, [OffsetRange("orders", 0, 3, 9)])
 
 
 def a_batch_that_is_split(ledger: Ledger) -> None:
-    key = ledger.batches.begin(planned(GATE, "new", 0, 2)).schedule_id
+    key = ledger.batches.begin(planned(GATE, "new", 0, 2)).batch_key
     ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
     whole = planned(GATE, "new", 0, 2)
     halves = [replace(whole, ranges=(each,)) for each in whole.ranges]
     first, second = ledger.batches.split(key, halves, "me", 1_000)
-    ledger.dead_letters.add(first.schedule_id, LETTER, owner="me")
-    ledger.batches.succeed(second.schedule_id, owner="me")
+    ledger.dead_letters.add(first.batch_key, LETTER, owner="me")
+    ledger.batches.succeed(second.batch_key, owner="me")
     ledger.batches.children(key)
 
 
 def a_backfill(ledger: Ledger) -> None:
     first, second = ledger.batches.failed(GATE, limit=2)
-    ledger.batches.claim(first.schedule_id, "me", 1_000)
-    ledger.batches.backfilled(first.schedule_id, "me")
-    ledger.batches.claim(second.schedule_id, "me", 1_000)
-    ledger.batches.release(second.schedule_id, "me", ERROR, max_backfills=5)
+    ledger.batches.claim(first.batch_key, "me", 1_000)
+    ledger.batches.backfilled(first.batch_key, "me")
+    ledger.batches.claim(second.batch_key, "me", 1_000)
+    ledger.batches.release(second.batch_key, "me", ERROR, max_backfills=5)
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {
@@ -163,7 +163,7 @@ def test_how_far_gates_are_through_takes_steps_for_what_is_open_or_dead(tmp_path
         fill(url, batches, NEWEST_MS, split_every=batches)
         with Ledger.open(url) as ledger:
             for gate in GATES:
-                ledger.batches.succeed(ledger.batches.begin(planned(gate, "new", 0, 4)).schedule_id)
+                ledger.batches.succeed(ledger.batches.begin(planned(gate, "new", 0, 4)).batch_key)
             taken[batches] = steps_of(partial(ledger.history.processed_until, TOPIC_ID, range(4)))
             assert len(ledger.history.processed_until(TOPIC_ID, range(4))) == 4 * len(GATES)
     assert taken[LONG] <= 1.2 * taken[SHORT], taken

@@ -148,7 +148,7 @@ def test_a_ledger_opened_to_read_is_never_written(ledger: Ledger, url: str) -> N
         for write in (
             lambda: reader.gates.declare("a", interval_ms=1, source="s", estimator="e"),
             lambda: reader.batches.begin(a_batch()),
-            lambda: reader.batches.succeed(batch.schedule_id),
+            lambda: reader.batches.succeed(batch.batch_key),
         ):
             with pytest.raises(LedgerError, match="was opened for reading only"):
                 write()
@@ -164,5 +164,5 @@ def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
         url_as_new_role(url, postgresql, "SELECT", "INSERT", "UPDATE", "DELETE")
     ) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        ledger.batches.succeed(ledger.batches.begin(a_batch()).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(a_batch()).batch_key)
         assert ledger.history.prune(0).batches == 0

@@ -51,7 +51,7 @@ class Stream:
     def _run_one(self, number: int) -> None:
         ledger, me = self._ledger, self._gate
         batch = ledger.batches.begin(batch_number(number, self._gate))
-        key = batch.schedule_id
+        key = batch.batch_key
         # Nobody else has anything to do with these batches: every answer is known.
         assert (batch.status, batch.attempts) == (Status.IN_PROGRESS, 1)
         assert ledger.batches.attach(key, number, owner=me, lease_ms=LEASE_MS)
@@ -62,18 +62,18 @@ class Stream:
             assert ledger.batches.backfilled(key, me)
         else:
             assert ledger.batches.succeed(key, owner=me)
-        report_sample(ledger, a_sample(number, gate=self._gate, schedule_id=key))
+        report_sample(ledger, a_sample(number, gate=self._gate, batch_key=key))
         self.done.append(key)
 
 
 def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     batches = ledger.batches.newest(gate, limit=len(done) + 1)[::-1]
-    assert [batch.schedule_id for batch in batches] == done
+    assert [batch.batch_key for batch in batches] == done
     assert {(batch.status, batch.attempts) for batch in batches} == {(Status.SUCCESS, 1)}
     for number, key in enumerate(done):
         assert ledger.batches.ranges(key) == batch_number(number, gate).ranges
     samples = ledger.rates.history(gate, limit=len(done) + 1)[::-1]
-    assert [sample.schedule_id for sample in samples] == done
+    assert [sample.batch_key for sample in samples] == done
     begun = ledger.gates.last_begun(gate)
     assert begun == (len(done), batches[-1])
 

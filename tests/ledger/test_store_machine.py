@@ -80,7 +80,7 @@ class Model:
         return tuple(sorted(newest_first, key=lambda sample: -sample.time_ms))
 
     def begin(self, planned: PlannedBatch, now_ms: int) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         self.begins[planned.gate].append(key)
         found = self.batches.get(key)
         if found is None:
@@ -126,7 +126,7 @@ class Model:
         self.batches[key] = replace(self.batches[key], **values)
 
     def prune(self, before_ms: int) -> Pruned:
-        newest = {batches[0].schedule_id for gate in GATES if (batches := self.of(gate))}
+        newest = {batches[0].batch_key for gate in GATES if (batches := self.of(gate))}
         old = [
             key
             for key, batch in self.batches.items()
@@ -148,7 +148,7 @@ class Model:
 
 def new_record(planned: PlannedBatch, created_ms: int) -> BatchRecord:
     return BatchRecord(
-        schedule_id=planned.schedule_id,
+        batch_key=planned.batch_key,
         gate=planned.gate,
         checkpoint_id=planned.checkpoint_id,
         kind=Kind.LIVE,
@@ -186,8 +186,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.batches.begin(each)
             self.model.begin(each, self.clock())
         for each in planned[:2]:
-            self.ledger.batches.fail(each.schedule_id, report)
-            self.model.end(each.schedule_id, Status.FAILED, self.clock(), error=report)
+            self.ledger.batches.fail(each.batch_key, report)
+            self.model.end(each.batch_key, Status.FAILED, self.clock(), error=report)
         return multiple(*planned)
 
     def teardown(self) -> None:
@@ -207,12 +207,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self, planned: PlannedBatch, reason: str) -> PlannedBatch:
         answer = self.ledger.batches.begin(replace(planned, reason=reason))
         self.model.begin(replace(planned, reason=reason), self.clock())
-        assert answer == self.model.batches[planned.schedule_id]
+        assert answer == self.model.batches[planned.batch_key]
         return planned
 
     @rule(planned=begun, number=st.integers(0, 9))
     def attach(self, planned: PlannedBatch, number: int) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         moves = self.model.is_free(key, Status.IN_PROGRESS, None, self.clock())
         attached = self.ledger.batches.attach(key, number)
         if moves:
@@ -233,7 +233,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Whether this is what the owner of a batch is told, and its number is a new one."""
         assert (attached is not None) == moves
         if attached is not None:
-            assert attached.batch == self.model.batches[planned.schedule_id]
+            assert attached.batch == self.model.batches[planned.batch_key]
             assert attached.ranges == planned.ranges
             assert not attached.was_split
             self.count(planned.gate, attached.sequence)
@@ -244,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, records=st.none() | st.integers(0, 9))
     def succeed(self, planned: PlannedBatch, records: int | None) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         moves = self.model.is_(key, Status.IN_PROGRESS)
         assert self.ledger.batches.succeed(key, records=records) == moves
         if moves:
@@ -254,7 +254,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, message=messages, outcome_unknown=st.booleans())
     def fail(self, planned: PlannedBatch, message: str, outcome_unknown: bool) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         report = ErrorReport("ValueError", message, message)
         moves = self.model.is_(key, Status.IN_PROGRESS)
         assert self.ledger.batches.fail(key, report, outcome_unknown=outcome_unknown) == moves
@@ -264,7 +264,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, owner=owners, number=st.integers(0, 9))
     def attach_as_an_owner(self, planned: PlannedBatch, owner: str, number: int) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         moves = self.model.is_free(key, Status.IN_PROGRESS, owner, self.clock())
         attached = self.ledger.batches.attach(key, number, owner=owner, lease_ms=LEASE_MS)
         if moves:
@@ -279,7 +279,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, owner=owners)
     def renew(self, planned: PlannedBatch, owner: str) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         moves = self.model.owner_of(key) == owner
         assert self.ledger.batches.renew(key, owner, LEASE_MS) == moves
         if moves:
@@ -287,13 +287,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(gate=gates, but=st.none() | begun, before_ms=times_ms)
     def settle(self, gate: str, but: PlannedBatch | None, before_ms: int) -> None:
-        spared = but.schedule_id if but else None
+        spared = but.batch_key if but else None
         before_ms += self.clock()
         left = [
-            batch.schedule_id
+            batch.batch_key
             for batch in reversed(self.model.of(gate))
             if batch.status is Status.IN_PROGRESS
-            and batch.schedule_id != spared
+            and batch.batch_key != spared
             and (
                 batch.created_time_ms < before_ms
                 if batch.lease_until_ms is None
@@ -378,8 +378,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, time_ms=times_ms, rate=st.none() | st.floats(1, 1e9))
     def publish_rate(self, planned: PlannedBatch, time_ms: int, rate: float | None) -> None:
-        key, gate = planned.schedule_id, planned.gate
-        sample = a_sample(self.clock() + time_ms, rate, gate=gate, records=8, schedule_id=key)
+        key, gate = planned.batch_key, planned.gate
+        sample = a_sample(self.clock() + time_ms, rate, gate=gate, records=8, batch_key=key)
         report_sample(self.ledger, sample)
         if sample not in self.model.rates:
             self.model.rates.append(sample)
@@ -390,8 +390,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun, number=st.integers(0, 9), rate=st.none() | st.floats(1, 1e9))
     def report(self, planned: PlannedBatch, number: int, rate: float | None) -> None:
-        key, gate, now_ms = planned.schedule_id, planned.gate, self.clock()
-        sample = a_sample(now_ms, rate, gate=gate, records=8, schedule_id=key)
+        key, gate, now_ms = planned.batch_key, planned.gate, self.clock()
+        sample = a_sample(now_ms, rate, gate=gate, records=8, batch_key=key)
         self.ledger.rates.report(key, number, now_ms - 5, sample)
         if sample not in self.model.rates:
             self.model.rates.append(sample)
@@ -441,7 +441,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(planned=begun)
     def look_at_a_batch(self, planned: PlannedBatch) -> None:
-        key = planned.schedule_id
+        key = planned.batch_key
         assert self.ledger.batches.get(key) == self.model.batches.get(key)
         assert self.ledger.batches.ranges(key) == (
             planned.ranges if key in self.model.batches else ()
@@ -456,7 +456,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 batch
                 for batch in reversed(self.model.of(gate))
                 if batch.status is Status.FAILED
-                or self.model.is_free(batch.schedule_id, Status.BACKFILLING, None, self.clock())
+                or self.model.is_free(batch.batch_key, Status.BACKFILLING, None, self.clock())
             )
             lost = self.model.losses[gate].values()
             in_order = sorted(

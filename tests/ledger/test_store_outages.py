@@ -16,7 +16,7 @@ from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, S
 from headrace.ledger.tables import gate, metadata
 from headrace.testing import ManualClock
 
-KEY = batch_number(0).schedule_id
+KEY = batch_number(0).batch_key
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
 ERROR = ErrorReport("ValueError", "no", "")
 LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
@@ -136,13 +136,13 @@ WRITES: dict[str, Write] = {
         buried, lambda ledger: ledger.dead_letters.resolve(1, DeadLetterStatus.SENT, "to retries")
     ),
     "publish_rate": Write(
-        begun, lambda ledger: report_sample(ledger, a_sample(5, 12.5, schedule_id=KEY))
+        begun, lambda ledger: report_sample(ledger, a_sample(5, 12.5, batch_key=KEY))
     ),
     "publish_rate without a rate": Write(
         begun, lambda ledger: report_sample(ledger, a_sample(5, None))
     ),
     "report": Write(
-        begun, lambda ledger: ledger.rates.report(KEY, 7, 3, a_sample(5, 12.5, schedule_id=KEY))
+        begun, lambda ledger: ledger.rates.report(KEY, 7, 3, a_sample(5, 12.5, batch_key=KEY))
     ),
     "report without a sample": Write(begun, lambda ledger: ledger.rates.report(KEY, 7, 3, None)),
     "record_losses": Write(
@@ -151,7 +151,7 @@ WRITES: dict[str, Write] = {
     "record_losses of a batch": Write(
         begun,
         lambda ledger: ledger.history.record_losses(
-            "orders", [OffsetRange("orders", 0, 3, 9)], schedule_id=KEY
+            "orders", [OffsetRange("orders", 0, 3, 9)], batch_key=KEY
         ),
     ),
     "see_receiver": Write(received, lambda ledger: ledger.receivers.heartbeat(a_receiver())),
@@ -250,12 +250,12 @@ def test_prune_deletes_as_much_though_its_connection_is_cut(
     clock: ManualClock, waiting: Ledger, cuts: Cuts
 ) -> None:
     for number in range(3):
-        waiting.batches.succeed(waiting.batches.begin(batch_number(number)).schedule_id)
+        waiting.batches.succeed(waiting.batches.begin(batch_number(number)).batch_key)
         report_sample(waiting, a_sample(clock(), 100.0 + number))
     cuts.plan(Moment.AFTER, Moment.BEFORE)
     waiting.history.prune(clock() + 1_000)
     found = content(waiting)
-    assert [row["schedule_id"] for row in found["batch"]] == [batch_number(2).schedule_id]
+    assert [row["batch_key"] for row in found["batch"]] == [batch_number(2).batch_key]
     assert [row["until_offset"] for row in found["pruned"]] == [20]
     assert found["rate"] == []
 

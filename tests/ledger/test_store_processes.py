@@ -46,7 +46,7 @@ def test_of_processes_that_end_a_batch_by_transition_d_or_e_one_gets_true(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).batch_key
         answers = at_once(workers, ("succeed", key), ("fail", key), ("fail", key))
         assert sorted(answers) == [False, False, True]
         batch = stored(ledger, key)
@@ -61,7 +61,7 @@ def test_of_processes_that_begin_a_batch_one_makes_transition_a_and_the_others_b
     for number in range(ROUNDS):
         assert sorted(at_once(workers, *[("begin", number)] * 3)) == [1, 2, 3]
         planned = wide_batch(number)
-        assert ledger.batches.ranges(planned.schedule_id) == planned.ranges
+        assert ledger.batches.ranges(planned.batch_key) == planned.ranges
     assert len(ledger.batches.newest("orders")) == ROUNDS
 
 
@@ -85,7 +85,7 @@ def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
     possible = [one_after_the_other(order) for order in itertools.permutations(calls)]
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).batch_key
         answers = at_once(workers, ("begin", number), ("succeed", key), ("fail", key))
         batch = stored(ledger, key)
         assert (dict(zip(calls, answers, strict=True)), batch.status) in possible
@@ -109,7 +109,7 @@ def test_of_threads_that_share_a_ledger_and_end_a_batch_one_gets_true(
 
     with ThreadPoolExecutor(4) as pool:
         for number in range(ROUNDS):
-            key = ledger.batches.begin(wide_batch(number)).schedule_id
+            key = ledger.batches.begin(wide_batch(number)).batch_key
             assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
 
 
@@ -118,7 +118,7 @@ def test_of_processes_that_claim_a_failed_batch_by_transition_f_one_gets_it(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).batch_key
         ledger.batches.fail(key, ValueError())
         answers = at_once(workers, *[("take", key, owner) for owner in "abc"])
         batch = ledger.batches.get(key)
@@ -133,7 +133,7 @@ def test_a_failed_batch_goes_to_a_backfill_by_transition_f_or_to_a_restarted_dri
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).batch_key
         ledger.batches.fail(key, ValueError())
         a_took, begun, b_took = at_once(
             workers, ("take", key, "a"), ("begin and look", number), ("take", key, "b")
@@ -149,7 +149,7 @@ def test_of_drivers_that_attach_to_a_batch_one_gets_true(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).batch_key
         answers = at_once(workers, *[("attach", key, owner) for owner in "abc"])
         batch = ledger.batches.get(key)
         assert sorted(answers) == [False, False, True]
@@ -170,7 +170,7 @@ def test_what_was_answered_as_done_is_in_the_ledger_after_a_kill(new_url: NewUrl
                 worker.send("go on from", max(len(ledger.batches.newest("orders", 10_000)) - 1, 0))
                 told += [worker.answer() for _ in range(answers_before_the_kill)]
                 told += worker.kill()
-            stored = {batch.schedule_id: batch for batch in ledger.batches.newest("orders", 10_000)}
+            stored = {batch.batch_key: batch for batch in ledger.batches.newest("orders", 10_000)}
             for done, key in told:
                 assert stored[key].status is Status.SUCCESS or done == "begun"
             for number, key in enumerate(reversed(stored)):

@@ -51,8 +51,8 @@ NUMBERS = {
     "checkpoint": ("offsets", "begins"),
 }
 NAMES = {
-    "batch": ("schedule_id", "gate", "checkpoint_id", "parent"),
-    "batch_range": ("schedule_id", "topic", "topic_id"),
+    "batch": ("batch_key", "gate", "checkpoint_id", "parent"),
+    "batch_range": ("batch_key", "topic", "topic_id"),
     "pruned": ("gate", "checkpoint_id", "topic", "topic_id"),
     "position": ("gate", "topic_id", "checkpoint_id"),
     "checkpoint": ("gate", "checkpoint_id", "topic", "topic_id", "begun"),
@@ -82,7 +82,7 @@ class Story:
         return PlannedBatch(self.gate, run, planned, "rate", "localhost:9092")
 
     def process(self, run: str, topic_id: str | None, *ranges: tuple[int, int, int]) -> str:
-        key = self.ledger.batches.begin(self.batch(run, topic_id, *ranges)).schedule_id
+        key = self.ledger.batches.begin(self.batch(run, topic_id, *ranges)).batch_key
         self.clock.now_ms += 1_000
         self.ledger.batches.succeed(key)
         return key
@@ -94,7 +94,7 @@ class Story:
     def isolate(self, run: str, topic_id: str, start: int, until: int) -> None:
         """Split a batch of two partitions, and bury its first record."""
         whole = self.batch(run, topic_id, (0, start, until), (1, start, until))
-        key = self.ledger.batches.begin(whole).schedule_id
+        key = self.ledger.batches.begin(whole).batch_key
         self.ledger.batches.attach(key, 1, owner="me", lease_ms=60_000)
         parts = [
             self.batch(run, topic_id, (0, start, start + 1)),
@@ -102,8 +102,8 @@ class Story:
         ]
         bad, good = self.ledger.batches.split(key, parts, "me", 60_000)
         letter = DeadLetter("orders", 0, start, None, b"?", None, 1, 0, ERROR)
-        self.ledger.dead_letters.add(bad.schedule_id, letter)
-        self.ledger.batches.succeed(good.schedule_id)
+        self.ledger.dead_letters.add(bad.batch_key, letter)
+        self.ledger.batches.succeed(good.batch_key)
         self.ledger.batches.succeed(key)
         self.clock.now_ms += 1_000
 
@@ -125,7 +125,7 @@ class Story:
         crashed = self.batch("first", "B", (0, 7, 9))
         self.ledger.batches.begin(crashed)
         self.ledger.batches.begin(crashed)
-        self.ledger.batches.succeed(crashed.schedule_id)
+        self.ledger.batches.succeed(crashed.batch_key)
         self.isolate("second", "B", 3, 8)
         self.process("second", "B", (1, 8, 9))
         self.process("of an old broker", None, (0, 0, 10), (1, 0, 4))
@@ -243,7 +243,7 @@ def test_a_row_that_is_deleted_or_changed_is_found(
 
 
 def test_what_is_no_number_is_named_with_its_row(healthy: Path, tmp_path: Path) -> None:
-    key = rows_of(healthy, "batch_range")[0]["schedule_id"]
+    key = rows_of(healthy, "batch_range")[0]["batch_key"]
     sentences = set()
     for statement in no_numbers(healthy):
         damaged = tmp_path / "damaged.db"

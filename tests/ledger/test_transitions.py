@@ -162,12 +162,12 @@ def test_a_call_leads_where_its_transition_does_and_from_elsewhere_changes_nothi
     call, leads, sets = CALLS[name]
     assert not call(ledger, "nobody's", "me")
     for number, status in enumerate(Status):
-        key = ledger.batches.begin(batch_number(number)).schedule_id
+        key = ledger.batches.begin(batch_number(number)).batch_key
         running = status in {RUNNING, BACKFILLING}
         owned = {"owner": "me", "lease_until_ms": NOW_MS + 1} if running else {}
         execute(
             batch_table.update()
-            .where(batch_table.c.schedule_id == key)
+            .where(batch_table.c.batch_key == key)
             .values(status=status, **owned)
         )
         before = stored(ledger, key)

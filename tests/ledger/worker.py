@@ -69,10 +69,10 @@ def tell(answer: object) -> None:
 def go_on_from(ledger: Ledger, number: int) -> None:
     """Run one batch after the other, for ever, and tell what is done as soon as it is."""
     for n in itertools.count(number):
-        key = ledger.batches.begin(wide_batch(n)).schedule_id
+        key = ledger.batches.begin(wide_batch(n)).batch_key
         tell(["begun", key])
         ledger.batches.attach(key, n)
-        report_sample(ledger, a_sample(n, schedule_id=key))
+        report_sample(ledger, a_sample(n, batch_key=key))
         ledger.batches.succeed(key)
         tell(["succeeded", key])
 

@@ -30,7 +30,7 @@ def done(  # noqa: PLR0917  (the same)
     """A batch that has succeeded; time passes by."""
     batch = plan(ledger, start, count, latest)
     clock.now_ms += took_ms
-    ledger.batches.succeed(batch.schedule_id)
+    ledger.batches.succeed(batch.batch_key)
     return batch
 
 

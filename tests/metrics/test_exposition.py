@@ -117,7 +117,7 @@ def test_the_lag_of_a_scrape_that_remembers_is_that_of_one_that_reads_all_where_
         if count:
             plans.append((clock(), latest))
             batch = plan(ledger, position, count, latest, gate)
-            ledger.batches.succeed(batch.schedule_id)
+            ledger.batches.succeed(batch.batch_key)
             position += count
         if scraped:
             scrape(ledger, clock, memory)
@@ -158,7 +158,7 @@ def test_totals_count_batches_by_end_and_reason_and_never_fall(
     for number in range(4):
         done(ledger, clock, number * 10, 10, 100, took_ms=400 * (number + 1))
     failed = plan(ledger, 40, 10, 100, reason="limited to 5 records/s by ops, since 10:14 UTC")
-    ledger.batches.fail(failed.schedule_id, ERROR)
+    ledger.batches.fail(failed.batch_key, ERROR)
     clock.now_ms += 7_000
     plan(ledger, 50, 10, 100)
 
@@ -182,16 +182,16 @@ def test_totals_count_batches_by_end_and_reason_and_never_fall(
     assert ledger.history.prune(clock()).batches == 4
     check(memory, 4)
     check(MetricsMemory(), 4)
-    ledger.batches.claim(failed.schedule_id, "me", 30_000)
-    ledger.batches.backfilled(failed.schedule_id, "me", records=10)
+    ledger.batches.claim(failed.batch_key, "me", 30_000)
+    ledger.batches.backfilled(failed.batch_key, "me", records=10)
     check(memory, 5)
     assert value(scrape(ledger, clock, memory), "oldest_failed_batch_seconds") == 0
 
 
 def test_what_waits_for_somebody_is_counted(ledger: Ledger, clock: ManualClock) -> None:
     batch = plan(ledger, 0, 10, 10)
-    ledger.batches.attach(batch.schedule_id, 1, owner="me", lease_ms=30_000)
-    assert ledger.dead_letters.add(batch.schedule_id, letter(3))
+    ledger.batches.attach(batch.batch_key, 1, owner="me", lease_ms=30_000)
+    assert ledger.dead_letters.add(batch.batch_key, letter(3))
     ledger.history.record_losses("orders", [OffsetRange("orders", 0, 10, 17)])
     samples = scrape(ledger, clock)
     assert value(samples, "dead_letters_unresolved") == 1

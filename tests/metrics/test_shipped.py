@@ -39,10 +39,10 @@ def troubled(tmp_path: Path) -> str:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
         assert ledger.gates.claim(claim, 60_000) is None
-        ledger.batches.fail(plan(ledger, 0, 10, 100).schedule_id, ERROR)
+        ledger.batches.fail(plan(ledger, 0, 10, 100).batch_key, ERROR)
         batch = plan(ledger, 10, 10, 100)
-        ledger.batches.attach(batch.schedule_id, 2, owner="me", lease_ms=60_000)
-        ledger.dead_letters.add(batch.schedule_id, letter(12))
+        ledger.batches.attach(batch.batch_key, 2, owner="me", lease_ms=60_000)
+        ledger.dead_letters.add(batch.batch_key, letter(12))
     return url
 
 

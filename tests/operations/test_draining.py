@@ -28,7 +28,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def begun(ledger: Ledger, gate: str) -> str:
     planned = PlannedRange(OffsetRange("orders", 0, 0, 10))
     batch = PlannedBatch(gate, "run", (planned,), "rate", "localhost:9092")
-    return ledger.batches.begin(batch).schedule_id
+    return ledger.batches.begin(batch).batch_key
 
 
 def seen(ledger: Ledger, gate: str) -> None:

@@ -55,7 +55,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
             batch = opened.batches.begin(PlannedBatch("orders", "run", planned, "rate", servers))
             report = ErrorReport("ValueError", "no number", "")
             letter = DeadLetter("orders", 0, offset, b"key", b"12,50", None, 0, 0, report)
-            assert opened.dead_letters.add(batch.schedule_id, letter)
+            assert opened.dead_letters.add(batch.batch_key, letter)
         yield opened
 
 

@@ -75,7 +75,7 @@ def test_the_queue_is_read_from_the_ledger(ledger: Ledger) -> None:
     for start in (0, 10):
         planned = PlannedRange(OffsetRange("orders", 0, start, start + 10))
         batch = PlannedBatch("orders", "run", (planned,), "rate", "localhost:9092")
-        keys.append(ledger.batches.begin(batch).schedule_id)
+        keys.append(ledger.batches.begin(batch).batch_key)
         ledger.batches.fail(keys[-1], ValueError("no number"))
     ledger.repairs.retry("orders", keys[1:], "Ada", "the sink is back")
     queue = RetryQueue.read(ledger, "orders")

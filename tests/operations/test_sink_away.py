@@ -40,7 +40,7 @@ QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW
 def waiting(**changes: Any) -> GateHistory:
     running = a_batch(1, NOW_MS - 190_000, 1_450, status=Status.IN_PROGRESS)
     outage = SinkOutage(
-        running.schedule_id, NOW_MS - 185_000, 7, NOW_MS + 32_000, REFUSED, is_certain=True
+        running.batch_key, NOW_MS - 185_000, 7, NOW_MS + 32_000, REFUSED, is_certain=True
     )
     gate = replace(a_gate(), sink_outage=outage.to_text())
     return replace(GateHistory(gate, (running,), query=QUERY), **changes)
@@ -103,11 +103,11 @@ def test_a_program_that_has_ended_while_its_batch_waited_has_been_interrupted() 
 
 def test_what_failed_says_why_though_its_batch_is_split_and_done(url: str) -> None:
     with gated_ledger(url, "orders", planned(0, 10)) as ledger:
-        whole = ledger.batches.begin(planned(10, 20)).schedule_id
+        whole = ledger.batches.begin(planned(10, 20)).batch_key
         ledger.batches.attach(whole, 1, owner="me", lease_ms=60_000)
         halves = [planned(10, 15), planned(15, 20)]
         for part in ledger.batches.split(whole, halves, "me", 60_000):
-            ledger.batches.fail(part.schedule_id, KeyError("customer_id"))
+            ledger.batches.fail(part.batch_key, KeyError("customer_id"))
         ledger.batches.succeed(whole)
         gate = ledger.gates.get("orders")
         assert gate is not None
@@ -134,7 +134,7 @@ def ledger(url: str) -> Iterator[Ledger]:
     with gated_ledger(url, "orders", planned(0, 10)) as opened:
         claim = GateClaim("orders", new_owner(), None, None, "shop.py", 1_000, "kafka", "pid")
         assert opened.gates.claim(claim, 60_000) is None
-        key = opened.batches.begin(planned(10, 20)).schedule_id
+        key = opened.batches.begin(planned(10, 20)).batch_key
         now_ms = opened.database_time_ms()
         outage = SinkOutage(key, now_ms - 60_000, 3, now_ms + 30_000, REFUSED, is_certain=True)
         opened.sink_outages.keep("orders", outage)
@@ -180,7 +180,7 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
 
 def test_failed_batches_do_not_wait_for_their_backfill_either(url: str) -> None:
     with gated_ledger(url, "orders") as ledger:
-        key = ledger.batches.begin(planned(0, 10)).schedule_id
+        key = ledger.batches.begin(planned(0, 10)).batch_key
         ledger.batches.fail(key, ValueError("no price"))
         done = CliRunner().invoke(app, ["retry", "orders", "--ledger", url])
         assert done.stdout == (

@@ -65,27 +65,25 @@ def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
         batches = ledger.batches.newest(GATE, limit=1_000_000)
         letters = ledger.dead_letters.oldest(GATE, limit=1_000_000)
         planned = {
-            batch.schedule_id: tuple(
-                each.offsets for each in ledger.batches.ranges(batch.schedule_id)
-            )
+            batch.batch_key: tuple(each.offsets for each in ledger.batches.ranges(batch.batch_key))
             for batch in batches
         }
         found = verify(ledger, GATE).findings
-    buried = {letter.schedule_id for letter in letters}
+    buried = {letter.batch_key for letter in letters}
     return Evidence(
         produced=produced,
         arrived=arrived,
         runs=tuple(_runs((job.path / "runs").read_text().splitlines())),
         planned=planned,
-        wholes={batch.schedule_id: batch.parent for batch in batches if batch.parent is not None},
+        wholes={batch.batch_key: batch.parent for batch in batches if batch.parent is not None},
         unsettled=frozenset(
-            b.schedule_id
+            b.batch_key
             for b in batches
             if not (
-                b.status is Status.SUCCESS or (b.status is Status.DEAD and b.schedule_id in buried)
+                b.status is Status.SUCCESS or (b.status is Status.DEAD and b.batch_key in buried)
             )
         ),
-        letters={each.schedule_id: (each.letter.value or b"").decode() for each in letters},
+        letters={each.batch_key: (each.letter.value or b"").decode() for each in letters},
         poison=frozenset(job.poison),
         unproven=tuple(
             f"{finding.kind} {finding.offsets}"

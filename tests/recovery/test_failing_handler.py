@@ -95,11 +95,11 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     moved.with_name("again.json").unlink()
     with Ledger.open(job.ledger, create=False) as ledger:
         batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
-    inner = dice.choice(sorted(batch.schedule_id for batch in batches[1:-1]))
+    inner = dice.choice(sorted(batch.batch_key for batch in batches[1:-1]))
     with closing(sqlite3.connect(job.path / "headrace.db")) as database:
         (dropped,) = database.execute(
             "DELETE FROM batch_range WHERE rowid = (SELECT min(rowid) FROM batch_range"
-            " WHERE schedule_id = ?) RETURNING partition",
+            " WHERE batch_key = ?) RETURNING partition",
             [inner],
         ).fetchall()
         database.commit()

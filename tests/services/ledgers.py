@@ -40,7 +40,7 @@ def succeed(ledger: Ledger, *planned: PlannedBatch) -> list[str]:
     """Begin batches, each of which succeeds; their keys."""
     keys = []
     for each in planned:
-        keys.append(ledger.batches.begin(each).schedule_id)
+        keys.append(ledger.batches.begin(each).batch_key)
         ledger.batches.succeed(keys[-1])
     return keys
 

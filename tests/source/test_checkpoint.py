@@ -193,7 +193,7 @@ def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_
         FindingKind.MISSING,
         OffsetRange("orders", 0, 25, 35),
     )
-    assert missing.schedule_id == a_batch(25, 35).schedule_id
+    assert missing.batch_key == a_batch(25, 35).batch_key
 
 
 def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from headrace.ledger import (
     PlannedRange,
     RateSample,
     Status,
-    schedule_id,
+    batch_key,
 )
 from headrace.processes import is_gone, new_owner, number_of, this_process
 from headrace.source.gate_ledger import GateIdentity, GateLedger, await_turn, describe_process
@@ -85,11 +85,11 @@ def ranges_of(number: int) -> list[OffsetRange]:
 def begin(gate_ledger: GateLedger, number: int) -> str:
     """Begin the batch of this number; its name."""
     gate_ledger.begin(END, ranges_of(number), None, {})
-    return schedule_id("orders", RUN, ranges_of(number), END.topic_ids)
+    return batch_key("orders", RUN, ranges_of(number), END.topic_ids)
 
 
 def report(ledger: Ledger, batch: str, rate_per_s: float) -> None:
-    report_sample(ledger, RateSample("orders", 0, rate_per_s, 10, 900, 0, schedule_id=batch))
+    report_sample(ledger, RateSample("orders", 0, rate_per_s, 10, 900, 0, batch_key=batch))
 
 
 def test_the_gate_is_declared_with_what_the_listener_must_know(ledger: Ledger) -> None:
@@ -106,7 +106,7 @@ def test_a_batch_is_written_down_with_its_plan(gate_ledger: GateLedger, ledger: 
     gate_ledger.begin(END, ranges, planned, latest)
     (batch,) = ledger.batches.newest("orders")
     assert (batch.reason, batch.lag, batch.rate_per_s) == (Reason.RATE, 30, 7.0)
-    assert ledger.batches.ranges(batch.schedule_id) == (
+    assert ledger.batches.ranges(batch.batch_key) == (
         PlannedRange(ranges[0], 30, Reason.RATE, "first"),
     )
 
@@ -121,7 +121,7 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
     gate_ledger.begin(END, [OffsetRange("orders", 0, 0, 7)], planned, {here: 30})
     (batch,) = ledger.batches.newest("orders")
     assert (batch.reason, batch.rate_per_s) == ("throttled by enrich", 7.0)
-    (begun,) = ledger.batches.ranges(batch.schedule_id)
+    (begun,) = ledger.batches.ranges(batch.batch_key)
     assert begun.reason == "throttled by enrich"
 
 

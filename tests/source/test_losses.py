@@ -27,7 +27,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def account_in(url: str) -> LossAccount:
-    return LossAccount("orders", url, BATCH.schedule_id, {"orders": "an id"})
+    return LossAccount("orders", url, BATCH.batch_key, {"orders": "an id"})
 
 
 def test_a_loss_is_durable_when_it_is_passed_over_and_counted_once_however_often(
@@ -38,8 +38,8 @@ def test_a_loss_is_durable_when_it_is_passed_over_and_counted_once_however_often
         losses.pass_over(OffsetRange("orders", 0, 0, until), "the log begins at 90")
     losses.pass_over(OffsetRange("orders", 0, 50, 90), "the log begins at 90")
     with sqlite3.connect(tmp_path / "headrace.db") as file:
-        rows = list(file.execute("SELECT from_offset, until_offset, schedule_id FROM lost"))
-    assert rows == [(0, 90, BATCH.schedule_id)]
+        rows = list(file.execute("SELECT from_offset, until_offset, batch_key FROM lost"))
+    assert rows == [(0, 90, BATCH.batch_key)]
     (loss,) = ledger.history.losses("orders")
     assert (loss.topic_id, loss.reason) == ("an id", "the log begins at 90")
     assert (loss.checkpoint_id, loss.was_split) == (BATCH.checkpoint_id, False)

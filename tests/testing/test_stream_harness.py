@@ -65,7 +65,7 @@ def test_batches_come_in_order_with_the_numbers_and_keys_of_a_query() -> None:
     with StreamHarness(sink, MemoryLog("a", "b", "c"), options=TWO_A_BATCH) as stream:
         stream.run()
         assert [batch.id for batch in sink.batches] == [0, 1]
-        keys = {row.schedule_id for row in stream.ledger.batches.newest()}
+        keys = {row.batch_key for row in stream.ledger.batches.newest()}
         assert keys == {batch.key for batch in sink.batches}
         assert stream.statuses() == dict.fromkeys(range(3), Status.SUCCESS)
 

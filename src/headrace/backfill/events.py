@@ -24,10 +24,10 @@ class Skipped:
     """A batch is not to be had: another backfill, or the live stream, has it or has finished it."""
 
     level: ClassVar[int] = logging.DEBUG
-    schedule_id: str
+    batch_key: str
 
     def __str__(self) -> str:
-        return f"Batch {self.schedule_id} is not failed any more, and is left to whoever has it."
+        return f"Batch {self.batch_key} is not failed any more, and is left to whoever has it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class NearRetention:
     """Kafka may soon delete what a failed batch has still to read."""
 
     level: ClassVar[int] = logging.WARNING
-    schedule_id: str
+    batch_key: str
     ranges: tuple[OffsetRange, ...]
 
     def __str__(self) -> str:
         return (
-            f"Batch {self.schedule_id} has failed, and Kafka may soon delete what it reads:"
+            f"Batch {self.batch_key} has failed, and Kafka may soon delete what it reads:"
             f" retention nears {', '.join(map(str, self.ranges))}; make the topic's retention"
             " longer, or see to it that the batch can be processed."
         )
@@ -115,7 +115,7 @@ BackfillEvent = Claimed | Skipped | Split | Done | Failed | MarkedDead | LeaseLo
 def _name(batch: BatchRecord) -> str:
     number = batch.planned_records
     records = f"{number} record{'' if number == 1 else 's'}"
-    return f"Batch {batch.schedule_id} of gate {batch.gate!r} ({records})"
+    return f"Batch {batch.batch_key} of gate {batch.gate!r} ({records})"
 
 
 def _why(error: ErrorReport) -> str:

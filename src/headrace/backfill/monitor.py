@@ -16,7 +16,7 @@ class OpenBatch:
     """A batch that waits for a backfill. Times are ms since the epoch.
 
     Attributes:
-        schedule_id: Its key.
+        batch_key: Its key.
         created_time_ms: When it was planned.
         backfills: How many backfills of it have failed.
         ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
@@ -24,7 +24,7 @@ class OpenBatch:
         retry_ms: When an operator asked that it be not waited for; None if nobody has.
     """
 
-    schedule_id: str
+    batch_key: str
     created_time_ms: int
     backfills: int
     ended_ms: int
@@ -97,7 +97,7 @@ class Monitor:
         abandoned = any(row.status is Status.BACKFILLING for row in rows)
         now_ms = self._ledger.database_time_ms() if abandoned else 0
         self._batches = {
-            row.schedule_id: self._open(row, known.get(row.schedule_id), now_ms) for row in rows
+            row.batch_key: self._open(row, known.get(row.batch_key), now_ms) for row in rows
         }
         self._read_s = self._seconds()
 
@@ -107,11 +107,11 @@ class Monitor:
             return rows
         waits_ms = self._backoff.waits_ms
         ready = self._ledger.batches.failed(self._gate_name, self._limit, waits_ms=waits_ms)
-        return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.schedule_id))
+        return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.batch_key))
 
-    def forget(self, schedule_id: str) -> None:
+    def forget(self, batch_key: str) -> None:
         """Leave out a batch that is not to be claimed any more, until the ledger lists it again."""
-        self._batches.pop(schedule_id, None)
+        self._batches.pop(batch_key, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
         # An end that lies ahead was written under a clock that was wrong, and is not waited for.
@@ -129,11 +129,11 @@ class Monitor:
             until_ms = row.lease_until_ms
             ended_ms = until_ms if until_ms and until_ms <= now_ms else row.start_time_ms
         return OpenBatch(
-            schedule_id=row.schedule_id,
+            batch_key=row.batch_key,
             created_time_ms=row.created_time_ms,
             backfills=row.backfills + abandoned,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
-            ranges=known.ranges if known else self._ledger.batches.ranges(row.schedule_id),
+            ranges=known.ranges if known else self._ledger.batches.ranges(row.batch_key),
             retry_ms=row.retry_ms,
         )
 
@@ -184,18 +184,18 @@ class RetentionWatch:
             earliest: The earliest offset there is of each of their partitions.
         """
         self._first = {
-            batch.schedule_id: self._first.get(batch.schedule_id) or _own(batch, earliest)
+            batch.batch_key: self._first.get(batch.batch_key) or _own(batch, earliest)
             for batch in batches
         }
         self._warned &= self._first.keys()
         found = []
         for batch in batches:
-            if batch.schedule_id in self._warned:
+            if batch.batch_key in self._warned:
                 continue
-            first = self._first[batch.schedule_id]
+            first = self._first[batch.batch_key]
             near = near_retention((each.offsets for each in batch.ranges), first, earliest)
             if near:
-                self._warned.add(batch.schedule_id)
+                self._warned.add(batch.batch_key)
                 found.append((batch, near))
         return found
 

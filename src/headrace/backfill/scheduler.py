@@ -192,20 +192,20 @@ class BackfillScheduler:
         batch = monitor.next_ready(self._clock())
         if batch is None:
             return None
-        event = self.run_batch(batch.schedule_id, batch.ranges)
+        event = self.run_batch(batch.batch_key, batch.ranges)
         if isinstance(event, Split):
             monitor.refresh()
         elif event is not None:
-            monitor.forget(batch.schedule_id)
+            monitor.forget(batch.batch_key)
         return event
 
-    def run_manually(self, schedule_ids: Sequence[str]) -> None:
+    def run_manually(self, batch_keys: Sequence[str]) -> None:
         """Run these batches: each once, in this order, and no wait is kept.
 
         The children of a batch that is split follow at once. What another has, or nobody needs to
         run any more, is skipped.
         """
-        waiting = list(reversed(schedule_ids))
+        waiting = list(reversed(batch_keys))
         while waiting and not self._closed.is_set():
             key = waiting[-1]
             event = self.run_batch(key, self._ledger.batches.ranges(key))
@@ -214,9 +214,9 @@ class BackfillScheduler:
                 continue
             waiting.pop()
             if isinstance(event, Split):
-                waiting += [child.schedule_id for child in reversed(event.children)]
+                waiting += [child.batch_key for child in reversed(event.children)]
 
-    def run_batch(self, schedule_id: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
+    def run_batch(self, batch_key: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
         """Claim a batch, if the budget allows one, and run it, or split it.
 
         What has left Kafka is split from what is still there, and then marked dead; a batch with
@@ -226,7 +226,7 @@ class BackfillScheduler:
         run so again, under its key, even if less is allowed.
 
         Args:
-            schedule_id: The batch.
+            batch_key: The batch.
             ranges: What it reads.
 
         Returns:
@@ -242,11 +242,11 @@ class BackfillScheduler:
             return None
         # Asked before the batch is claimed, so that an outage of Kafka counts as no attempt.
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
-        batch = self._ledger.batches.claim(schedule_id, self._owner, self._settings.lease_ms)
+        batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
         if batch is None:
-            return self._report(Skipped(schedule_id))
+            return self._report(Skipped(batch_key))
         self._report(Claimed(batch))
-        if children := self._ledger.batches.children(schedule_id):
+        if children := self._ledger.batches.children(batch_key):
             return self._release_children(batch, children, OWNER_GONE, outcome_unknown=True)
         if gone:
             return self._without(batch, gone, there)
@@ -289,7 +289,7 @@ class BackfillScheduler:
         self._looked_ms = now_ms
         earliest = self._source.earliest([r.offsets for each in batches for r in each.ranges])
         for batch, near in self._retention.look(batches, earliest):
-            self._report(NearRetention(batch.schedule_id, near))
+            self._report(NearRetention(batch.batch_key, near))
 
     def _report(self, event: BackfillEvent) -> BackfillEvent:
         """Log an event, and hand it on."""
@@ -316,7 +316,7 @@ class BackfillScheduler:
         self, batch: BatchRecord, error: BaseException | None, elapsed_ms: int
     ) -> BackfillEvent:
         """Write down how a run ended."""
-        key, owner = batch.schedule_id, self._owner
+        key, owner = batch.batch_key, self._owner
         if error is None:
             if self._ledger.batches.backfilled(key, owner):
                 return self._report(Done(batch, elapsed_ms))
@@ -341,7 +341,7 @@ class BackfillScheduler:
 
     def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
         """What the run itself made of a batch: with its sink, or by keeping its one record."""
-        now = self._ledger.batches.get(batch.schedule_id)
+        now = self._ledger.batches.get(batch.batch_key)
         if now is not None and now.status is Status.SUCCESS:
             return Done(batch, elapsed_ms)
         if now is not None and now.status is Status.DEAD and now.error is not None:
@@ -352,7 +352,7 @@ class BackfillScheduler:
         self, batch: BatchRecord, ranges: Sequence[PlannedRange], error: BaseException | None
     ) -> BackfillEvent | None:
         """Split a batch, some of which has gone while it ran, from that; None for any other."""
-        if not isinstance(error, DataLossError) or self._ledger.batches.children(batch.schedule_id):
+        if not isinstance(error, DataLossError) or self._ledger.batches.children(batch.batch_key):
             return None
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
         return self._without(batch, gone, there) if gone else None
@@ -363,11 +363,11 @@ class BackfillScheduler:
             return self._split(batch, (gone, *one_of_each(there)))
         ranges = ", ".join(str(each.offsets) for each in gone)
         error = DataLossError(
-            f"What batch {batch.schedule_id} of gate {batch.gate!r} reads has left Kafka before it"
+            f"What batch {batch.batch_key} of gate {batch.gate!r} reads has left Kafka before it"
             f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
         )
         report = ErrorReport.of(error)
-        if not self._ledger.batches.mark_dead(batch.schedule_id, self._owner, report):
+        if not self._ledger.batches.mark_dead(batch.batch_key, self._owner, report):
             return self._report(LeaseLost(batch))
         return self._report(MarkedDead(batch, report))
 
@@ -416,12 +416,12 @@ class BackfillScheduler:
         for child in children:
             if child.status is Status.IN_PROGRESS and self._is_nobodys(child):
                 self._ledger.batches.fail(
-                    child.schedule_id, error, owner=child.owner, outcome_unknown=outcome_unknown
+                    child.batch_key, error, owner=child.owner, outcome_unknown=outcome_unknown
                 )
-        children = self._ledger.batches.children(batch.schedule_id)
+        children = self._ledger.batches.children(batch.batch_key)
         if any(child.status is Status.IN_PROGRESS for child in children):
-            return self._report(Skipped(batch.schedule_id))
-        if not self._ledger.batches.backfilled(batch.schedule_id, self._owner):
+            return self._report(Skipped(batch.batch_key))
+        if not self._ledger.batches.backfilled(batch.batch_key, self._owner):
             return self._report(LeaseLost(batch))
         return self._report(Split(batch, tuple(children)))
 

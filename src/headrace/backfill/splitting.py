@@ -40,7 +40,7 @@ def split_batch(
         )
         for ranges in children
     ]
-    return ledger.batches.split(parent.schedule_id, planned, owner, lease_ms, gone=gone)
+    return ledger.batches.split(parent.batch_key, planned, owner, lease_ms, gone=gone)
 
 
 def earlier_and_later(ranges: Sequence[PlannedRange]) -> tuple[ChildRanges, ChildRanges]:

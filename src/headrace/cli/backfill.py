@@ -204,7 +204,7 @@ def _found(
     """The batches that are meant, and how each is read, by its key."""
     batches = _chosen(ledger, url, choice)
     options = {**(work.options(batches[0].gate) if batches else {}), **given}
-    gate_of = {each.schedule_id: each.gate for each in batches}
+    gate_of = {each.batch_key: each.gate for each in batches}
     return batches, source_access(ledger, gate_of, options)
 
 
@@ -214,12 +214,12 @@ def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
         named = [find_batch(ledger, key, url) for key in choice.keys]
         for batch in named:
             _refuse_unless_runnable(ledger, batch)
-        found = list({batch.schedule_id: batch for batch in named}.values())
+        found = list({batch.batch_key: batch for batch in named}.values())
     else:
         opt.gates_of(ledger, choice.gate, url)
         found = [b for b in ledger.batches.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
     # A child of one of them is run with it.
-    keys = {batch.schedule_id for batch in found}
+    keys = {batch.batch_key for batch in found}
     found = [batch for batch in found if batch.parent not in keys]
     gates = sorted({batch.gate for batch in found})
     if len(gates) > 1:
@@ -227,11 +227,11 @@ def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
             f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
             " gate's; run those of each by themselves, with --gate."
         )
-    return sorted(found, key=lambda batch: (batch.created_time_ms, batch.schedule_id))
+    return sorted(found, key=lambda batch: (batch.created_time_ms, batch.batch_key))
 
 
 def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
-    key = batch.schedule_id
+    key = batch.batch_key
     match batch.status:
         case Status.FAILED:
             return
@@ -338,13 +338,13 @@ def _print_plan(
         for batch in batches:
             out.print_json(
                 {
-                    "schedule_id": batch.schedule_id,
+                    "batch_key": batch.batch_key,
                     "created_time_ms": batch.created_time_ms,
                     "gate": batch.gate,
                     "records": batch.planned_records,
                     "attempts": batch.attempts,
                     "error": batch.error and asdict(batch.error),
-                    "gone": [asdict(each) for each in gone_of[batch.schedule_id]],
+                    "gone": [asdict(each) for each in gone_of[batch.batch_key]],
                 }
             )
         return
@@ -363,7 +363,7 @@ def plan_table(
     """The batches that would be run, and what of them has left Kafka, by key."""
 
     def still_there(batch: BatchRecord) -> str:
-        left = batch.planned_records - sum(each.count for each in gone_of[batch.schedule_id])
+        left = batch.planned_records - sum(each.count for each in gone_of[batch.batch_key])
         if left == batch.planned_records:
             return "all"
         return f"only {out.count(left)}" if left else "nothing"

@@ -92,7 +92,7 @@ class ManualBackfill:
             UnlimitedBudget() if job.unlimited else ExternalBudget(ledger, gate, wall_clock_ms)
         )
         self._current: BatchRecord | None = None
-        keys = [batch.schedule_id for batch in batches]
+        keys = [batch.batch_key for batch in batches]
         self._schedulers = [
             (self._scheduler_of(source), list(same_source))
             for source, same_source in groupby(keys, job.sources.__getitem__)
@@ -156,7 +156,7 @@ class ManualBackfill:
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
         with cancel_when(lambda: True, "the backfill was ended"):
             self._ledger.batches.release(
-                self._current.schedule_id,
+                self._current.batch_key,
                 self._owner,
                 report,
                 max_backfills=_NO_LIMIT,
@@ -234,7 +234,7 @@ class Tally:
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
         self._ledger = ledger
         self._planned = sum(batch.planned_records for batch in chosen)
-        self._chosen_of = {batch.schedule_id: batch.schedule_id for batch in chosen}
+        self._chosen_of = {batch.batch_key: batch.batch_key for batch in chosen}
         self._open = Counter(self._chosen_of.keys())
         self._smallest_of: dict[str, set[str]] = {key: set() for key in self._chosen_of}
         self._outcomes: dict[str, tuple[Outcome, int]] = {}
@@ -243,13 +243,13 @@ class Tally:
         """Count what an event reports."""
         match event:
             case Split(batch, children):
-                chosen = self._chosen_of[batch.schedule_id]
-                self._chosen_of |= {child.schedule_id: chosen for child in children}
+                chosen = self._chosen_of[batch.batch_key]
+                self._chosen_of |= {child.batch_key: chosen for child in children}
                 self._open[chosen] += len(children) - 1
-            case Skipped(schedule_id):
-                self._count(schedule_id)
+            case Skipped(batch_key):
+                self._count(batch_key)
             case Done() | Failed() | MarkedDead() | LeaseLost():
-                self._count(event.batch.schedule_id)
+                self._count(event.batch.batch_key)
 
     @property
     def known_records(self) -> int:
@@ -282,20 +282,20 @@ class Tally:
         smallest = self._smallest_of[chosen]
         return max((self._outcomes[key][0] for key in smallest), default=Outcome.SKIPPED)
 
-    def _count(self, schedule_id: str) -> None:
-        chosen = self._chosen_of[schedule_id]
+    def _count(self, batch_key: str) -> None:
+        chosen = self._chosen_of[batch_key]
         self._open[chosen] -= 1
-        for batch in self._smallest(schedule_id):
+        for batch in self._smallest(batch_key):
             outcome = _OUTCOMES.get(batch.status, Outcome.SKIPPED)
-            self._smallest_of[chosen].add(batch.schedule_id)
-            self._outcomes[batch.schedule_id] = (outcome, batch.planned_records)
+            self._smallest_of[chosen].add(batch.batch_key)
+            self._outcomes[batch.batch_key] = (outcome, batch.planned_records)
 
-    def _smallest(self, schedule_id: str) -> Iterator[BatchRecord]:
+    def _smallest(self, batch_key: str) -> Iterator[BatchRecord]:
         """The batches that have the outcome: its children's smallest children, or it alone."""
-        children = self._ledger.batches.children(schedule_id)
+        children = self._ledger.batches.children(batch_key)
         for child in children:
-            yield from self._smallest(child.schedule_id)
-        batch = None if children else self._ledger.batches.get(schedule_id)
+            yield from self._smallest(child.batch_key)
+        batch = None if children else self._ledger.batches.get(batch_key)
         if batch is not None:
             yield batch
 
@@ -368,7 +368,7 @@ class ProgressBar(ProgressLines):
         """Move the bar."""
         doing = "waiting"
         if isinstance(event, Claimed):
-            doing = f"batch {event.batch.schedule_id[:SHORT]}"
+            doing = f"batch {event.batch.batch_key[:SHORT]}"
         self._progress.update(self._task, description=doing, completed=tally.known_records)
         if not isinstance(event, Claimed | Done | Skipped):
             self.say(printable(str(event)))

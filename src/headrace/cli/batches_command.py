@@ -99,7 +99,7 @@ def batches(
                 kind=kind,
             )
             shown = found[:limit]
-            keys = [batch.schedule_id for batch in shown]
+            keys = [batch.batch_key for batch in shown]
             losses = opened.history.losses_of(keys)
             rejected = opened.dead_letters.count_rejected(keys)
             if as_json:
@@ -124,7 +124,7 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
         return found[0]
     where = f"The ledger {redact_url(url)}"
     if found:
-        several = " and ".join(batch.schedule_id for batch in found)
+        several = " and ".join(batch.batch_key for batch in found)
         raise OptionError(
             f"{where} has several batches whose key begins with {key!r}, such as {several}; "
             "give more digits."
@@ -135,16 +135,16 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
-    ranges = ledger.batches.ranges(batch.schedule_id)
-    children = ledger.batches.children(batch.schedule_id)
-    keys = [each.schedule_id for each in (batch, *children)]
+    ranges = ledger.batches.ranges(batch.batch_key)
+    children = ledger.batches.children(batch.batch_key)
+    keys = [each.batch_key for each in (batch, *children)]
     losses = ledger.history.losses_of(keys)
     rejected = ledger.dead_letters.count_rejected(keys)
     if not as_json:
         now_ms = ledger.database_time_ms()
         out.show(batch_view(batch, ranges, children, losses, now_ms, rejected=rejected))
         return
-    own = losses.get(batch.schedule_id, ())
+    own = losses.get(batch.batch_key, ())
     out.print_json(
         {
             **_with_missing(batch, losses, rejected),
@@ -163,7 +163,7 @@ def batch_values(batch: BatchRecord) -> dict[str, Any]:
 def _with_missing(
     batch: BatchRecord, losses: Mapping[str, Sequence[Loss]], rejected: Mapping[str, int]
 ) -> dict[str, Any]:
-    key = batch.schedule_id
+    key = batch.batch_key
     lost = lost_records(losses.get(key, ()))
     return {**batch_values(batch), "lost": lost, "rejected": rejected.get(key, 0)}
 
@@ -179,7 +179,7 @@ def batches_view(
     """One line for each batch; ``losses``, and how many it ``rejected``, are theirs, by key."""
 
     def remark(batch: BatchRecord) -> RenderableType:
-        key = batch.schedule_id
+        key = batch.batch_key
         counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
         said = "".join(f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
         if batch.error is not None and not batch.interrupted and not said:
@@ -210,10 +210,10 @@ def batch_view(
     """Everything about one batch; what is by key is its own and its children's."""
     facts = (
         (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
-        for name, value in _facts(batch, rejected.get(batch.schedule_id, 0), now_ms)
+        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), now_ms)
     )
     shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
-    if own := losses.get(batch.schedule_id, ()):
+    if own := losses.get(batch.batch_key, ()):
         headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if children:
@@ -233,7 +233,7 @@ def batch_view(
 
 
 def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str, str | Text]]:
-    yield "batch", Text(batch.schedule_id, style="bold")
+    yield "batch", Text(batch.batch_key, style="bold")
     if batch.parent is not None:
         yield "parent", batch.parent
     yield "gate", batch.gate
@@ -311,7 +311,7 @@ def status_text(batch: BatchRecord) -> Text:
 
 def key_text(batch: BatchRecord) -> Text:
     """The first digits of its key, with a sign that it is a child of another one."""
-    return out.line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
+    return out.line(f"{'' if batch.parent is None else '↳ '}{batch.batch_key[:SHORT]}")
 
 
 def _took_ms(batch: BatchRecord, now_ms: int) -> int:

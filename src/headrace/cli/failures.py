@@ -197,17 +197,17 @@ def drop(
         _refuse_unless_dead(batch)
     with Ledger.open(ledger) as opened:
         for batch in batches:
-            if not opened.batches.drop(batch.schedule_id, reason.strip()):
-                _refuse_unless_dead(find_batch(opened, batch.schedule_id, ledger))
-            typer.echo(f"Batch {batch.schedule_id} is dropped.")
+            if not opened.batches.drop(batch.batch_key, reason.strip()):
+                _refuse_unless_dead(find_batch(opened, batch.batch_key, ledger))
+            typer.echo(f"Batch {batch.batch_key} is dropped.")
 
 
 def _refuse_unless_dead(batch: BatchRecord) -> None:
     if batch.status is not Status.DEAD:
         raise OptionError(
-            f"Batch {batch.schedule_id} is {batch.status}; only one that is dead can be dropped."
+            f"Batch {batch.batch_key} is {batch.status}; only one that is dead can be dropped."
         )
     if batch.resolution is not None:
         raise OptionError(
-            f"Batch {batch.schedule_id} was dropped already ({batch.resolution}); once is enough."
+            f"Batch {batch.batch_key} was dropped already ({batch.resolution}); once is enough."
         )

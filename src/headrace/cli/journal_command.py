@@ -349,8 +349,8 @@ def _because(lane: LanePruning) -> str:
     by: Processed | None = lane.needed_by
     if by is None:
         return _BECAUSE[lane.kept]
-    if by.schedule_id is None:
+    if by.batch_key is None:
         has_read = f"has read up to {by.until}" if by.until else "has read nothing of it yet"
         return f"{by.gate} {has_read}"
-    batch = f"{by.gate}: batch {by.schedule_id[:8]}"
+    batch = f"{by.gate}: batch {by.batch_key[:8]}"
     return f"{batch} is its last" if by.status is Status.SUCCESS else f"{batch} is {by.status}"

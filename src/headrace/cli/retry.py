@@ -34,7 +34,7 @@ def retry(
     # What is to be changed is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
-        failed = [each.schedule_id for each in reader.batches.failed(gate, MOST_AT_ONCE)]
+        failed = [each.batch_key for each in reader.batches.failed(gate, MOST_AT_ONCE)]
         waits = reader.sink_outages.get(gate) is not None
     who = acting_user(by)
     with Ledger.join(ledger) as opened:

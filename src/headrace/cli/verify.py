@@ -194,7 +194,7 @@ def _comparisons(
     if newest and given is not None:
         from headrace.source.comparison import compare_with_log  # noqa: PLC0415
 
-        key = newest[0].schedule_id
+        key = newest[0].batch_key
         connector, options = source_access(ledger, {key: gate}, given)[key]
         yield compare_with_log(ledger, gate, known, lambda each: connector.log_of(options, each))
 

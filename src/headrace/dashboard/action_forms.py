@@ -101,7 +101,7 @@ def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
     last = _number(form, "last")
     found = [each for each in failed_alike(ledger, gate, error) if each.created_time_ms <= last]
     _refuse_others(form, len(found), "batch")
-    keys = [each.schedule_id for each in found]
+    keys = [each.batch_key for each in found]
     number = ledger.repairs.retry(gate, keys, who, why)
     return f"{plural(number, 'batch')} of gate {gate} {_do(number)} not wait any more."
 

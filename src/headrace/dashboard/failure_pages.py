@@ -111,7 +111,7 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             )
             rows = [each for each in found if error or each.error is None]
             messages = [each.error.message for each in rows if each.error is not None]
-            queued = {each.schedule_id for each in rows if is_queued(each)}
+            queued = {each.batch_key for each in rows if is_queued(each)}
             queue = RetryQueue.read(ledger, gate) if queued else None
             return view(
                 "group_batches.html", rows, messages, queued, queue.waits_for() if queue else None
@@ -155,7 +155,7 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
         children, ranges = ledger.batches.children(name), ledger.batches.ranges(name)
         letters = ledger.repairs.letters_of(name, PARTS + 1, skip=skip)
         shown = slice(skip, skip + PARTS)
-        keys = [name, *(each.schedule_id for each in children[shown])]
+        keys = [name, *(each.batch_key for each in children[shown])]
         has_more = max(len(children), len(ranges), skip + len(letters)) > skip + PARTS
         values = {
             "batch": batch,

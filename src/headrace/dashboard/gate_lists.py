@@ -38,7 +38,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
         batches, more = found[:ROWS], None
         if len(found) > ROWS:
             more = f"/batches?{urlencode({'gate': gate, 'before': batches[-1].created_time_ms})}"
-        losses = ledger.history.losses_of([each.schedule_id for each in batches])
+        losses = ledger.history.losses_of([each.batch_key for each in batches])
         history = GateHistory(
             record,
             batches,
@@ -69,7 +69,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
         if record is None:
             return View({"list": site.render("no_gate.html", name=gate)})
         newest = ledger.batches.newest(gate, 1, kind=Kind.LIVE, children=False)
-        ranges = ledger.batches.ranges(newest[0].schedule_id) if newest else ()
+        ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
         history = GateHistory(record, newest, ranges=ranges)
         partitions = by_lag(take_snapshot(history, now_ms).partitions)
         more = None

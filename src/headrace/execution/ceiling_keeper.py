@@ -66,7 +66,7 @@ class CeilingKeeper:
             return
         self._largest, self._doubted = split.passed, 0
         try:
-            if self._ledger.dead_letters.count_rejected(self._parts(batch.schedule_id)):
+            if self._ledger.dead_letters.count_rejected(self._parts(batch.batch_key)):
                 return
         except HeadraceError as error:
             self._warn(error)
@@ -88,7 +88,7 @@ class CeilingKeeper:
             self._warn(error)
 
     def _parts(self, key: str) -> list[str]:
-        children = [each.schedule_id for each in self._ledger.batches.children(key)]
+        children = [each.batch_key for each in self._ledger.batches.children(key)]
         return [key, *(part for child in children for part in self._parts(child))]
 
     def _log(self, batch: BatchRecord, split: Split) -> None:
@@ -96,7 +96,7 @@ class CeilingKeeper:
             "Batch %s of gate %r failed as a whole, and all of its parts passed: %d records at once"
             " failed, %d passed. So the next batches are smaller; `headrace why %s` shows the"
             " ceiling.",
-            batch.schedule_id,
+            batch.batch_key,
             batch.gate,
             split.failed,
             split.passed,

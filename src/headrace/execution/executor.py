@@ -159,7 +159,7 @@ class BatchExecutor:
             if error is not None and self._is_split and not self._is_ended_by(error):
                 self._isolate(batch, leases, None)
             elif error is None:
-                self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
+                self._ledger.batches.succeed(batch.batch_key, owner=self._owner)
             else:
                 self._apply_policy(batch, leases, error)
             return at_once
@@ -213,7 +213,7 @@ class BatchExecutor:
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
                 return raised
             # What was split is resolved, and so is a record that was convicted.
-            ranges = tuple(each.offsets for each in self._ledger.batches.ranges(batch.schedule_id))
+            ranges = tuple(each.offsets for each in self._ledger.batches.ranges(batch.batch_key))
             return error if any(part == ranges for part, _ in isolated.left) else None
 
     @property
@@ -226,7 +226,7 @@ class BatchExecutor:
         return self._optional_reader
 
     def _leases(self, batch: BatchRecord) -> BatchLeases:
-        return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.schedule_id)
+        return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.batch_key)
 
     def _retry(
         self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
@@ -241,7 +241,7 @@ class BatchExecutor:
             wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
                 "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %s",
-                batch.schedule_id,
+                batch.batch_key,
                 batch.gate,
                 wait_ms,
                 retry,
@@ -251,10 +251,10 @@ class BatchExecutor:
             if not self._waited(wait_ms / 1000):
                 break
             if not self._ledger.batches.retry(
-                batch.schedule_id, self._owner, self._settings.lease_ms
+                batch.batch_key, self._owner, self._settings.lease_ms
             ):
                 break
-            again = self._ledger.batches.get(batch.schedule_id) or batch
+            again = self._ledger.batches.get(batch.batch_key) or batch
             last = self._runs.live(df, again, ranges, number)
         return last
 
@@ -269,15 +269,15 @@ class BatchExecutor:
         """Stop, defer or isolate a live batch that failed; raises what stops the query."""
         if (report := self._end(error)) is not None:
             self._ledger.batches.fail(
-                batch.schedule_id, report, owner=self._owner, outcome_unknown=True
+                batch.batch_key, report, owner=self._owner, outcome_unknown=True
             )
             raise error
         if self._policy.outage.on_outage is OnOutage.STOP and is_away(error):
-            self._ledger.batches.fail(batch.schedule_id, error, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, error, owner=self._owner)
             raise error
         if (why := ends_query(error)) is not None:
             # Not the handler's failure: the batch is run again when the query is started again.
-            self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, why, owner=self._owner)
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
         of_parts: Cause | None = None
@@ -315,7 +315,7 @@ class BatchExecutor:
         return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
 
     def _fail(self, batch: BatchRecord, error: Exception) -> None:
-        moved = self._ledger.batches.fail(batch.schedule_id, error, owner=self._owner)
+        moved = self._ledger.batches.fail(batch.batch_key, error, owner=self._owner)
         if not self._policy.skips:
             raise error
         _LOG.warning(
@@ -323,7 +323,7 @@ class BatchExecutor:
             if moved
             else "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
             " now runs it: %s",
-            batch.schedule_id,
+            batch.batch_key,
             batch.gate,
             ErrorReport.of(error).line,
         )
@@ -351,7 +351,7 @@ class BatchExecutor:
         undo: bool = False,
     ) -> Isolated[Cause]:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
-        planned = self._ledger.batches.ranges(batch.schedule_id)
+        planned = self._ledger.batches.ranges(batch.batch_key)
         try:
             with self._reader.held(planned) as reader:
                 isolator = Isolator(
@@ -387,7 +387,7 @@ class BatchExecutor:
         _LOG.warning(
             "Batch %s of gate %r failed; %d runs on its children have isolated %d records, and %d"
             " are deferred.",
-            batch.schedule_id,
+            batch.batch_key,
             batch.gate,
             isolated.runs,
             len(isolated.alone),

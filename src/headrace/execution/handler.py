@@ -26,7 +26,7 @@ from headrace.execution.handler_errors import exits_as_errors, shorten_interrupt
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
-from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
+from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, batch_key
 from headrace.processes import is_gone, new_owner
 from headrace.spark_versions import is_remote
 
@@ -147,15 +147,15 @@ class GatedHandler:
         if owned is None:
             return
         is_limited = record.reason.startswith((Reason.LIMITED, Reason.CEILING))
-        self._state.batch_began(record.schedule_id, is_limited=is_limited)
+        self._state.batch_began(record.batch_key, is_limited=is_limited)
         try:
             if self._executor.run_live(df, owned, batch_id):
                 self._ceiling.note_passed(record)
             else:
                 had_no_sink = self._executor.had_no_sink
-                self._state.batch_was_helped(record.schedule_id, had_no_sink=had_no_sink)
+                self._state.batch_was_helped(record.batch_key, had_no_sink=had_no_sink)
         finally:
-            self._state.batch_waited(record.schedule_id, self._live_turn.take_waited_ms())
+            self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
         """Call the user's handler, while nobody else does."""
@@ -200,7 +200,7 @@ class GatedHandler:
             return
         self._has_resolved = True
         abandoned = self._ledger.batches.resolve_abandoned(
-            self._gate, but=record.schedule_id, unowned_before_ms=record.created_time_ms
+            self._gate, but=record.batch_key, unowned_before_ms=record.created_time_ms
         )
         for batch in abandoned:
             _LOG.warning(
@@ -216,18 +216,18 @@ class GatedHandler:
         waited = False
         attach = partial(
             self._ledger.batches.attach,
-            record.schedule_id,
+            record.batch_key,
             batch_id,
             owner=self._owner,
             lease_ms=self._lease_ms,
             gone=gone,
         )
         while (owned := attach()) is None:
-            found = self._ledger.batches.get(record.schedule_id)
+            found = self._ledger.batches.get(record.batch_key)
             if found is None or found.status is not Status.IN_PROGRESS:
                 _LOG.info(
                     "Batch %s of gate %r is not run again: it is %s.",
-                    record.schedule_id,
+                    record.batch_key,
                     self._gate,
                     found.status if found is not None else "forgotten",
                 )
@@ -236,15 +236,15 @@ class GatedHandler:
                 _LOG.warning(
                     "Batch %s of gate %r is run by another process, or was by one that ended; it"
                     " is taken over if that one gives no sign of life for %d s.",
-                    record.schedule_id,
+                    record.batch_key,
                     self._gate,
                     self._lease_ms // 1000,
                 )
             waited = True
-            self._state.batch_was_helped(record.schedule_id)
+            self._state.batch_was_helped(record.batch_key)
             if self._stopped():
                 raise LedgerError(
-                    f"The query was stopped before it could take over batch {record.schedule_id} of"
+                    f"The query was stopped before it could take over batch {record.batch_key} of"
                     f" gate {self._gate!r} from another process; it is run when the query is"
                     " started again."
                 )
@@ -257,7 +257,7 @@ class GatedHandler:
             query = None if self._query is None else self._query.id
         else:
             query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        key = schedule_id(self._gate, f"{query} {batch_id}", ())
+        key = batch_key(self._gate, f"{query} {batch_id}", ())
         nothing = Rejections(key, (), self._records, tuple)
         run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
         with self._live_turn, run.watched():

@@ -61,7 +61,7 @@ class HandlerRuns:
 
     def is_unknown(self, batch: BatchRecord) -> bool:
         """Whether an interrupted run may have left a batch in its sink, under its own key."""
-        return batch.outcome_unknown and batch.schedule_id not in self._asked
+        return batch.outcome_unknown and batch.batch_key not in self._asked
 
     def live(
         self,
@@ -96,7 +96,7 @@ class HandlerRuns:
 
     def again(self, batch: BatchRecord, reader: BatchReader) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
-        planned = self._ledger.batches.ranges(batch.schedule_id)
+        planned = self._ledger.batches.ranges(batch.batch_key)
         ranges = tuple(each.offsets for each in planned)
         transaction = self._transaction(batch, ranges)
         raised: list[Exception] = []
@@ -129,7 +129,7 @@ class HandlerRuns:
         return None
 
     def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
-        key, batches = batch.schedule_id, self._ledger.batches
+        key, batches = batch.batch_key, self._ledger.batches
 
         def planned() -> Sequence[PlannedRange]:
             return batches.ranges(key)
@@ -141,7 +141,7 @@ class HandlerRuns:
                 batch.gate,
                 [missing],
                 planned_ids(planned()),
-                schedule_id=key,
+                batch_key=key,
                 reasons={missing: why},
             )
 
@@ -157,7 +157,7 @@ class HandlerRuns:
         _LOG.warning(
             "The handler of batch %s of gate %r rejected records, kept as dead letters: %d, the"
             " first of them %s-%d at %d: %r",
-            batch.schedule_id,
+            batch.batch_key,
             batch.gate,
             len(letters),
             letters[0].topic,
@@ -186,7 +186,7 @@ class HandlerRuns:
         # A backfill counts as an attempt only when it has failed.
         again = batch.status is Status.BACKFILLING
         return Batch(
-            batch.schedule_id,
+            batch.batch_key,
             number,
             ranges,
             batch.attempts + again,
@@ -213,14 +213,14 @@ class HandlerRuns:
         """Whether a batch was committed before the handler raised; the error is kept then."""
         done = transaction.committed
         if transaction.is_in_doubt:
-            found = self._ledger.batches.get(batch.schedule_id)
+            found = self._ledger.batches.get(batch.batch_key)
             done = found is not None and found.status is Status.SUCCESS
         if done:
-            self._ledger.batches.keep_error(batch.schedule_id, error)
+            self._ledger.batches.keep_error(batch.batch_key, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
                 " success and is not run again; what its handler raised then is kept with it: %s",
-                batch.schedule_id,
+                batch.batch_key,
                 batch.gate,
                 ErrorReport.of(error).line,
             )
@@ -229,4 +229,4 @@ class HandlerRuns:
     def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
         """Note that a batch has failed in a run that asked its sink what it has of it."""
         if transaction.asked:
-            self._asked.add(batch.schedule_id)
+            self._asked.add(batch.batch_key)

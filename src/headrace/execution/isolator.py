@@ -121,7 +121,7 @@ class Isolator:
         self._rows[ranges] = batch
         self._root = ranges
         self._batch = batch
-        self._has_run.add(batch.schedule_id)
+        self._has_run.add(batch.batch_key)
         isolation = self._isolation()
         isolation.begin(ranges, error)
         return self._run_all(isolation)
@@ -179,7 +179,7 @@ class Isolator:
 
     def _counted(self, row: BatchRecord) -> BatchRecord:
         """A row that is about to be run, with one attempt more where it was run before."""
-        key = row.schedule_id
+        key = row.batch_key
         again = key in self._has_run and row.status is Status.IN_PROGRESS
         self._has_run.add(key)
         if not (again and self._ledger.batches.retry(key, self._owner, self._leases.lease_ms)):
@@ -197,7 +197,7 @@ class Isolator:
         away = any(isinstance(why, Exception) and is_away(why) for why in whys)
         nothing_passes = not self._has_passed and (result.down is not None or away)
         if self._undo and self._batch is not None and nothing_passes:
-            key, lease_ms = self._batch.schedule_id, self._leases.lease_ms
+            key, lease_ms = self._batch.batch_key, self._leases.lease_ms
             result.held = True
             result.is_undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
             return result
@@ -208,7 +208,7 @@ class Isolator:
                 result.alone.remove((each, why))
                 result.left.append(((each,), why))
         for part, why in result.left:
-            key = self._rows[part].schedule_id
+            key = self._rows[part].batch_key
             self._ledger.batches.fail(key, down or why, owner=self._owner)
         for parent in reversed(self._parents):
             self._succeed(parent)
@@ -227,9 +227,9 @@ class Isolator:
     def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
         """Fail what is not done; it is run again when the query is started again."""
         for row in [*self._rows.values(), *self._parents]:
-            unknown = running is not None and row.schedule_id == running.schedule_id
+            unknown = running is not None and row.batch_key == running.batch_key
             self._ledger.batches.fail(
-                row.schedule_id, report, owner=self._owner, outcome_unknown=unknown
+                row.batch_key, report, owner=self._owner, outcome_unknown=unknown
             )
 
     def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
@@ -239,7 +239,7 @@ class Isolator:
         """
         topic_ids = {
             each.offsets.topic_partition: each.topic_id
-            for each in self._ledger.batches.ranges(parent.schedule_id)
+            for each in self._ledger.batches.ranges(parent.batch_key)
         }
         gone: set[str] = set()
         while True:
@@ -267,19 +267,19 @@ class Isolator:
             if self._stopped():
                 raise LedgerError(
                     f"The query was stopped before it could take over children of batch"
-                    f" {parent.schedule_id} of gate {parent.gate!r} from another process; they are"
+                    f" {parent.batch_key} of gate {parent.gate!r} from another process; they are"
                     " run when the query is started again."
                 )
             if not gone:
                 self._sleep(OWNER_POLL_S)
         self._parents.append(parent)
         self._rows.update(zip(children, rows, strict=True))
-        self._leases.keep(*[row.schedule_id for row in rows])
+        self._leases.keep(*[row.batch_key for row in rows])
         return rows
 
     def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
         """What is still to be run of a batch: its smallest children, or itself without any."""
-        children = self._ledger.batches.children(batch.schedule_id)
+        children = self._ledger.batches.children(batch.batch_key)
         if not children:
             self._rows[self._ranges(batch)] = batch
             yield batch
@@ -290,7 +290,7 @@ class Isolator:
 
     def _keep_dead_letter(self, row: BatchRecord, why: Cause) -> bool:
         """Keep the one record that cannot be processed; False where it is failed instead."""
-        (planned,) = self._ledger.batches.ranges(row.schedule_id)
+        (planned,) = self._ledger.batches.ranges(row.batch_key)
         offset = planned.offsets
         try:
             letter = self._reader.dead_letter(planned, why)
@@ -300,7 +300,7 @@ class Isolator:
         if letter is None:
             self._succeed(row)  # There is nothing at this offset.
             return True
-        kept = self._ledger.dead_letters.add(row.schedule_id, letter, owner=self._owner)
+        kept = self._ledger.dead_letters.add(row.batch_key, letter, owner=self._owner)
         if kept and self._letters is not None:
             self._letters.send(letter)
         _LOG.error(
@@ -314,9 +314,9 @@ class Isolator:
 
     def _succeed(self, row: BatchRecord) -> None:
         if row.status is Status.BACKFILLING:
-            self._ledger.batches.backfilled(row.schedule_id, self._owner)
+            self._ledger.batches.backfilled(row.batch_key, self._owner)
         else:
-            self._ledger.batches.succeed(row.schedule_id, owner=self._owner)
+            self._ledger.batches.succeed(row.batch_key, owner=self._owner)
 
     def _ranges(self, row: BatchRecord) -> Ranges:
-        return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.schedule_id))
+        return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.batch_key))

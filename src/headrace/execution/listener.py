@@ -215,7 +215,7 @@ class GateListener(JsonStreamingQueryListener):
                 if left is not None:
                     # Its handler may have gone through, and only the report of that be missing.
                     watched.ledger.batches.fail(
-                        left.schedule_id, report, owner=left.owner, outcome_unknown=True
+                        left.batch_key, report, owner=left.owner, outcome_unknown=True
                     )
         except HeadraceError as error:
             _LOG.warning("A batch's failure was not processed: %s", error)
@@ -436,7 +436,7 @@ def _sample(lesson: _Lesson, learnt: LearntRate | None) -> RateSample:
         derivative=known.terms.derivative if known.terms else None,
         other_per_s=known.other_per_s,
         query_batch_id=lesson.report.query_batch_id,
-        schedule_id=lesson.report.batch,
+        batch_key=lesson.report.batch,
     )
 
 

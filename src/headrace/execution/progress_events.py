@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.control import BatchProgress
 from headrace.errors import HeadraceError
-from headrace.ledger import schedule_id
+from headrace.ledger import batch_key
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import active_context
 
@@ -85,7 +85,7 @@ def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
         if end is None or end.gate is None:
             continue
         ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-        batch = schedule_id(end.gate, end.checkpoint_id, ranges, end.topic_ids) if ranges else ""
+        batch = batch_key(end.gate, end.checkpoint_id, ranges, end.topic_ids) if ranges else ""
         times = BatchProgress(
             start_ms=_epoch_ms(progress.timestamp),
             duration_ms=progress.durationMs["triggerExecution"],

@@ -83,7 +83,7 @@ class SinkWaiting:
             self._has_looked = True
             self._outage = self._ledger.sink_outages.get(batch.gate)
         outage = self._outage
-        if outage is not None and outage.batch != batch.schedule_id:
+        if outage is not None and outage.batch != batch.batch_key:
             self._forget()
         if self._outage is None or outage is None:
             return False
@@ -166,7 +166,7 @@ class SinkWaiting:
 
         However often it is run, the batch has one attempt more.
         """
-        key, batches = batch.schedule_id, self._ledger.batches
+        key, batches = batch.batch_key, self._ledger.batches
         if self._outage is None and not batches.retry(key, self._owner, self._lease_ms):
             return None
         before, line = self._outage, ErrorReport.of(error).line
@@ -223,7 +223,7 @@ class SinkWaiting:
             left_s -= _LOOK_S
         if self._stopped():
             report = query_stopped(error)
-            self._ledger.batches.fail(batch.schedule_id, report, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, report, owner=self._owner)
             raise error
 
     def end(self, *, is_back: bool, left: int = 0) -> bool:

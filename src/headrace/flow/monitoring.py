@@ -53,11 +53,11 @@ class StageProgress:
         if begun is None:
             return
         known, self._newest = self._newest, begun[1]
-        if known is not None and known.schedule_id != self._newest.schedule_id:
+        if known is not None and known.batch_key != self._newest.batch_key:
             for batch in self._ledger.batches.newest(
                 self._gate, _MAX_NEW_BATCHES, kind=Kind.LIVE, children=False
             ):
-                if batch.schedule_id == known.schedule_id:
+                if batch.batch_key == known.batch_key:
                     break
                 self._admitted += batch.planned_records
         self._emitted.look(time_ms, self._admitted)

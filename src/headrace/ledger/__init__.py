@@ -34,7 +34,7 @@ from headrace.ledger.records import (
     RateSample,
     Rejected,
     Unresolved,
-    schedule_id,
+    batch_key,
 )
 from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
@@ -88,11 +88,11 @@ __all__ = [
     "Verdict",
     "Verification",
     "WallClock",
+    "batch_key",
     "extended",
     "lost_records",
     "normalize_url",
     "redact_url",
-    "schedule_id",
     "verify",
     "without_secrets",
 ]

@@ -39,7 +39,7 @@ from headrace.ledger.transitions import Kind, Status
 
 _SERVERS: Final = (
     select(batch_range.c.bootstrap_servers)
-    .where(batch_range.c.schedule_id == bindparam("schedule_id"))
+    .where(batch_range.c.batch_key == bindparam("batch_key"))
     .limit(1)
 )
 
@@ -68,7 +68,7 @@ _FAILED_BATCHES: Final = (
     .where(batch_table.c.gate.in_(_named_or_all_gates))
     .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING]))
     .where(or_(batch_table.c.status == Status.FAILED, has_run_out()))
-    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
+    .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
     .limit(bindparam("limit"))
 )
 
@@ -97,9 +97,9 @@ def _has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
 
 _BY_PREFIX: Final = (
     select(batch_table)
-    .where(batch_table.c.schedule_id >= bindparam("prefix"))
-    .where(batch_table.c.schedule_id < bindparam("above"))
-    .order_by(batch_table.c.schedule_id)
+    .where(batch_table.c.batch_key >= bindparam("prefix"))
+    .where(batch_table.c.batch_key < bindparam("above"))
+    .order_by(batch_table.c.batch_key)
     .limit(bindparam("limit"))
 )
 
@@ -109,7 +109,7 @@ _UNRESOLVED: Final = (
     .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(batch_table.c.status == Status.DEAD, has_dead_letters))
     .where(batch_table.c.resolution.is_(None), ~interrupted)
-    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
+    .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
 )
 
 _UNRESOLVED_COUNTS: Final = (
@@ -135,22 +135,22 @@ _WAITING_LETTERS: Final = (
 class BatchQueries(IsolationQueries):
     """What a ledger answers of its batches."""
 
-    def get(self, schedule_id: str) -> BatchRecord | None:
+    def get(self, batch_key: str) -> BatchRecord | None:
         """One batch, if it is in the ledger."""
-        return next(iter(self._select(BATCH, schedule_id=schedule_id)), None)
+        return next(iter(self._select(BATCH, batch_key=batch_key)), None)
 
-    def ranges(self, schedule_id: str) -> tuple[PlannedRange, ...]:
+    def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
         """What a batch reads, by topic, partition and offset; it never changes."""
-        return self._database.read(lambda connection: ranges_of(connection, schedule_id))
+        return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
-    def servers(self, schedule_id: str) -> str | None:
+    def servers(self, batch_key: str) -> str | None:
         """The brokers on which a batch was planned; None where it is not in the ledger."""
-        servers: str | None = self._database.scalar(_SERVERS, schedule_id=schedule_id)
+        servers: str | None = self._database.scalar(_SERVERS, batch_key=batch_key)
         return servers
 
-    def children(self, schedule_id: str) -> tuple[BatchRecord, ...]:
+    def children(self, batch_key: str) -> tuple[BatchRecord, ...]:
         """What a batch was split into, in the order of the split; nothing where it never was."""
-        return self._select(CHILDREN, schedule_id=schedule_id)
+        return self._select(CHILDREN, batch_key=batch_key)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
@@ -259,7 +259,7 @@ class BatchQueries(IsolationQueries):
         return tuple(batch_from(row._mapping) for row in self._database.rows(statement, **values))
 
 
-def ranges_of(connection: Connection, schedule_id: str) -> tuple[PlannedRange, ...]:
+def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """What a batch reads, by topic, partition and offset."""
-    rows = connection.execute(RANGES, {"schedule_id": schedule_id})
-    return tuple(range_from(row, schedule_id) for row in rows)
+    rows = connection.execute(RANGES, {"batch_key": batch_key})
+    return tuple(range_from(row, batch_key) for row in rows)

@@ -32,10 +32,10 @@ from headrace.ledger.transitions import PLANNED, Kind, Status
 Values = dict[str, Any]
 
 
-def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id: str) -> Values:
+def control_row(batch: PlannedBatch, batch_key: str, created_ms: int, call_id: str) -> Values:
     """The row of a batch that begins for the first time, by a call of this name."""
     return {
-        "schedule_id": schedule_id,
+        "batch_key": batch_key,
         "gate": batch.gate,
         "checkpoint_id": batch.checkpoint_id,
         "kind": batch.kind,
@@ -51,11 +51,11 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id:
     }
 
 
-def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
+def failure_rows(batch: PlannedBatch, batch_key: str) -> list[Values]:
     """One row for each range of a batch that has offsets."""
     return [
         {
-            "schedule_id": schedule_id,
+            "batch_key": batch_key,
             "topic": planned.offsets.topic,
             "partition": planned.offsets.partition,
             "start_offset": planned.offsets.start,
@@ -79,7 +79,7 @@ def refuse_other_children(parent: BatchRecord, children: Sequence[PlannedBatch])
     counts = [child.records for child in children]
     if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
         raise LedgerError(
-            f"Batch {parent.schedule_id} of gate {parent.gate!r} has {parent.planned_records} "
+            f"Batch {parent.batch_key} of gate {parent.gate!r} has {parent.planned_records} "
             f"offsets and cannot be split into children of {counts}; two or more children of the "
             "same gate and run share its offsets, and none is empty."
         )
@@ -103,7 +103,7 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
     values = dict(row)
     if (invalid := invalid_value(values["kind"], values["status"])) is not None:
         raise LedgerError(
-            f"Batch {values['schedule_id']} of gate {values['gate']!r} has {invalid}, so its row"
+            f"Batch {values['batch_key']} of gate {values['gate']!r} has {invalid}, so its row"
             " was changed or damaged; restore the ledger from a copy."
         )
     error = [values.pop(name, None) for name in error_values(None)]
@@ -140,14 +140,14 @@ def offsets_text(offsets: Mapping[int, int]) -> str:
     return json.dumps(offsets, separators=(",", ":"))
 
 
-def range_from(row: Sequence[Any], schedule_id: str) -> PlannedRange:
+def range_from(row: Sequence[Any], batch_key: str) -> PlannedRange:
     """The range that a row of ``batch_range`` describes.
 
     Raises:
         LedgerError: The row is damaged.
     """
     topic, partition, start, until, latest, reason, topic_id = row
-    offsets = offset_range(f"batch {schedule_id}", topic, partition, start, until)
+    offsets = offset_range(f"batch {batch_key}", topic, partition, start, until)
     return PlannedRange(offsets, latest, reason, topic_id)
 
 
@@ -198,9 +198,9 @@ def created_within(
 _child = batch_table.alias("child")
 
 
-def has_children(schedule_id: Column[str]) -> ColumnElement[bool]:
+def has_children(batch_key: Column[str]) -> ColumnElement[bool]:
     """Whether a batch was divided."""
-    return exists().where(_child.c.parent == schedule_id)
+    return exists().where(_child.c.parent == batch_key)
 
 
 def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
@@ -208,7 +208,7 @@ def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
     return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))
 
 
-BATCH: Final = select(batch_table).where(batch_table.c.schedule_id == bindparam("schedule_id"))
+BATCH: Final = select(batch_table).where(batch_table.c.batch_key == bindparam("batch_key"))
 
 RANGES: Final = (
     select(
@@ -220,14 +220,14 @@ RANGES: Final = (
         batch_range.c.reason,
         batch_range.c.topic_id,
     )
-    .where(batch_range.c.schedule_id == bindparam("schedule_id"))
+    .where(batch_range.c.batch_key == bindparam("batch_key"))
     .order_by(batch_range.c.topic, batch_range.c.partition, batch_range.c.start_offset)
 )
 
 CHILDREN: Final = (
     select(batch_table)
-    .where(batch_table.c.parent == bindparam("schedule_id"))
-    .order_by(batch_table.c.created_time_ms, batch_table.c.schedule_id)
+    .where(batch_table.c.parent == bindparam("batch_key"))
+    .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
 )
 
 NEWEST_CREATED_MS: Final = select(func.max(batch_table.c.created_time_ms)).where(
@@ -243,7 +243,7 @@ COUNT_BEGIN: Final = (
     .where(or_(_query.is_(None), gate.c.query_owner == _query))
     .where(
         ~exists()
-        .where(batch_table.c.schedule_id == bindparam("batch"))
+        .where(batch_table.c.batch_key == bindparam("batch"))
         .where(batch_table.c.last_call == bindparam("call"))
     )
     .values(
@@ -268,11 +268,11 @@ ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*batch_table.c)
 
 KEEP_ERROR: Final = (
     update(batch_table)
-    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.status == Status.SUCCESS)
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.status == Status.SUCCESS)
     .values({name: bindparam(name) for name in error_values(None)})
 )
 
-has_dead_letters = exists().where(dead_letter.c.schedule_id == batch_table.c.schedule_id)
+has_dead_letters = exists().where(dead_letter.c.batch_key == batch_table.c.batch_key)
 
 interrupted: Final = and_(
     batch_table.c.status == Status.FAILED,
@@ -283,7 +283,7 @@ interrupted: Final = and_(
 LEAVE_INTERRUPTED: Final = (
     update(batch_table)
     .where(batch_table.c.gate == bindparam("of"), interrupted)
-    .where(batch_table.c.schedule_id != bindparam("but"))
+    .where(batch_table.c.batch_key != bindparam("but"))
     .where(func.coalesce(batch_table.c.parent, "") != bindparam("but"))
     .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
 )
@@ -300,22 +300,22 @@ _resolved_by_this = and_(
 # With those that the same call has resolved already, if it is made again. In no order: SQLite would
 # go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
-    select(batch_table.c.created_time_ms, batch_table.c.schedule_id)
+    select(batch_table.c.created_time_ms, batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"))
     .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_not(None)))
-    .where(batch_table.c.schedule_id != bindparam("but"))
+    .where(batch_table.c.batch_key != bindparam("but"))
     .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
     .where(
         or_(_resolved_by_this, and_(batch_table.c.status == Status.IN_PROGRESS, _nobody_runs_it))
     )
 )
 
-GATE_OF: Final = select(batch_table.c.gate).where(batch_table.c.schedule_id == bindparam("batch"))
+GATE_OF: Final = select(batch_table.c.gate).where(batch_table.c.batch_key == bindparam("batch"))
 
 # The same reason once more is the answer that was lost with a connection.
 DROP: Final = (
     update(batch_table)
-    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.status == Status.DEAD)
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.status == Status.DEAD)
     .where(or_(batch_table.c.resolution.is_(None), batch_table.c.resolution == bindparam("why")))
     .values(resolution=bindparam("why"))
 )

@@ -57,11 +57,11 @@ class BatchStore(BatchQueries):
         """
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
-        schedule_id, call_id = batch.schedule_id, transitions.new_call_id()
+        batch_key, call_id = batch.batch_key, transitions.new_call_id()
         statement = self._database.insert(batch_table).on_conflict_do_nothing()
         count = {
             "of": batch.gate,
-            "batch": schedule_id,
+            "batch": batch_key,
             "call": call_id,
             "query": query,
             "by_checkpoint": batch.checkpoint_id,
@@ -72,33 +72,33 @@ class BatchStore(BatchQueries):
             if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
                 refuse_but(connection, batch.gate, query)
             newest_ms = connection.scalar(batch_rows.NEWEST_CREATED_MS, {"gate": batch.gate})
-            row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1), call_id)
+            row = control_row(batch, batch_key, max(self._clock(), (newest_ms or 0) + 1), call_id)
             if not self._insert_under(batch.gate, connection, statement, row):
-                return self._begin_again(connection, batch, schedule_id, call_id)
-            insert_rows(connection, batch_range, failure_rows(batch, schedule_id))
-            checkpoints.record_plan(connection, batch, schedule_id)
+                return self._begin_again(connection, batch, batch_key, call_id)
+            insert_rows(connection, batch_range, failure_rows(batch, batch_key))
+            checkpoints.record_plan(connection, batch, batch_key)
             checkpoints.advance_position(connection, batch)
             return batch_from(row)
 
         return self._database.write(begin)
 
     def _begin_again(
-        self, connection: Connection, batch: PlannedBatch, schedule_id: str, call_id: str
+        self, connection: Connection, batch: PlannedBatch, batch_key: str, call_id: str
     ) -> BatchRecord:
-        stored = {planned.offsets for planned in ranges_of(connection, schedule_id)}
+        stored = {planned.offsets for planned in ranges_of(connection, batch_key)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
-                f"The ledger {self._database.name} has other ranges for batch {schedule_id} of "
+                f"The ledger {self._database.name} has other ranges for batch {batch_key} of "
                 f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
                 "restore it from a copy."
             )
-        connection.execute(transitions.BEGIN_AGAIN, {"batch": schedule_id, "call": call_id})
-        checkpoints.begin_again(connection, batch, schedule_id)
-        return _batch(connection, schedule_id)
+        connection.execute(transitions.BEGIN_AGAIN, {"batch": batch_key, "call": call_id})
+        checkpoints.begin_again(connection, batch, batch_key)
+        return _batch(connection, batch_key)
 
     def attach(
         self,
-        schedule_id: str,
+        batch_key: str,
         query_batch_id: int,
         *,
         start_time_ms: int | None = None,
@@ -112,7 +112,7 @@ class BatchStore(BatchQueries):
         next run: a run that waits for another one first is counted by `GateStore.next_sequence`.
 
         Args:
-            schedule_id: The batch.
+            batch_key: The batch.
             query_batch_id: The engine's own number for it.
             start_time_ms: Since when, if not since now.
             owner: Whose it becomes. Another owner whose lease has run out is replaced.
@@ -124,7 +124,7 @@ class BatchStore(BatchQueries):
             owner's; nothing is changed then.
         """
         values = {
-            "batch": schedule_id,
+            "batch": batch_key,
             "number": query_batch_id,
             "started_ms": start_time_ms,
             "by": owner,
@@ -139,39 +139,39 @@ class BatchStore(BatchQueries):
             row = connection.execute(batch_rows.ATTACH_AND_RETURN, leased).mappings().one_or_none()
             if row is None:  # It was changed just now; one number is skipped.
                 return None
-            batch, key = batch_from(row), {"schedule_id": schedule_id}
+            batch, key = batch_from(row), {"batch_key": batch_key}
             was_split = batch.attempts > 1 and connection.execute(batch_rows.CHILDREN, key).first()
-            return Attached(batch, ranges_of(connection, schedule_id), bool(was_split), sequence)
+            return Attached(batch, ranges_of(connection, batch_key), bool(was_split), sequence)
 
         return self._database.write(attach)
 
-    def retry(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+    def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs again in place (transition B)."""
-        values = {"batch": schedule_id, "by": owner, "call": transitions.new_call_id()}
+        values = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
         return self._changes(transitions.RETRY, lambda: values | self._leased(lease_ms))
 
-    def renew(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+    def renew(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Keep a batch for as long again, from now on, while it is worked on.
 
         Returns:
             Whether it is still the owner's, be the lease run out or not; if not, whatever the owner
             makes of the batch will not be counted.
         """
-        values = {"batch": schedule_id, "by": owner}
+        values = {"batch": batch_key, "by": owner}
         return self._changes(transitions.RENEW, lambda: values | self._leased(lease_ms))
 
     def succeed(
-        self, schedule_id: str, *, records: int | None = None, owner: str | None = None
+        self, batch_key: str, *, records: int | None = None, owner: str | None = None
     ) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (transition D).
 
         Its number of records is kept if the caller knows it; a rate sample says it too.
         """
-        return self._changes(transitions.SUCCEED, self._ended(schedule_id, owner, records))
+        return self._changes(transitions.SUCCEED, self._ended(batch_key, owner, records))
 
     def fail(
         self,
-        schedule_id: str,
+        batch_key: str,
         error: BaseException | ErrorReport,
         *,
         owner: str | None = None,
@@ -182,12 +182,12 @@ class BatchStore(BatchQueries):
         Its outcome is unknown if it may be in its sink though it failed: its run did not raise by
         itself, or nobody knows.
         """
-        values = self._failed(schedule_id, owner, error) | {"unknown": outcome_unknown}
+        values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         return self._changes(transitions.FAIL, values)
 
-    def keep_error(self, schedule_id: str, error: BaseException | ErrorReport) -> bool:
+    def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
         """Keep with a batch that is ``success`` what was raised after it was committed."""
-        values = {"batch": schedule_id, **error_values(ErrorReport.of(error))}
+        values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
         return self._changes(batch_rows.KEEP_ERROR, values)
 
     def lend(self) -> AbstractContextManager[Connection]:
@@ -200,7 +200,7 @@ class BatchStore(BatchQueries):
 
     def transaction(
         self,
-        schedule_id: str,
+        batch_key: str,
         owner: str,
         *,
         records: int | None = None,
@@ -223,23 +223,23 @@ class BatchStore(BatchQueries):
         """
 
         def end(connection: Connection) -> None:
-            values = self._ended(schedule_id, owner, records)
+            values = self._ended(batch_key, owner, records)
             if not any(
                 changed_rows(connection, transition, values)
                 for transition in (transitions.SUCCEED, transitions.BACKFILLED)
             ):
                 raise LedgerError(
-                    f"Batch {schedule_id} in the ledger {self._database.name} does not belong to "
+                    f"Batch {batch_key} in the ledger {self._database.name} does not belong to "
                     f"{owner!r} any more, so what was written for it is undone; whoever owns it "
                     "now runs it."
                 )
-            insert_letters(self._database, connection, schedule_id, rejected(), self._clock())
+            insert_letters(self._database, connection, batch_key, rejected(), self._clock())
 
         return self._database.lend(end)
 
     def split(
         self,
-        schedule_id: str,
+        batch_key: str,
         children: Sequence[PlannedBatch],
         owner: str,
         lease_ms: int,
@@ -255,7 +255,7 @@ class BatchStore(BatchQueries):
         its row is up to the caller.
 
         Args:
-            schedule_id: The batch, or child, to split.
+            batch_key: The batch, or child, to split.
             children: Together they read just what it reads.
             owner: Whose it is, and whose the children become.
             lease_ms: For how long.
@@ -268,25 +268,25 @@ class BatchStore(BatchQueries):
         Raises:
             LedgerError: The batch is not the owner's, or these are not its children.
         """
-        splitter = {"batch": schedule_id, "by": owner, "call": transitions.new_call_id()}
+        splitter = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
 
         def split(connection: Connection) -> tuple[BatchRecord, ...]:
             leased = splitter | self._leased(lease_ms)
             if changed_rows(connection, transitions.RENEW, leased) == 0:
                 raise LedgerError(
-                    f"Batch {schedule_id} in the ledger {self._database.name} does not belong to "
+                    f"Batch {batch_key} in the ledger {self._database.name} does not belong to "
                     f"{owner!r}, so it is not split; whoever owns it runs it."
                 )
-            parent = _batch(connection, schedule_id)
+            parent = _batch(connection, batch_key)
             refuse_other_children(parent, children)
             for number, child in enumerate(children, start=1):
                 created_ms = parent.created_time_ms + number
-                row = control_row(child, child.schedule_id, created_ms, splitter["call"])
-                row |= {"owner": owner, "lease_ms": lease_ms, "parent": schedule_id}
+                row = control_row(child, child.batch_key, created_ms, splitter["call"])
+                row |= {"owner": owner, "lease_ms": lease_ms, "parent": batch_key}
                 if parent.status is Status.BACKFILLING or parent.kind is Kind.BACKFILL:
                     row["kind"] = Kind.BACKFILL
                 self._begin_child(connection, child, row, gone)
-            return tuple(_batch(connection, child.schedule_id) for child in children)
+            return tuple(_batch(connection, child.batch_key) for child in children)
 
         return self._database.write(split)
 
@@ -295,10 +295,10 @@ class BatchStore(BatchQueries):
     ) -> None:
         insert = self._database.insert(batch_table).on_conflict_do_nothing()
         if changed_rows(connection, insert.values(lease_until_ms=LEASE_END), row):
-            insert_rows(connection, batch_range, failure_rows(child, row["schedule_id"]))
+            insert_rows(connection, batch_range, failure_rows(child, row["batch_key"]))
             return
         values = {
-            "batch": row["schedule_id"],
+            "batch": row["batch_key"],
             "child_of": row["parent"],
             "by": row["owner"],
             "call": row["last_call"],
@@ -307,7 +307,7 @@ class BatchStore(BatchQueries):
         }
         connection.execute(transitions.BEGIN_CHILD_AGAIN, values)
 
-    def claim(self, schedule_id: str, owner: str, lease_ms: int) -> BatchRecord | None:
+    def claim(self, batch_key: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (transition F).
 
         One that is ``backfilling`` can be claimed too, once its owner's lease has run out (H, then
@@ -317,22 +317,22 @@ class BatchStore(BatchQueries):
         Returns:
             Its row as it is now, or None if it cannot be claimed; nothing is changed then.
         """
-        claimer = {"batch": schedule_id, "by": owner, "call": transitions.new_call_id()}
+        claimer = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
 
         def claim(connection: Connection) -> BatchRecord | None:
             if changed_rows(connection, transitions.CLAIM, claimer | self._leased(lease_ms)) == 0:
                 return None
-            return _batch(connection, schedule_id)
+            return _batch(connection, batch_key)
 
         return self._database.write(claim)
 
-    def backfilled(self, schedule_id: str, owner: str, *, records: int | None = None) -> bool:
+    def backfilled(self, batch_key: str, owner: str, *, records: int | None = None) -> bool:
         """Move a batch from ``backfilling`` to ``success`` (transition G); its error is cleared."""
-        return self._changes(transitions.BACKFILLED, self._ended(schedule_id, owner, records))
+        return self._changes(transitions.BACKFILLED, self._ended(batch_key, owner, records))
 
     def release(
         self,
-        schedule_id: str,
+        batch_key: str,
         owner: str,
         error: BaseException | ErrorReport,
         *,
@@ -347,7 +347,7 @@ class BatchStore(BatchQueries):
         Returns:
             Its status now, or None if it was not the owner's; nothing is changed then.
         """
-        values = self._failed(schedule_id, owner, error) | {"unknown": outcome_unknown}
+        values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         spared = {**values, "most_backfills": max_backfills}
 
         def release(connection: Connection) -> Status | None:
@@ -358,17 +358,17 @@ class BatchStore(BatchQueries):
 
         return self._database.write(release)
 
-    def mark_dead(self, schedule_id: str, owner: str, error: BaseException | ErrorReport) -> bool:
+    def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
-        return self._changes(transitions.MARK_DEAD, self._failed(schedule_id, owner, error))
+        return self._changes(transitions.MARK_DEAD, self._failed(batch_key, owner, error))
 
-    def drop(self, schedule_id: str, reason: str) -> bool:
+    def drop(self, batch_key: str, reason: str) -> bool:
         """Say that a dead batch need not be looked after any more, and why; it stays ``dead``.
 
         Returns:
             Whether it is dead, and was not dropped for another reason; if not, nothing is changed.
         """
-        return self._changes(batch_rows.DROP, {"batch": schedule_id, "why": storable(reason)})
+        return self._changes(batch_rows.DROP, {"batch": batch_key, "why": storable(reason)})
 
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int
@@ -409,6 +409,6 @@ class BatchStore(BatchQueries):
         return self._database.write(resolve_abandoned)
 
 
-def _batch(connection: Connection, schedule_id: str) -> BatchRecord:
-    row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id})
+def _batch(connection: Connection, batch_key: str) -> BatchRecord:
+    row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key})
     return batch_from(row.mappings().one())

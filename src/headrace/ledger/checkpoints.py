@@ -136,7 +136,7 @@ _named = union(
 UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))
 
 
-def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
+def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
@@ -155,14 +155,14 @@ def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -
             "start_offsets": offsets_text({each: of_topic[each].start for each in of_topic}),
             "until_offsets": offsets_text({each: of_topic[each].until for each in of_topic}),
             "offsets": count,
-            "begun": schedule_id,
+            "begun": batch_key,
         }
         connection.execute(_upsert_checkpoint(connection.dialect.name), row)
 
 
-def begin_again(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
+def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
     """Write down that the engine has asked for a batch once more."""
-    values = {"of": batch.gate, "run": batch.checkpoint_id, "batch": schedule_id}
+    values = {"of": batch.gate, "run": batch.checkpoint_id, "batch": batch_key}
     connection.execute(_BEGUN_AGAIN, values)
 
 

@@ -69,12 +69,12 @@ RESOLVE: Final = (
 )
 
 _IS_REJECTED: Final = and_(
-    batch_table.c.schedule_id == dead_letter.c.schedule_id, batch_table.c.status == Status.SUCCESS
+    batch_table.c.batch_key == dead_letter.c.batch_key, batch_table.c.status == Status.SUCCESS
 )
 
 REJECTED: Final = (
     select(
-        *dead_letter.c["schedule_id", "topic", "partition", "offset"],
+        *dead_letter.c["batch_key", "topic", "partition", "offset"],
         *dead_letter.c["error_class", "error_message"],
         batch_table.c.checkpoint_id,
         batch_range.c.topic_id,
@@ -83,7 +83,7 @@ REJECTED: Final = (
     .join(
         batch_range,
         and_(
-            batch_range.c.schedule_id == dead_letter.c.schedule_id,
+            batch_range.c.batch_key == dead_letter.c.batch_key,
             batch_range.c.topic == dead_letter.c.topic,
             batch_range.c.partition == dead_letter.c.partition,
             batch_range.c.start_offset <= dead_letter.c.offset,
@@ -101,10 +101,10 @@ REJECTED: Final = (
 )
 
 COUNT_REJECTED: Final = (
-    select(dead_letter.c.schedule_id, func.count().label("number"))
+    select(dead_letter.c.batch_key, func.count().label("number"))
     .join(batch_table, _IS_REJECTED)
-    .where(dead_letter.c.schedule_id.in_(bindparam("batches", [""], expanding=True)))
-    .group_by(dead_letter.c.schedule_id)
+    .where(dead_letter.c.batch_key.in_(bindparam("batches", [""], expanding=True)))
+    .group_by(dead_letter.c.batch_key)
 )
 
 
@@ -124,7 +124,7 @@ class ClaimedLetters:
 class DeadLetterStore(Store):
     """What cannot be processed, with the reason, and what was done about it."""
 
-    def add(self, schedule_id: str, letter: DeadLetter, *, owner: str | None = None) -> bool:
+    def add(self, batch_key: str, letter: DeadLetter, *, owner: str | None = None) -> bool:
         """Keep the one record of a batch or child, which becomes ``dead`` in the same transaction.
 
         It moves from ``backfilling`` (transition I), or from ``in_progress`` (E, F and I at once).
@@ -133,15 +133,15 @@ class DeadLetterStore(Store):
             Whether it stood there, and was that owner's, if one is named; if not, nothing is
             changed, so that a record that is added again, after a crash, is one dead letter.
         """
-        values = self._failed(schedule_id, owner, letter.error)
+        values = self._failed(batch_key, owner, letter.error)
         # It is there already where the call is made again, for its answer was lost.
         statement = self._database.insert(dead_letter).on_conflict_do_nothing()
 
         def add(connection: Connection) -> bool:
             if changed_rows(connection, transitions.MARK_RECORD_DEAD, values) == 0:
                 return False
-            row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id}).one()
-            connection.execute(statement, _letter_row(letter, row.gate, schedule_id, self._clock()))
+            row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
+            connection.execute(statement, _letter_row(letter, row.gate, batch_key, self._clock()))
             return True
 
         return self._database.write(add)
@@ -157,7 +157,7 @@ class DeadLetterStore(Store):
             for row in connection.execute(REJECTED, {"gate": gate_name}):
                 one = Rejected(
                     row.checkpoint_id,
-                    row.schedule_id,
+                    row.batch_key,
                     OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
                     ErrorReport(row.error_class, row.error_message, ""),
                     row.topic_id,
@@ -171,14 +171,14 @@ class DeadLetterStore(Store):
         if run is not None:
             yield run
 
-    def count_rejected(self, schedule_ids: Collection[str]) -> Mapping[str, int]:
+    def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
         """How many records batches rejected, by their keys; those that rejected none are left out.
 
         A child that is ``dead`` with its one record has not rejected it: its handler failed.
         """
         return {
-            row.schedule_id: row.number
-            for keys in some_at_once(list(schedule_ids), ROWS_AT_ONCE)
+            row.batch_key: row.number
+            for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
             for row in self._database.rows(COUNT_REJECTED, batches=keys)
         }
 
@@ -298,20 +298,20 @@ class DeadLetterStore(Store):
 def insert_letters(
     database: Database,
     connection: Connection,
-    schedule_id: str,
+    batch_key: str,
     letters: Sequence[DeadLetter],
     now_ms: int,
 ) -> None:
     """Keep what a batch rejected, within the transaction of its success; each record once."""
     if letters:
-        row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id}).one()
-        rows = [_letter_row(each, row.gate, schedule_id, now_ms) for each in letters]
+        row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
+        rows = [_letter_row(each, row.gate, batch_key, now_ms) for each in letters]
         connection.execute(database.insert(dead_letter).on_conflict_do_nothing(), rows)
 
 
-def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) -> Values:
+def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> Values:
     return {
-        "schedule_id": schedule_id,
+        "batch_key": batch_key,
         "gate": gate,
         "topic": letter.topic,
         "partition": letter.partition,
@@ -342,7 +342,7 @@ def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
     )
     return DeadLetterRecord(
         dead_letter_id=row["dead_letter_id"],
-        schedule_id=row["schedule_id"],
+        batch_key=row["batch_key"],
         gate=row["gate"],
         letter=letter,
         created_ms=row["created_ms"],

@@ -62,7 +62,7 @@ class Finding:
         offsets: Where.
         checkpoint_id: Of two checkpoints, the one that begins at the higher offset. None for a loss
             that is not within what one checkpoint has read.
-        schedule_id: The batch: of a gap the one behind it, of an overlap the one that begins last,
+        batch_key: The batch: of a gap the one behind it, of an overlap the one that begins last,
             of children the one that was split; None where it was pruned. Of a loss the one that
             could not read it; None where it was gone before one was planned.
         other: Of a gap the batch before it, of an overlap the other batch, of children the one that
@@ -79,7 +79,7 @@ class Finding:
     kind: FindingKind
     offsets: OffsetRange
     checkpoint_id: str | None
-    schedule_id: str | None = None
+    batch_key: str | None = None
     other: str | None = None
     status: Status | None = None
     error: ErrorReport | None = None

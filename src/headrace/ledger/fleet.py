@@ -39,7 +39,7 @@ _PULSE: Final = select(
     gate.c.sink_outage,
     batch_table.c.status,
     batch_table.c.last_call,
-).outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
+).outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
 
 _UNRESOLVED: Final = (
     select(gate.c.name, batch_table.c.status, func.count().label("number"))

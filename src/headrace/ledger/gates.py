@@ -147,7 +147,7 @@ _BEGUN_AND_QUERY: Final = (
         *[column for column in gate.c if column.name in _NOBODY],
         batch_table,
     )
-    .outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
+    .outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
     .where(_of_gate)
 )
 
@@ -330,7 +330,7 @@ class GateStore(Store):
         for name in _NOBODY:
             del batch[name]
         return (
-            None if batch["schedule_id"] is None else (begins, batch_from(batch)),
+            None if batch["batch_key"] is None else (begins, batch_from(batch)),
             _query_from(found[0]) if lives else None,
         )
 

@@ -58,10 +58,8 @@ from headrace.ledger.transitions import Status
 def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
     """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
     return (
-        select(
-            lost, batch_table.c.checkpoint_id, has_children(lost.c.schedule_id).label("was_split")
-        )
-        .outerjoin_from(lost, batch_table, batch_table.c.schedule_id == lost.c.schedule_id)
+        select(lost, batch_table.c.checkpoint_id, has_children(lost.c.batch_key).label("was_split"))
+        .outerjoin_from(lost, batch_table, batch_table.c.batch_key == lost.c.batch_key)
         .where(which)
         .order_by(
             lost.c.time_ms,
@@ -69,7 +67,7 @@ def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
             lost.c.topic_id,
             lost.c.partition,
             lost.c.from_offset,
-            lost.c.schedule_id,
+            lost.c.batch_key,
         )
     )
 
@@ -77,7 +75,7 @@ def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
 LOSSES: Final = _select_losses(lost.c.gate == bindparam("gate"))
 
 LOSSES_OF_BATCHES: Final = _select_losses(
-    lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
+    lost.c.batch_key.in_(bindparam("batches", [""], expanding=True))
 )
 
 WITHDRAW_LOSS: Final = delete(lost).where(
@@ -85,7 +83,7 @@ WITHDRAW_LOSS: Final = delete(lost).where(
     lost.c.topic == bindparam("topic"),
     lost.c.partition == bindparam("partition"),
     lost.c.topic_id == bindparam("topic_id"),
-    lost.c.schedule_id == "",
+    lost.c.batch_key == "",
     lost.c.from_offset == bindparam("position"),
 )
 
@@ -93,7 +91,7 @@ _planned_of = batch_range.c["topic", "partition", "topic_id"]
 
 LATEST_SEEN: Final = (
     select(*_planned_of, func.max(batch_range.c.latest_offset).label("latest"))
-    .join(batch_table, batch_table.c.schedule_id == batch_range.c.schedule_id)
+    .join(batch_table, batch_table.c.batch_key == batch_range.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"), batch_range.c.latest_offset.is_not(None))
     .group_by(*_planned_of)
 )
@@ -105,13 +103,13 @@ POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
 _batch_range = (
     batch_range.c.partition,
     batch_range.c.start_offset,
-    batch_table.c.schedule_id,
+    batch_table.c.batch_key,
     batch_table.c.status,
 )
 
 OPEN_RANGES: Final = (
     select(*_batch_range)
-    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
     .where(batch_table.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
     .where(not_(CLOSED))
@@ -119,8 +117,8 @@ OPEN_RANGES: Final = (
 
 LAST_RANGES: Final = (
     select(*_batch_range)
-    .join_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
-    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .join_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
+    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
     .where(gate.c.name == bindparam("gate"), batch_range.c.topic_id == bindparam("topic_id"))
 )
 
@@ -134,7 +132,7 @@ class HistoryStore(Store):
         ranges: Iterable[OffsetRange],
         topic_ids: Mapping[str, str] | None = None,
         *,
-        schedule_id: str | None = None,
+        batch_key: str | None = None,
         reasons: Mapping[OffsetRange, str] | None = None,
     ) -> None:
         """Count offsets that were gone from the source before they were read.
@@ -157,7 +155,7 @@ class HistoryStore(Store):
                 "from_offset": offsets.start,
                 "until_offset": offsets.until,
                 "time_ms": now_ms,
-                "schedule_id": schedule_id or "",
+                "batch_key": batch_key or "",
                 "reason": storable(why[offsets])[:MAX_MESSAGE_LENGTH] if offsets in why else None,
             }
             for offsets in ranges
@@ -175,11 +173,11 @@ class HistoryStore(Store):
             # First, for the sum is to be of all losses that anybody has written down.
             connection.execute(LOCK_GATE, {"gate": gate_name})
             # In one transaction: a file of that name on another machine is another ledger.
-            if schedule_id is not None and gate_name != connection.scalar(
-                batch_rows.GATE_OF, {"batch": schedule_id}
+            if batch_key is not None and gate_name != connection.scalar(
+                batch_rows.GATE_OF, {"batch": batch_key}
             ):
                 raise LedgerError(
-                    f"The ledger {self._database.name} has no batch {schedule_id} of gate"
+                    f"The ledger {self._database.name} has no batch {batch_key} of gate"
                     f" {gate_name!r}, so it is not the ledger that the gate uses; give every"
                     " machine the same one."
                 )
@@ -224,12 +222,12 @@ class HistoryStore(Store):
         """Everything a gate has lost, oldest first."""
         return tuple(map(_loss_from, self._database.rows(LOSSES, gate=gate_name)))
 
-    def losses_of(self, schedule_ids: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
+    def losses_of(self, batch_keys: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
         """What batches could not read, by their keys; those that have read all are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
-        for keys in some_at_once(list(schedule_ids), ROWS_AT_ONCE):
+        for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE):
             for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
-                found[row.schedule_id].append(_loss_from(row))
+                found[row.batch_key].append(_loss_from(row))
         return {key: tuple(each) for key, each in found.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
@@ -242,7 +240,7 @@ class HistoryStore(Store):
         """
         with self._database.streaming() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
-                key, created_ms = row.schedule_id, row.created_time_ms
+                key, created_ms = row.batch_key, row.created_time_ms
                 whose = (
                     f"the pruned batches of gate {gate_name!r}" if key is None else f"batch {key}"
                 )
@@ -250,7 +248,7 @@ class HistoryStore(Store):
                     whole_number(created_ms, f"The created time of {whose}")
                 yield Covered(
                     checkpoint_id=row.checkpoint_id,
-                    schedule_id=key,
+                    batch_key=key,
                     parent=row.parent,
                     has_children=bool(row.has_children),
                     status=known_status(row.status),
@@ -288,7 +286,7 @@ class HistoryStore(Store):
                 planned = sum(each.count for each in ranges)
                 if (invalid := invalid_value(kind, status)) is not None:
                     yield key, f"Batch {key} has {invalid}."
-                elif records.schedule_id(gate_name, checkpoint_id, ranges, ids) != key:
+                elif records.batch_key(gate_name, checkpoint_id, ranges, ids) != key:
                     yield key, f"Batch {key} has other ranges than those that its key stands for."
                 elif planned != counted:
                     yield key, f"Batch {key} has planned {counted} offsets, and has {planned}."
@@ -395,7 +393,7 @@ def _processed_by_gate(
                     gate_name,
                     row.partition,
                     row.start_offset,
-                    row.schedule_id,
+                    row.batch_key,
                     known_status(row.status),
                 )
     yield from found.values()
@@ -414,7 +412,7 @@ def _loss_from(row: Row[Any]) -> Loss:
         time_ms=row.time_ms,
         offsets=offsets,
         topic_id=row.topic_id or None,
-        schedule_id=row.schedule_id or None,
+        batch_key=row.batch_key or None,
         reason=row.reason,
         checkpoint_id=row.checkpoint_id,
         was_split=bool(row.was_split),

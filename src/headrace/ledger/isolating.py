@@ -18,21 +18,21 @@ class IsolationProgress:
     """How far an isolation has come.
 
     Attributes:
-        schedule_id: The batch.
+        batch_key: The batch.
         records: The offsets in it.
         runs: About how often its children were run so far; what was cut off for a control, and not
             run as a whole, counts too.
         bad: Records that have failed alone so far.
     """
 
-    schedule_id: str
+    batch_key: str
     records: int
     runs: int
     bad: int
 
 
 _columns = (
-    batch_table.c.schedule_id,
+    batch_table.c.batch_key,
     batch_table.c.parent,
     batch_table.c.status,
     batch_table.c.attempts,
@@ -47,7 +47,7 @@ _ROOT: Final = (
     .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
     .where(or_(batch_table.c.parent.is_(null()), batch_table.c.status == Status.BACKFILLING))
     .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.status == Status.BACKFILLING))
-    .where(has_children(batch_table.c.schedule_id))
+    .where(has_children(batch_table.c.batch_key))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
@@ -57,19 +57,19 @@ _below = (
     .where(batch_table.c.parent == bindparam("root", type_=Text))
     .cte("below", recursive=True)
 )
-_below = _below.union_all(select(*_columns).where(batch_table.c.parent == _below.c.schedule_id))
+_below = _below.union_all(select(*_columns).where(batch_table.c.parent == _below.c.batch_key))
 _parents = _below.alias("parents")
 _DESCENDANTS: Final = select(
     _below,
     select(func.count())
     .select_from(_parents)
-    .where(_parents.c.parent == _below.c.schedule_id)
+    .where(_parents.c.parent == _below.c.batch_key)
     .scalar_subquery()
     .label("children"),
 )
 
 _HAS_LOST: Final = select(func.count()).where(
-    lost.c.schedule_id.in_(bindparam("keys", [""], expanding=True))
+    lost.c.batch_key.in_(bindparam("keys", [""], expanding=True))
 )
 
 
@@ -84,7 +84,7 @@ class IsolationQueries(Store):
         root = next(iter(self._database.rows(_ROOT, gate=gate_name)), None)
         if root is None:
             return None
-        rows = self._database.rows(_DESCENDANTS, root=root.schedule_id)
+        rows = self._database.rows(_DESCENDANTS, root=root.batch_key)
         runs = sum(
             row.attempts - (row.status == Status.IN_PROGRESS and row.children == 0) for row in rows
         )
@@ -95,9 +95,9 @@ class IsolationQueries(Store):
             )
             for row in rows
         )
-        return IsolationProgress(root.schedule_id, root.planned_records, runs, bad)
+        return IsolationProgress(root.batch_key, root.planned_records, runs, bad)
 
-    def undo_split(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+    def undo_split(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Make a batch whole again of which no part has passed, and keep it; whether it is whole.
 
         It stays as it is where it is another owner's, or one of its parts has passed, is done in
@@ -105,11 +105,11 @@ class IsolationQueries(Store):
         """
 
         def undo(connection: Connection) -> bool:
-            mine = {"batch": schedule_id, "by": owner, **self._leased(lease_ms)}
+            mine = {"batch": batch_key, "by": owner, **self._leased(lease_ms)}
             if changed_rows(connection, RENEW, mine) == 0:
                 return False
-            parts = connection.execute(_DESCENDANTS, {"root": schedule_id}).all()
-            keys = [each.schedule_id for each in parts]
+            parts = connection.execute(_DESCENDANTS, {"root": batch_key}).all()
+            keys = [each.batch_key for each in parts]
             failed = all(
                 each.status == Status.IN_PROGRESS
                 and each.owner == owner

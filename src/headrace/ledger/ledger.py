@@ -65,7 +65,7 @@ class Ledger:
         with Ledger.open("sqlite:///headrace.db") as ledger:
             ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
             batch = ledger.batches.begin(planned)  # before any of its data is read
-            ledger.batches.succeed(batch.schedule_id)  # or: fail(batch.schedule_id, error)
+            ledger.batches.succeed(batch.batch_key)  # or: fail(batch.batch_key, error)
             ledger.rates.history("orders")  # what the estimator made of it
 
     Attributes:

@@ -161,7 +161,7 @@ _GATES: Final = (
         batch_table.c.lag,
         batch_table.c.planned_records,
     )
-    .outerjoin_from(gate, batch_table, batch_table.c.schedule_id == gate.c.begun)
+    .outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
     .outerjoin(_limit_action, _limit_action.c.action_id == gate.c.limit_action)
     .order_by(gate.c.name)
 )
@@ -190,7 +190,7 @@ _PARTITIONS: Final = (
         gate.c.name,
         *batch_range.c["topic", "partition", "until_offset", "latest_offset", "topic_id"],
     )
-    .join_from(gate, batch_range, batch_range.c.schedule_id == gate.c.begun)
+    .join_from(gate, batch_range, batch_range.c.batch_key == gate.c.begun)
     .order_by(gate.c.name, batch_range.c.topic, batch_range.c.partition)
 )
 
@@ -203,7 +203,7 @@ _GROUPED: Final = f"""
         CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
             {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
         c.parent IS NULL AS is_root,
-        NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.schedule_id) AS is_leaf,
+        NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.batch_key) AS is_leaf,
         count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
         sum(coalesce({_duration}, 0))
     FROM {{bounds}} JOIN batch AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
@@ -349,8 +349,8 @@ _COUNT_KEYS: Final = (
             else_=len(BUCKETS_MS),
         ).label("bucket"),
         batch_table.c.parent.is_(None).label("is_root"),
-        ~select(_child.c.schedule_id)
-        .where(_child.c.parent == batch_table.c.schedule_id)
+        ~select(_child.c.batch_key)
+        .where(_child.c.parent == batch_table.c.batch_key)
         .exists()
         .label("is_leaf"),
         func.count(),
@@ -358,7 +358,7 @@ _COUNT_KEYS: Final = (
         func.sum(batch_table.c.attempts - 1),
         func.sum(func.coalesce(_duration_ms, 0)),
     )
-    .where(batch_table.c.schedule_id.in_(bindparam("keys", expanding=True)))
+    .where(batch_table.c.batch_key.in_(bindparam("keys", expanding=True)))
     .group_by(text("1"), text("2"), text("3"), text("4"), text("5"))
 )
 _PRUNED: Final = select(gate.c.pruned_totals).where(gate.c.name == bindparam("of"))

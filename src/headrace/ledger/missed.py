@@ -44,7 +44,7 @@ _SEVERAL_RUNS: Final = (
 )
 
 _LOST: Final = select(lost).where(
-    or_(_EVERY, lost.c.gate == bindparam("gate")), ~has_children(lost.c.schedule_id)
+    or_(_EVERY, lost.c.gate == bindparam("gate")), ~has_children(lost.c.batch_key)
 )
 
 _ACCEPTED: Final = (
@@ -211,7 +211,7 @@ def _missed_by_one(
     losses = [(row, row.topic_id or None, _offsets_from(row, "a loss")) for row in lost_rows]
     gone = merged_by_topic((topic_id, offsets) for _, topic_id, offsets in losses)
     unplanned = merged_by_topic(
-        (topic_id, offsets) for row, topic_id, offsets in losses if not row.schedule_id
+        (topic_id, offsets) for row, topic_id, offsets in losses if not row.batch_key
     )
     rows = map(_accepted_from, accepted_rows)
     known = merged_by_topic((each.topic_id, each.offsets) for each in rows)

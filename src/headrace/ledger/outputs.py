@@ -33,7 +33,7 @@ Starts = Mapping[int, int]
 """By partition, where a topic ended when an attempt began."""
 
 _of_topic = output.c.topic_id == bindparam("topic")
-_of_batch = and_(_of_topic, output.c.schedule_id == bindparam("batch"))
+_of_batch = and_(_of_topic, output.c.batch_key == bindparam("batch"))
 _of_attempt = and_(_of_topic, output.c.attempt == bindparam("by"))
 _others = and_(_of_batch, output.c.attempt != bindparam("by"), output.c.state == BEGUN)
 _final = batch_table.c.status.in_([Status.SUCCESS, Status.DEAD])
@@ -46,12 +46,12 @@ _runs = and_(
     ),
 )
 
-_row = batch_table.c.schedule_id == output.c.schedule_id
-_batch_is_final = exists().where(batch_table.c.schedule_id == bindparam("batch"), _final)
+_row = batch_table.c.batch_key == output.c.batch_key
+_batch_is_final = exists().where(batch_table.c.batch_key == bindparam("batch"), _final)
 _DONE: Final = select(output.c.attempt).where(_of_batch, output.c.state == DONE)
 
 _IS_FINAL: Final = select(batch_table.c.status).where(
-    batch_table.c.schedule_id == bindparam("batch"), _final
+    batch_table.c.batch_key == bindparam("batch"), _final
 )
 
 _ABORT_OTHERS: Final = update(output).where(_others).values(state=ABORTED)
@@ -73,14 +73,14 @@ _FORGET: Final = delete(output).where(
     _of_topic,
     output.c.state == DONE,
     exists().where(_row, _final),
-    ~has_children(output.c.schedule_id),
+    ~has_children(output.c.batch_key),
 )
 
 _STATE: Final = select(output.c.state).where(_of_attempt)
 _OPEN: Final = select(output.c.starts).where(_of_topic, output.c.state == BEGUN)
 
 _ABORTED: Final = (
-    select(output.c.schedule_id, output.c.attempt, output.c.starts)
+    select(output.c.batch_key, output.c.attempt, output.c.starts)
     .where(_of_topic, output.c.state == ABORTED)
     .order_by(output.c.attempt)
 )
@@ -89,7 +89,7 @@ _ABORTED: Final = (
 class OutputStore(Store):
     """The attempts to write batches into topics, which are known by their ids."""
 
-    def begin(self, topic_id: str, schedule_id: str, attempt: str, starts: Starts) -> bool:
+    def begin(self, topic_id: str, batch_key: str, attempt: str, starts: Starts) -> bool:
         """Note that an attempt is about to write a batch; whoever was writing it has lost it.
 
         The attempt's name is new. It starts where the topic's partitions ended before this call.
@@ -97,11 +97,11 @@ class OutputStore(Store):
         Returns:
             Whether there is anything to write: not if it is done, or the batch is.
         """
-        batch = {"topic": topic_id, "batch": schedule_id}
+        batch = {"topic": topic_id, "batch": batch_key}
         row = {
             "topic_id": topic_id,
             "attempt": attempt,
-            "schedule_id": schedule_id,
+            "batch_key": batch_key,
             "state": BEGUN,
             "starts": offsets_text(starts),
         }
@@ -123,13 +123,13 @@ class OutputStore(Store):
 
         return self._database.write(begin)
 
-    def finish(self, topic_id: str, schedule_id: str, attempt: str) -> bool:
+    def finish(self, topic_id: str, batch_key: str, attempt: str) -> bool:
         """Note that all of an attempt's records are in the topic.
 
         Returns:
             Whether the batch is written by it; not if it was aborted meanwhile.
         """
-        values = {"topic": topic_id, "batch": schedule_id, "by": attempt}
+        values = {"topic": topic_id, "batch": batch_key, "by": attempt}
 
         def finish(connection: Connection) -> bool:
             connection.execute(_FINISH, values)
@@ -162,6 +162,6 @@ class OutputStore(Store):
     def aborted(self, topic_id: str) -> tuple[tuple[str, str, Starts], ...]:
         """The aborted attempts: their batches, their names, and where they began."""
         return tuple(
-            (row.schedule_id, row.attempt, offsets_in(row.starts))
+            (row.batch_key, row.attempt, offsets_in(row.starts))
             for row in self._database.rows(_ABORTED, topic=topic_id)
         )

@@ -47,8 +47,8 @@ class PartitionCheck:
         """Look at the ranges that begin at the same offset, which is above those before."""
         self._close_parents(rows[0].offsets.start)
         for row in rows:
-            if row.has_children and row.schedule_id is not None:
-                self._parents[row.schedule_id] = (row.offsets, RangeSequence(row.offsets.start))
+            if row.has_children and row.batch_key is not None:
+                self._parents[row.batch_key] = (row.offsets, RangeSequence(row.offsets.start))
         for row in rows:
             if row.parent is None:
                 self._add_batch(row)
@@ -73,7 +73,7 @@ class PartitionCheck:
         )
 
     def _add_batch(self, row: Covered) -> None:
-        key, before = row.schedule_id, self._batches.last
+        key, before = row.batch_key, self._batches.last
         if gap := self._batches.gap_before(row.offsets):
             self._find(FindingKind.GAP, gap, key, before)
         if shared := self._batches.shared_with(row.offsets):
@@ -82,27 +82,27 @@ class PartitionCheck:
 
     def _add_child(self, row: Covered, parent: str) -> None:
         if parent not in self._parents:
-            self._find(FindingKind.CHILDREN, row.offsets, parent, row.schedule_id)
+            self._find(FindingKind.CHILDREN, row.offsets, parent, row.batch_key)
             return
         parent_range, children = self._parents[parent]
         if gap := children.gap_before(row.offsets):
             self._find(FindingKind.CHILDREN, gap, parent)
         if shared := children.shared_with(row.offsets):
-            self._find(FindingKind.CHILDREN, shared, parent, row.schedule_id)
+            self._find(FindingKind.CHILDREN, shared, parent, row.batch_key)
         if parent_range.until < row.offsets.until:
             beyond = replace(row.offsets, start=parent_range.until)
-            self._find(FindingKind.CHILDREN, beyond, parent, row.schedule_id)
-        children.append(row.offsets, row.schedule_id)
+            self._find(FindingKind.CHILDREN, beyond, parent, row.batch_key)
+        children.append(row.offsets, row.batch_key)
 
     def _add_leaf(self, row: Covered) -> None:
-        if row.schedule_id is None:
+        if row.batch_key is None:
             self._pruned += row.offsets.count
         else:
             self._counts[row.status] += row.offsets.count
         if row.status is Status.DEAD:
-            self._find(FindingKind.DEAD, row.offsets, row.schedule_id, status=row.status)
+            self._find(FindingKind.DEAD, row.offsets, row.batch_key, status=row.status)
         elif row.status is not Status.SUCCESS:
-            self._find(FindingKind.OPEN, row.offsets, row.schedule_id, status=row.status)
+            self._find(FindingKind.OPEN, row.offsets, row.batch_key, status=row.status)
         self._offsets = self._offsets.hull(row.offsets)
         if row.created_time_ms is not None:
             self._since_ms = min(row.created_time_ms, self._since_ms or row.created_time_ms)
@@ -119,7 +119,7 @@ class PartitionCheck:
         self,
         kind: FindingKind,
         offsets: OffsetRange,
-        schedule_id: str | None,
+        batch_key: str | None,
         other: str | None = None,
         *,
         status: Status | None = None,
@@ -129,7 +129,7 @@ class PartitionCheck:
                 kind,
                 offsets,
                 self._checkpoint_id,
-                schedule_id,
+                batch_key,
                 other,
                 status,
                 topic_id=self._topic_id,
@@ -166,8 +166,8 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     coverage = tally.of(history.coverage(gate_name))
     misnamed = dict(history.misnamed(gate_name))
 
-    def batch(schedule_id: str) -> BatchRecord | None:
-        return None if schedule_id in misnamed else ledger.batches.get(schedule_id)
+    def batch(batch_key: str) -> BatchRecord | None:
+        return None if batch_key in misnamed else ledger.batches.get(batch_key)
 
     found = prove(
         coverage,
@@ -239,7 +239,7 @@ def prove(
         found += check.findings
     found += between_runs(spans)
     all_losses = list(losses())
-    lost = _losses_by_topic(loss for loss in all_losses if loss.schedule_id is None)
+    lost = _losses_by_topic(loss for loss in all_losses if loss.batch_key is None)
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
     found += _lost_by_batches(spans, found, all_losses)
     found += _rejected(spans, found, rejected())
@@ -293,7 +293,7 @@ def _lost_by_batches(
         if each.kind in _NOT_PROCESSED:
             explained[_place(each)].append(each.offsets)
     for loss in losses:
-        if loss.schedule_id is None or loss.was_split:
+        if loss.batch_key is None or loss.was_split:
             continue
         for span in _spans_with(loss, spans):
             read, place = merge([span.offsets]), _place(span)
@@ -306,7 +306,7 @@ def _lost_by_batches(
                             FindingKind.LOST,
                             rest,
                             span.checkpoint_id,
-                            loss.schedule_id,
+                            loss.batch_key,
                             topic_id=span.topic_id,
                             reason=loss.reason,
                         )
@@ -334,7 +334,7 @@ def _rejected(
                 FindingKind.REJECTED,
                 rest,
                 by.checkpoint_id,
-                by.schedule_id,
+                by.batch_key,
                 error=by.error,
                 topic_id=by.topic_id,
             )
@@ -361,7 +361,7 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
     for each in found:
         if each.kind is FindingKind.LOST:
             lost[_place(each)] += each.offsets.count
-            by_batches[_place(each)] += each.offsets.count if each.schedule_id else 0
+            by_batches[_place(each)] += each.offsets.count if each.batch_key else 0
         elif each.kind is FindingKind.REJECTED:
             rejected[_place(each)] += each.offsets.count
         elif each.kind is FindingKind.GAP or (each.kind is FindingKind.CHILDREN and not each.other):
@@ -403,16 +403,16 @@ def _with_errors(
     found: Iterable[Finding], batch: Callable[[str], BatchRecord | None]
 ) -> Iterator[Finding]:
     @cache  # a batch has a range in each of many partitions
-    def error_of(schedule_id: str) -> tuple[ErrorReport | None, bool]:
-        record = batch(schedule_id)
+    def error_of(batch_key: str) -> tuple[ErrorReport | None, bool]:
+        record = batch(batch_key)
         error = record.error if record is not None else None
         return error and replace(error, trace=""), record is not None
 
     for each in found:
-        if each.status is None or each.schedule_id is None:
+        if each.status is None or each.batch_key is None:
             yield each
             continue
-        error, is_there = error_of(each.schedule_id)
+        error, is_there = error_of(each.batch_key)
         unexplained = each.kind is FindingKind.DEAD and is_there and error is None
         yield replace(each, kind=FindingKind.UNEXPLAINED if unexplained else each.kind, error=error)
 

@@ -50,13 +50,13 @@ _own_ranges = (
     select(
         batch_table.c.checkpoint_id,
         *_range,
-        batch_table.c.schedule_id,
+        batch_table.c.batch_key,
         batch_table.c.parent,
-        has_children(batch_table.c.schedule_id).label("has_children"),
+        has_children(batch_table.c.batch_key).label("has_children"),
         batch_table.c.status,
         batch_table.c.created_time_ms,
     )
-    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"))
 )
 
@@ -75,12 +75,12 @@ COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
 
 NAMED_RANGES: Final = (
     select(
-        *batch_table.c["schedule_id", "checkpoint_id", "kind", "status", "planned_records"],
+        *batch_table.c["batch_key", "checkpoint_id", "kind", "status", "planned_records"],
         *batch_range.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
     )
-    .outerjoin(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
+    .outerjoin(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"))
-    .order_by(batch_table.c.schedule_id)
+    .order_by(batch_table.c.batch_key)
 )
 
 LOCK_GATE: Final = (
@@ -88,7 +88,7 @@ LOCK_GATE: Final = (
 )
 
 _newest_batch = (
-    select(batch_table.c.schedule_id)
+    select(batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
@@ -98,13 +98,13 @@ _newest_batch = (
 # What is to be deleted as far as it is for the batch itself to say, from one time on. A batch is
 # created before it ends: the first time finds it by the index, the second is meant.
 OLD_BATCHES: Final = (
-    select(batch_table.c.schedule_id, batch_table.c.created_time_ms)
+    select(batch_table.c.batch_key, batch_table.c.created_time_ms)
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
     .where(CLOSED)
     .where(batch_table.c.created_time_ms > bindparam("after_ms"))
     .where(batch_table.c.created_time_ms < bindparam("before_ms"))
     .where(batch_table.c.end_time_ms < bindparam("before_ms"))
-    .where(batch_table.c.schedule_id != _newest_batch)
+    .where(batch_table.c.batch_key != _newest_batch)
     .order_by(batch_table.c.created_time_ms)
     .limit(bindparam("limit"))
 )
@@ -112,24 +112,24 @@ OLD_BATCHES: Final = (
 _keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
 
 CHILDREN_OF: Final = select(
-    batch_table.c.schedule_id, batch_table.c.parent, CLOSED.label("is_closed")
+    batch_table.c.batch_key, batch_table.c.parent, CLOSED.label("is_closed")
 ).where(batch_table.c.parent.in_(_keys))
 
 OLD_RANGES: Final = (
     select(
-        batch_table.c.schedule_id,
+        batch_table.c.batch_key,
         batch_table.c.checkpoint_id,
         *_range,
     )
-    .join(batch_range, batch_range.c.schedule_id == batch_table.c.schedule_id)
-    .where(batch_table.c.schedule_id.in_(_keys))
+    .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
+    .where(batch_table.c.batch_key.in_(_keys))
 )
 
 PRUNED_RANGES: Final = select(*_pruned_range).where(pruned.c.gate == bindparam("gate"))
 FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
 
 # Their ranges and dead letters go with them, by the foreign keys.
-DELETE_BATCHES: Final = delete(batch_table).where(batch_table.c.schedule_id.in_(_keys))
+DELETE_BATCHES: Final = delete(batch_table).where(batch_table.c.batch_key.in_(_keys))
 
 DELETE_OLD_RATES: Final = delete(rate).where(
     rate.c.rate_id.in_(
@@ -163,7 +163,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     connection.execute(LOCK_GATE, {"gate": old["gate"]})
     found = connection.execute(OLD_BATCHES, old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
-    roots = [row.schedule_id for row in found]
+    roots = [row.batch_key for row in found]
     root_of, leaves = _closed_families(connection, roots, old["limit"])
     known = connection.execute(PRUNED_RANGES, {"gate": old["gate"]}).all()
     own = [
@@ -202,11 +202,11 @@ def _closed_families(
             for child in connection.execute(CHILDREN_OF, {"keys": keys})
         ]
         for child in children:
-            root_of[child.schedule_id] = root_of[child.parent]
+            root_of[child.batch_key] = root_of[child.parent]
             split.add(child.parent)
             if not child.is_closed:
                 still_open.add(root_of[child.parent])
-        level = [child.schedule_id for child in children]
+        level = [child.batch_key for child in children]
     closed = {key: root for key, root in root_of.items() if root not in still_open}
     return closed, [key for key in closed if key not in split]
 

@@ -68,7 +68,7 @@ LAST_SAMPLES: Final = (
 
 SET_RECORDS: Final = (
     update(batch_table)
-    .where(batch_table.c.schedule_id == bindparam("batch"))
+    .where(batch_table.c.batch_key == bindparam("batch"))
     .values(records=bindparam("counted"))
 )
 
@@ -83,12 +83,12 @@ class RateStore(Store):
 
     def last_reported(self, gate_name: str) -> str | None:
         """The batch that a gate's newest sample was learnt from; None before the first one."""
-        schedule_id: str | None = self._database.scalar(LAST_REPORTED, gate=gate_name)
-        return schedule_id
+        batch_key: str | None = self._database.scalar(LAST_REPORTED, gate=gate_name)
+        return batch_key
 
     def report(
         self,
-        schedule_id: str,
+        batch_key: str,
         query_batch_id: int,
         start_time_ms: int,
         sample: RateSample | None,
@@ -102,7 +102,7 @@ class RateStore(Store):
         handler has ended already stays as it is.
 
         Args:
-            schedule_id: The batch.
+            batch_key: The batch.
             query_batch_id: The engine's own number for it.
             start_time_ms: When it began (ms since the epoch).
             sample: What was learnt from it: its new rate is put in force, unless it is None; and
@@ -116,9 +116,9 @@ class RateStore(Store):
         """
         if sample is not None:
             _refuse_no_rate(sample)
-        ended = self._ended(schedule_id, None, None)
+        ended = self._ended(batch_key, None, None)
         attached = {
-            "batch": schedule_id,
+            "batch": batch_key,
             "number": query_batch_id,
             "started_ms": start_time_ms,
             "by": None,
@@ -145,14 +145,14 @@ class RateStore(Store):
             "gate": sample.gate,
             "new_rate": sample.rate_per_s,
             "new_time_ms": sample.time_ms,
-            "batch": sample.schedule_id,
+            "batch": sample.batch_key,
             "new_cost": batch_cost,
             "new_interval_ms": interval_ms,
         }
         connection.execute(SET_RATE, in_force)
         self._insert_under(sample.gate, connection, KEEP_SAMPLE, asdict(sample))
-        if sample.schedule_id is not None and sample.records:
-            count = {"batch": sample.schedule_id, "counted": sample.records}
+        if sample.batch_key is not None and sample.records:
+            count = {"batch": sample.batch_key, "counted": sample.records}
             connection.execute(SET_RECORDS, count)
 
     def history(

@@ -16,7 +16,7 @@ from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.ledger.transitions import Kind, Status
 
 
-def schedule_id(
+def batch_key(
     gate: str,
     checkpoint_id: str,
     ranges: Iterable[OffsetRange],
@@ -62,7 +62,7 @@ class PlannedBatch:
 
     gate: str
     checkpoint_id: str
-    """The identity that a fresh checkpoint gets: see :func:`headrace.ledger.schedule_id`."""
+    """The identity that a fresh checkpoint gets: see :func:`headrace.ledger.batch_key`."""
     ranges: tuple[PlannedRange, ...]
     reason: str
     """What limited the batch as a whole."""
@@ -77,7 +77,7 @@ class PlannedBatch:
     """About how many bytes it is; None where the records' sizes were not measured."""
 
     @property
-    def schedule_id(self) -> str:
+    def batch_key(self) -> str:
         """The key of the batch's row."""
         topic_ids = {
             planned.offsets.topic: planned.topic_id
@@ -85,7 +85,7 @@ class PlannedBatch:
             if planned.topic_id is not None
         }
         ranges = (planned.offsets for planned in self.ranges)
-        return schedule_id(self.gate, self.checkpoint_id, ranges, topic_ids)
+        return batch_key(self.gate, self.checkpoint_id, ranges, topic_ids)
 
     @property
     def records(self) -> int:
@@ -97,7 +97,7 @@ class PlannedBatch:
 class BatchRecord:
     """A row of ``batch``: one batch, what was planned and what became of it."""
 
-    schedule_id: str
+    batch_key: str
     gate: str
     checkpoint_id: str
     kind: Kind
@@ -242,7 +242,7 @@ class RateSample:
     integral: float | None = None
     derivative: float | None = None
     query_batch_id: int | None = None
-    schedule_id: str | None = None
+    batch_key: str | None = None
     """The batch it was measured on, whose number of records is written with it."""
     other_per_s: float | None = None
     """The rate that the law in the shadow would have given; None where it gave none."""
@@ -258,7 +258,7 @@ class Loss:
     """From the position that was lost to the first offset there was to read."""
     topic_id: str | None = None
     """Tells the topic from one recreated under its name; None where the broker gave none."""
-    schedule_id: str | None = None
+    batch_key: str | None = None
     """The batch that could not read them; None where they were gone before one was planned."""
     reason: str | None = None
     """Why they could not be read."""
@@ -273,7 +273,7 @@ class Covered:
     """A range that a gate's batches have read, or are to read."""
 
     checkpoint_id: str
-    schedule_id: str | None
+    batch_key: str | None
     """The batch or child; None where its row was pruned, and the range was processed."""
     parent: str | None
     has_children: bool
@@ -316,7 +316,7 @@ class Processed:
         until: The first offset that it still needs; it has done with those below, or begins behind
             them. 0 where its newest run has read nothing of the partition, whose beginning is then
             where it may begin.
-        schedule_id: The batch or child that begins there and may have to be read again. None where
+        batch_key: The batch or child that begins there and may have to be read again. None where
             there is none, and the next batch begins there.
         status: That batch's. If ``success``, it is the gate's last one, which the engine asks for
             once more if it crashed before it could note the end.
@@ -325,7 +325,7 @@ class Processed:
     gate: str
     partition: int
     until: int
-    schedule_id: str | None = None
+    batch_key: str | None = None
     status: Status | None = None
 
 
@@ -359,7 +359,7 @@ class Rejected:
     """Records that the handler of a batch rejected; the batch itself is ``success``."""
 
     checkpoint_id: str
-    schedule_id: str
+    batch_key: str
     """The batch or child."""
     offsets: OffsetRange
     error: ErrorReport
@@ -372,7 +372,7 @@ class Rejected:
         mine, following = self.offsets, other.offsets
         return (
             (mine.topic_partition, mine.until) == (following.topic_partition, following.start)
-            and self.schedule_id == other.schedule_id
+            and self.batch_key == other.batch_key
             and self.error == other.error
         )
 
@@ -382,7 +382,7 @@ class DeadLetterRecord:
     """A row of ``dead_letter``."""
 
     dead_letter_id: int
-    schedule_id: str
+    batch_key: str
     """The batch, or child of one, that it was alone in, or that rejected it."""
     gate: str
     letter: DeadLetter

@@ -122,7 +122,7 @@ _BATCHES: Final = (
         func.sum(batch_table.c.planned_records).label("records"),
         func.min(batch_table.c.created_time_ms).label("oldest_ms"),
         func.max(batch_table.c.created_time_ms).label("newest_ms"),
-        func.min(batch_table.c.schedule_id).label("key"),
+        func.min(batch_table.c.batch_key).label("key"),
     )
     .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
     .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
@@ -159,7 +159,7 @@ _LETTERS: Final = (
 
 _LETTERS_OF: Final = (
     select(dead_letter)
-    .where(dead_letter.c.schedule_id == bindparam("batch"))
+    .where(dead_letter.c.batch_key == bindparam("batch"))
     .order_by(dead_letter.c.dead_letter_id)
     .limit(bindparam("limit"))
     .offset(bindparam("skip"))
@@ -169,14 +169,14 @@ _REPAIRS: Final = select(repair).order_by(repair.c.repair_id.desc()).limit(bindp
 
 _RETRY: Final = (
     update(batch_table)
-    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
     .where(batch_table.c.status == Status.FAILED)
     .values(retry_ms=bindparam("now_ms"))
 )
 
 _DROP: Final = (
     update(batch_table)
-    .where(batch_table.c.schedule_id == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
     .where(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_(None))
     .values(resolution=bindparam("why"))
 )
@@ -307,10 +307,10 @@ class RepairStore(Store):
         return tuple(AlikeLetters(**row._asdict()) for row in rows)
 
     def letters_of(
-        self, schedule_id: str, limit: int = 100, *, skip: int = 0
+        self, batch_key: str, limit: int = 100, *, skip: int = 0
     ) -> tuple[DeadLetterRecord, ...]:
         """The dead letters of one batch, of any status, oldest first, from ``skip`` on."""
-        rows = self._database.rows(_LETTERS_OF, batch=schedule_id, limit=limit, skip=skip)
+        rows = self._database.rows(_LETTERS_OF, batch=batch_key, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:

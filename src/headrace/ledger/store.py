@@ -53,9 +53,9 @@ class Store:
     def _leased(self, lease_ms: int | None) -> Values:
         return {"now_ms": self._clock(), **lease(lease_ms)}
 
-    def _ended(self, schedule_id: str, owner: str | None, records: int | None) -> Values:
+    def _ended(self, batch_key: str, owner: str | None, records: int | None) -> Values:
         return {
-            "batch": schedule_id,
+            "batch": batch_key,
             "call": new_call_id(),
             "by": owner,
             "ended_ms": self._clock(),
@@ -63,6 +63,6 @@ class Store:
         }
 
     def _failed(
-        self, schedule_id: str, owner: str | None, error: BaseException | ErrorReport
+        self, batch_key: str, owner: str | None, error: BaseException | ErrorReport
     ) -> Values:
-        return self._ended(schedule_id, owner, None) | error_values(ErrorReport.of(error))
+        return self._ended(batch_key, owner, None) | error_values(ErrorReport.of(error))

@@ -166,14 +166,14 @@ rate: Final = Table(
     Column("other_per_s", Double),
     Column("query_batch_id", BigInteger),
     # No foreign key: a sample outlives its batch or goes before it when history is pruned.
-    Column("schedule_id", Text),
+    Column("batch_key", Text),
     Index(None, "gate", "time_ms"),
 )
 
 batch_table: Final = Table(
     "batch",
     metadata,
-    Column("schedule_id", Text, primary_key=True),
+    Column("batch_key", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
     Column("checkpoint_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
@@ -215,9 +215,7 @@ batch_range: Final = Table(
     "batch_range",
     metadata,
     Column("failure_id", _RowNumber, primary_key=True),
-    Column(
-        "schedule_id", Text, ForeignKey("batch.schedule_id", ondelete="CASCADE"), nullable=False
-    ),
+    Column("batch_key", Text, ForeignKey("batch.batch_key", ondelete="CASCADE"), nullable=False),
     Column("topic", Text, nullable=False),
     Column("partition", Integer, nullable=False),
     Column("start_offset", BigInteger, nullable=False),
@@ -226,7 +224,7 @@ batch_range: Final = Table(
     Column("latest_offset", BigInteger),
     Column("reason", Text),
     Column("topic_id", Text),
-    UniqueConstraint("schedule_id", "topic", "partition", "start_offset"),
+    UniqueConstraint("batch_key", "topic", "partition", "start_offset"),
 )
 """Named for what needs it: it is written before anything has failed."""
 
@@ -242,7 +240,7 @@ lost: Final = Table(
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True, server_default=""),
     # The batch that could not read it; "" where it was gone before one was planned.
-    Column("schedule_id", Text, primary_key=True, server_default="", index=True),
+    Column("batch_key", Text, primary_key=True, server_default="", index=True),
     Column("reason", Text),
 )
 
@@ -265,9 +263,7 @@ dead_letter: Final = Table(
     "dead_letter",
     metadata,
     Column("dead_letter_id", _RowNumber, primary_key=True),
-    Column(
-        "schedule_id", Text, ForeignKey("batch.schedule_id", ondelete="CASCADE"), nullable=False
-    ),
+    Column("batch_key", Text, ForeignKey("batch.batch_key", ondelete="CASCADE"), nullable=False),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
     Column("topic", Text, nullable=False),
     Column("partition", Integer, nullable=False),
@@ -289,7 +285,7 @@ dead_letter: Final = Table(
     # Until then whoever has made the last call, and nobody else, sends it again.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
-    UniqueConstraint("schedule_id", "topic", "partition", "offset"),
+    UniqueConstraint("batch_key", "topic", "partition", "offset"),
     Index(None, "gate", "status", "dead_letter_id"),
 )
 """Records that cannot be processed, kept whole."""
@@ -391,17 +387,17 @@ output: Final = Table(
     Column("topic_id", Text, primary_key=True),
     Column("attempt", Text, primary_key=True),
     # No foreign key: a query of several sources has batches without a row.
-    Column("schedule_id", Text, nullable=False),
+    Column("batch_key", Text, nullable=False),
     Column("state", Text, nullable=False),
     # A JSON object, by partition.
     Column("starts", Text, nullable=False),
-    Index(None, "topic_id", "schedule_id"),
+    Index(None, "topic_id", "batch_key"),
     Index(None, "topic_id", "state"),
     # One that writes a batch, or has written it; and no other beside.
     Index(
         "one_output",
         "topic_id",
-        "schedule_id",
+        "batch_key",
         unique=True,
         sqlite_where=text("state <> 'aborted'"),
         postgresql_where=text("state <> 'aborted'"),

@@ -111,7 +111,7 @@ TRANSITIONS: Final = (
     BACKFILL_GAVE_UP,
 )
 
-_BATCH = batch_table.c.schedule_id == bindparam("batch")
+_BATCH = batch_table.c.batch_key == bindparam("batch")
 _OWNED = batch_table.c.owner == bindparam("by")
 _OWNED_IF_ASKED = or_(bindparam("by", type_=Text).is_(None), _OWNED)
 _LEASE_HAS_RUN_OUT: Final = has_run_out()

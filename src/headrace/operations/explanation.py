@@ -112,7 +112,7 @@ def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Expl
     samples = ledger.rates.history(gate.name, _LOOKED_BACK, before_ms=batch.created_time_ms)
     learnt = next((each for each in samples if each.rate_per_s is not None), None)
     operator = _in_force(ledger, gate.name, batch.created_time_ms)
-    ranges = ledger.batches.ranges(batch.schedule_id)
+    ranges = ledger.batches.ranges(batch.batch_key)
     found = _facts(gate, batch, ranges, learnt, operator)
     now_ms = ledger.database_time_ms()
     sentences = [*_sentences(found, now_ms, learnt, operator), *_sink(gate, batch, now_ms)]
@@ -131,7 +131,7 @@ def _facts(
     is_throttled = batch.reason.startswith(throttled)
     return Explanation(
         gate=gate.name,
-        key=batch.schedule_id,
+        key=batch.batch_key,
         number=batch.query_batch_id,
         planned_ms=batch.created_time_ms,
         interval_ms=gate.interval_ms,
@@ -221,7 +221,7 @@ def _sentences(
 def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
     """That nothing comes after a batch, where it waits for its sink."""
     outage = gate.waits
-    if outage is not None and outage.batch == batch.schedule_id and batch.end_time_ms is None:
+    if outage is not None and outage.batch == batch.batch_key and batch.end_time_ms is None:
         since = out.full_time(outage.since_ms, now_ms)
         away = f"{outage.awaited[0].upper()}{outage.awaited[1:]} is away"
         what = away if outage.is_certain else "No part of it passes"

@@ -63,7 +63,7 @@ def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind
     for kind, same in groupby(findings, key=lambda finding: finding.kind):
         by_batch: dict[object, list[Finding]] = defaultdict(list)
         for number, finding in enumerate(same):
-            by_batch[finding.schedule_id if kind in _OF_A_BATCH else number].append(finding)
+            by_batch[finding.batch_key if kind in _OF_A_BATCH else number].append(finding)
         for each in islice(by_batch.values(), SENTENCES):
             yield kind, _sentence(each)
         if len(by_batch) > SENTENCES:
@@ -73,9 +73,9 @@ def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind
 def _sentence(findings: Sequence[Finding]) -> str:
     """What was found: one finding, or those of one batch in several partitions."""
     first = findings[0]
-    batches = f"batch {_short(first.other)} and batch {_short(first.schedule_id)}"
+    batches = f"batch {_short(first.other)} and batch {_short(first.batch_key)}"
     runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
-    whole = f"batch {_short(first.schedule_id)}"
+    whole = f"batch {_short(first.batch_key)}"
     match first.kind:
         case FindingKind.GAP:
             sentence = f"{first.offsets} lies between {batches}, and no batch reads it."
@@ -98,7 +98,7 @@ def _sentence(findings: Sequence[Finding]) -> str:
             sentence = f"{_batch(findings)} is dead, and nothing says why."
         case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
             sentence = f"{_batch(findings)} is {_state(first)}"
-        case FindingKind.LOST if first.schedule_id is not None:
+        case FindingKind.LOST if first.batch_key is not None:
             why = f": {first.reason}" if first.reason else ""
             sentence = f"{first.offsets} was gone when {whole} read it{why}."
         case FindingKind.LOST:
@@ -121,12 +121,12 @@ def _state(finding: Finding) -> str:
 def _batch(findings: Sequence[Finding]) -> str:
     first, *others = findings
     if not others:
-        return f"batch {_short(first.schedule_id)} with {first.offsets}"
+        return f"batch {_short(first.batch_key)} with {first.offsets}"
     records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
     partitions = len({finding.offsets.topic_partition for finding in findings})
     ranges = "" if partitions == len(findings) else f"{out.plural(len(findings), 'range')} of "
     where = f"{records} in {ranges}{out.plural(partitions, 'partition')}, first {first.offsets},"
-    return f"batch {_short(first.schedule_id)} with {where}"
+    return f"batch {_short(first.batch_key)} with {where}"
 
 
 def _short(key: str | None) -> str:

@@ -62,7 +62,7 @@ class GateHistory:
             gate=gate,
             batches=batches,
             samples=ledger.rates.history(gate.name, HISTORY),
-            ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
+            ranges=ledger.batches.ranges(batches[0].batch_key) if batches else (),
             losses=ledger.history.losses(gate.name),
             missed=ledger.missed.of(gate.name),
             unresolved=unresolved,

@@ -46,10 +46,10 @@ class LetterSender:
             BrokerError: One was not taken; those that were are resolved.
         """
         chosen = [(record, self._edited(record)) for record in records]
-        gates = {record.schedule_id: record.gate for record in records}
+        gates = {record.batch_key: record.gate for record in records}
         sources = source_access(self.ledger, gates, self.options)
         for record in records:
-            if sources[record.schedule_id].connector.name != "kafka":
+            if sources[record.batch_key].connector.name != "kafka":
                 raise OptionError(
                     f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
                     " receiver can write; take it from headrace dead-letters export, send it to"
@@ -63,7 +63,7 @@ class LetterSender:
             ours = [each for each in wanted if self._is_ours(each[0], claim)]
             # What one group's brokers have is written down before the next group can fail.
             for servers, group in self._by_servers(ours).items():
-                options = sources[group[0][0].schedule_id].options
+                options = sources[group[0][0].batch_key].options
                 refused += self._send_group(servers, options, group, claim)
         if refused:
             raise refused[0]
@@ -72,7 +72,7 @@ class LetterSender:
         """The letters by the brokers that their records came from."""
         groups: dict[str, list[_Chosen]] = {}
         for record, edited in letters:
-            servers = self.ledger.batches.servers(record.schedule_id) or ""
+            servers = self.ledger.batches.servers(record.batch_key) or ""
             groups.setdefault(servers, []).append((record, edited))
         return groups
 

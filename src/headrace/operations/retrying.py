@@ -61,7 +61,7 @@ class RetryQueue:
         backfilling = ledger.batches.newest(gate_name, MOST_READY, statuses=[Status.BACKFILLING])
         return cls(
             gate_name,
-            tuple(batch.schedule_id for batch in ready),
+            tuple(batch.batch_key for batch in ready),
             _running(backfilling, ledger.database_time_ms()),
             query is not None,
             gate.interval_ms,
@@ -102,7 +102,7 @@ class RetryQueue:
 def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
     for batch in backfilling:
         if batch.lease_until_ms is not None and is_in_force(batch.lease_until_ms, now_ms):
-            return batch.schedule_id
+            return batch.batch_key
     return None
 
 

@@ -397,19 +397,19 @@ def _values(source: object | None, *names: str) -> dict[str, Any]:
 
 
 def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
-    reported = {sample.schedule_id: sample.processing_delay_ms for sample in history.samples}
+    reported = {sample.batch_key: sample.processing_delay_ms for sample in history.samples}
     lost: dict[str | None, list[Loss]] = defaultdict(list)
     for loss in history.losses:
-        lost[loss.schedule_id].append(loss)
+        lost[loss.batch_key].append(loss)
     return tuple(
         BatchSnapshot(
             id=batch.query_batch_id,
             status=status_word(batch),
             records=planned_or_counted(batch),
-            duration_ms=reported.get(batch.schedule_id, elapsed_ms(batch, now_ms)),
+            duration_ms=reported.get(batch.batch_key, elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
-            lost=lost_records(lost[batch.schedule_id]),
-            key=batch.schedule_id,
+            lost=lost_records(lost[batch.batch_key]),
+            key=batch.batch_key,
         )
         for batch in history.batches
     )

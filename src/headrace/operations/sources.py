@@ -141,9 +141,9 @@ class Sources:
         batches = ledger.batches.newest(gate.name, 1, kind=Kind.LIVE, children=False)
         if not batches:
             return
-        ranges = ledger.batches.ranges(batches[0].schedule_id)
+        ranges = ledger.batches.ranges(batches[0].batch_key)
         begun = begun_ranges(ledger, GateHistory(gate, batches, ranges=ranges))
-        servers = ledger.batches.servers(batches[0].schedule_id)
+        servers = ledger.batches.servers(batches[0].batch_key)
 
         def ask() -> None:
             try:

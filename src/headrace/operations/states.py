@@ -126,7 +126,7 @@ def waits_for(history: GateHistory) -> SinkOutage | None:
     """The outage of the sink that a gate's newest batch waits for; None if it does not."""
     outage, newest = history.gate.waits, history.batches[0] if history.batches else None
     is_open = newest is not None and newest.end_time_ms is None and history.query is not None
-    return outage if outage and newest and is_open and outage.batch == newest.schedule_id else None
+    return outage if outage and newest and is_open and outage.batch == newest.batch_key else None
 
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:

@@ -133,9 +133,9 @@ def law_of(gate: GateRecord) -> str | None:
 
 def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
     """Whether the handler has read nothing of the newest batches that were reported."""
-    by_batch = {batch.schedule_id: batch for batch in batches}
+    by_batch = {batch.batch_key: batch for batch in batches}
     newest = samples[:BATCHES]
-    ended = [by_batch.get(sample.schedule_id or "") for sample in newest]
+    ended = [by_batch.get(sample.batch_key or "") for sample in newest]
     if len(newest) < BATCHES or any(sample.records for sample in newest):
         return None
     # One that failed, or had to be run again, may have failed before it read.

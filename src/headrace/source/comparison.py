@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, partitions_of
 from headrace.errors import OptionError
-from headrace.ledger import CheckpointSummary, Finding, FindingKind, Ledger, schedule_id
+from headrace.ledger import CheckpointSummary, Finding, FindingKind, Ledger, batch_key
 from headrace.source.checkpoint import Checkpoint, PlannedRead
 from headrace.source.log import Log, Topic
 from headrace.source.stream_offset import StreamOffset
@@ -109,7 +109,7 @@ def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead
     """Whether the ledger has the batch, or had it before history was pruned."""
     # A batch that was planned under another name of the gate may have been begun under this one.
     for name in (gate, *(each for each in gates if each != gate)):
-        key = schedule_id(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
+        key = batch_key(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
         if ledger.batches.get(key) is not None:
             return True
     pruned = ledger.history.pruned_ranges(gate, read.end.checkpoint_id)
@@ -123,7 +123,7 @@ def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead
 
 
 def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
-    key = schedule_id(gate, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
+    key = batch_key(gate, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
     for offsets in read.ranges:
         yield Finding(
             FindingKind.MISSING,

@@ -176,8 +176,8 @@ class GateLedger:
         batch = self._batch(end, ranges, plan, latest)
         with self._while_the_driver_lives():
             self._ledger.batches.begin(batch, query=self._owner)
-        if batch.schedule_id != self._begun:
-            self._begun_before, self._begun = self._begun, batch.schedule_id
+        if batch.batch_key != self._begun:
+            self._begun_before, self._begun = self._begun, batch.batch_key
 
     def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
         """Where the batches that the ledger has of this checkpoint end.
@@ -198,12 +198,12 @@ class GateLedger:
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
         """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""
         with self._while_the_driver_lives():
-            found = self._ledger.batches.get(self._batch(end, ranges).schedule_id)
+            found = self._ledger.batches.get(self._batch(end, ranges).batch_key)
         return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
         """Where the tasks of a batch write down what they cannot read."""
-        key = self._batch(end, ranges).schedule_id
+        key = self._batch(end, ranges).batch_key
         return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
 
     def record_losses(
@@ -216,7 +216,7 @@ class GateLedger:
         """Count offsets that were gone before they were read, by that batch if there is one."""
         if not losses:
             return
-        key = self._batch(end, ranges).schedule_id if end is not None else None
+        key = self._batch(end, ranges).batch_key if end is not None else None
         of_gone = {loss.missing.topic: loss.topic_id for loss in losses if loss.topic_id}
         gone = [loss for loss in losses if loss.topic_id]
         others = [loss for loss in losses if not loss.topic_id]
@@ -226,7 +226,7 @@ class GateLedger:
                     self._gate.name,
                     [loss.missing for loss in some],
                     ids,
-                    schedule_id=key,
+                    batch_key=key,
                     reasons={loss.missing: loss.reason for loss in some},
                 )
 

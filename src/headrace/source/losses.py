@@ -88,7 +88,7 @@ class LossAccount:
 
     gate: str
     ledger: str = field(repr=False)
-    schedule_id: str
+    batch_key: str
     topic_ids: Mapping[str, str]
 
     def record(self, missing: OffsetRange, why: str) -> None:
@@ -109,13 +109,13 @@ class LossAccount:
                         self.gate,
                         [missing],
                         self.topic_ids,
-                        schedule_id=self.schedule_id,
+                        batch_key=self.batch_key,
                         reasons={missing: why},
                     )
         except (LedgerError, ImportError) as error:
             raise DataLossError(
                 f"Offsets {missing} are gone ({why}) and cannot be recorded as lost by batch"
-                f" {self.schedule_id} of gate {self.gate!r}, for a task cannot write to the gate's"
+                f" {self.batch_key} of gate {self.gate!r}, for a task cannot write to the gate's"
                 f" ledger ({str(error).rstrip('.')}); use a ledger that every executor can reach,"
                 " such as a PostgreSQL database, and start the query again."
             ) from None
@@ -124,7 +124,7 @@ class LossAccount:
         """Whether there is nothing to write: a handler may hold the only lock of a SQLite file."""
         return any(
             loss.offsets.contains(missing)
-            for loss in ledger.history.losses_of([self.schedule_id]).get(self.schedule_id, ())
+            for loss in ledger.history.losses_of([self.batch_key]).get(self.batch_key, ())
         )
 
 

@@ -97,12 +97,12 @@ class _Program:
 
         @contextmanager
         def transaction(
-            schedule_id: str, owner: str, *, rejected: Callable[[], Sequence[DeadLetter]] = tuple
+            batch_key: str, owner: str, *, rejected: Callable[[], Sequence[DeadLetter]] = tuple
         ) -> Iterator[Connection]:
-            with lend(schedule_id, owner, rejected=rejected) as connection:
+            with lend(batch_key, owner, rejected=rejected) as connection:
                 yield connection
-                self._stored("before commit", (schedule_id,))
-            self._stored("after commit", (schedule_id,))
+                self._stored("before commit", (batch_key,))
+            self._stored("after commit", (batch_key,))
 
         setattr(ledger.batches, "transaction", transaction)  # noqa: B010  (of this ledger alone)
         return ledger

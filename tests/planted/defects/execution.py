@@ -72,7 +72,7 @@ DEFECTS: Final = (
     Planted(
         "an error after a commit that is swallowed",
         "execution/handler_runs.py",
-        "            self._ledger.batches.keep_error(batch.schedule_id, error)\n",
+        "            self._ledger.batches.keep_error(batch.batch_key, error)\n",
         "",
         "tests/execution/test_transaction.py",
     ),

@@ -71,7 +71,7 @@ DEFECTS: Final = (
     Planted(
         "pruning that removes the newest batch of a gate",
         "ledger/pruning.py",
-        "    .where(batch_table.c.schedule_id != _newest_batch)\n",
+        "    .where(batch_table.c.batch_key != _newest_batch)\n",
         "",
         "tests/ledger/test_history.py",
     ),
@@ -85,7 +85,7 @@ DEFECTS: Final = (
     Planted(
         "rejected records that are left out of the success that keeps them",
         "ledger/batches.py",
-        "            insert_letters(self._database, connection, schedule_id, "
+        "            insert_letters(self._database, connection, batch_key, "
         "rejected(), self._clock())\n",
         "",
         "tests/ledger/test_lending.py tests/execution/test_rejections.py",
