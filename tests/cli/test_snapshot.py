@@ -18,7 +18,7 @@ from tests.services.ledgers import report_sample
 
 from headrace.cli.gate_view import gate_view
 from headrace.cli.status import status_view
-from headrace.control import Control, ControlAction, ControlKind, EstimatorSettings
+from headrace.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
@@ -119,17 +119,23 @@ def test_a_query_that_has_finished_has_processed_all_only_if_nothing_is_unresolv
     assert "processed" not in headline(snapshot)
 
 
-def limited_to(records_per_s: float) -> Control:
-    action = ControlAction(
-        1, "orders", ControlKind.LIMIT, "jo", "", NOW_MS - 60_000, records_per_s=records_per_s
+def limited_to(records_per_s: float) -> OperatorLimits:
+    action = OperatorAction(
+        1,
+        "orders",
+        OperatorActionKind.LIMIT,
+        "jo",
+        "",
+        NOW_MS - 60_000,
+        records_per_s=records_per_s,
     )
-    return Control("orders", NOW_MS, limit=action)
+    return OperatorLimits("orders", NOW_MS, limit=action)
 
 
 def test_a_gate_that_an_operator_limits_is_limited_and_not_behind() -> None:
     history = with_lags(9_000, 9_500, 10_000)
     first, *others = history.batches
-    behind = replace(history, control=limited_to(10))
+    behind = replace(history, operator_limits=limited_to(10))
     limited = replace(behind, batches=(replace(first, reason="limited to 10 records/s"), *others))
     snapshot = take_snapshot(limited, NOW_MS)
     assert snapshot.state is GateState.LIMITED

@@ -48,7 +48,7 @@ def url(tmp_path: Path) -> str:
             ),
             batch_cost=SourceCost(0.3, 50e-6, 1e-6, 0.0, 1e-12, noise=0.1).to_text(),
         )
-        ledger.controls.limit("orders", 200, "ops", "the sink's quota")
+        ledger.operator_limits.limit("orders", 200, "ops", "the sink's quota")
         now_ms = ledger.database_time_ms() + 1_000
         second = ledger.batches.begin(batch(1_000, 1_200, "limited", 200.0)).batch_key
         ledger.batches.attach(second, 1)

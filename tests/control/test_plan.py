@@ -11,9 +11,9 @@ from tests.control.plans import counts, orders, plan_lags
 from headrace.control import (
     ASSUMED_RECORD_BYTES,
     BatchLimits,
-    Control,
-    ControlAction,
-    ControlKind,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
     PartitionLimit,
     Plan,
     RateLimit,
@@ -322,13 +322,13 @@ def test_a_limit_of_almost_nothing_leaves_a_record_to_each_partition() -> None:
 
 
 NOON = 43_200_000
-PAUSE = ControlAction(2, "orders", ControlKind.PAUSE, "ops", "sink migration", NOON)
+PAUSE = OperatorAction(2, "orders", OperatorActionKind.PAUSE, "ops", "sink migration", NOON)
 
 
-def under(records_per_s: float | None, hold: ControlAction | None = None) -> Control:
+def under(records_per_s: float | None, hold: OperatorAction | None = None) -> OperatorLimits:
     """A control with this limit, at noon."""
-    limit = ControlAction(1, "orders", ControlKind.LIMIT, "jo", "", NOON, records_per_s)
-    return Control("orders", NOON, hold, None if records_per_s is None else limit)
+    limit = OperatorAction(1, "orders", OperatorActionKind.LIMIT, "jo", "", NOON, records_per_s)
+    return OperatorLimits("orders", NOON, hold, None if records_per_s is None else limit)
 
 
 @pytest.mark.parametrize("rate", [None, 800.0])

@@ -41,28 +41,28 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
         )
         unfold(page, "pause")
         act(page, "pause")
-        assert ledger.controls.of("orders").paused
+        assert ledger.operator_limits.of("orders").paused
         page.locator("#back").click()
         expect(page.locator("#state")).to_contain_text("paused by Ada: sink migration")
-        expect(page.locator("#control")).to_contain_text("Resume")
+        expect(page.locator("#operator-limits")).to_contain_text("Resume")
         unfold(page, "drain")
         act(page, "drain")
-        assert ledger.controls.of("orders").draining
+        assert ledger.operator_limits.of("orders").draining
         page.goto(f"{address}/gate/orders")
         unfold(page, "resume")
         act(page, "resume")
-        assert ledger.controls.of("orders").hold is None
+        assert ledger.operator_limits.of("orders").hold is None
         page.goto(f"{address}/gate/orders")
         unfold(page, "limit")
         form(page, "limit").get_by_label("Records/s").fill("250")
         form(page, "limit").get_by_label("For").fill("2 hours")
         act(page, "limit")
-        limit = ledger.controls.of("orders").limit
+        limit = ledger.operator_limits.of("orders").limit
         assert limit is not None and limit.records_per_s == 250 and limit.until_ms is not None
         page.goto(f"{address}/gate/orders")
         unfold(page, "unlimit")
         act(page, "unlimit")
-        assert ledger.controls.of("orders").limit is None
+        assert ledger.operator_limits.of("orders").limit is None
         known = SizeCeiling(Climb.begin(250, 564)).to_text()
         ledger.gates.change_ceiling("orders", None, known)
         page.goto(f"{address}/gate/orders")

@@ -5,35 +5,35 @@ from dataclasses import replace
 import pytest
 from tests.cli.histories import NOW_MS, with_lags
 
-from headrace.control import Control, ControlAction, ControlKind
+from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.dashboard.gate_page import beyond_state, impossible_actions
 from headrace.operations.sentences import headline
 from headrace.operations.snapshot import take_snapshot
 from headrace.operations.states import GateState
 
 
-def action(kind: ControlKind) -> ControlAction:
-    return ControlAction(1, "orders", kind, "Ada", "a migration", NOW_MS, 250.0)
+def action(kind: OperatorActionKind) -> OperatorAction:
+    return OperatorAction(1, "orders", kind, "Ada", "a migration", NOW_MS, 250.0)
 
 
 @pytest.mark.parametrize(
     ("hold", "limit", "impossible"),
     [
         (None, None, {"resume", "unlimit"}),
-        (ControlKind.PAUSE, None, {"pause", "unlimit"}),
-        (ControlKind.DRAIN, None, {"drain", "unlimit"}),
-        (None, ControlKind.LIMIT, {"resume"}),
-        (ControlKind.PAUSE, ControlKind.LIMIT, {"pause"}),
+        (OperatorActionKind.PAUSE, None, {"pause", "unlimit"}),
+        (OperatorActionKind.DRAIN, None, {"drain", "unlimit"}),
+        (None, OperatorActionKind.LIMIT, {"resume"}),
+        (OperatorActionKind.PAUSE, OperatorActionKind.LIMIT, {"pause"}),
     ],
 )
 def test_an_action_that_would_change_nothing_is_not_offered(
-    hold: ControlKind | None, limit: ControlKind | None, impossible: set[str]
+    hold: OperatorActionKind | None, limit: OperatorActionKind | None, impossible: set[str]
 ) -> None:
     held, limited = (None if kind is None else action(kind) for kind in (hold, limit))
-    control = Control("orders", NOW_MS, held, limited)
-    nothing = impossible_actions(control, waits=False, has_ceiling=False)
+    operator_limits = OperatorLimits("orders", NOW_MS, held, limited)
+    nothing = impossible_actions(operator_limits, waits=False, has_ceiling=False)
     assert set(nothing) == impossible | {"retry-sink", "lift-ceiling"}
-    assert set(impossible_actions(control, waits=True, has_ceiling=True)) == impossible
+    assert set(impossible_actions(operator_limits, waits=True, has_ceiling=True)) == impossible
 
 
 @pytest.mark.parametrize("state", GateState)

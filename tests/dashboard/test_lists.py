@@ -87,7 +87,7 @@ def test_every_action_on_gates_and_on_failures_is_in_the_list(opened: Ledger, ur
     for number in range(MANY):
         if number % 3:
             gate = "orders" if number % 2 else "returns"
-            opened.controls.limit(gate, 100, "Ada", f"reason {number}.")
+            opened.operator_limits.limit(gate, 100, "Ada", f"reason {number}.")
         else:
             opened.repairs.drop_batch("orders", "none", "Ada", f"reason {number}.")
     rows = followed(opened, url, "/actions", r">(reason \d+)\.<")

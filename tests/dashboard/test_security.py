@@ -41,7 +41,7 @@ def test_reading_is_free_on_this_machine_and_acting_is_not(address: str, url: st
         assert refused.status_code == 401
         assert "Sign in" in refused.text
     with Ledger.open(url) as ledger:
-        assert ledger.controls.history("orders") == ()
+        assert ledger.operator_limits.history("orders") == ()
 
 
 def test_a_wrong_token_is_refused_and_guessing_ends(address: str) -> None:
@@ -74,7 +74,7 @@ def test_a_form_needs_the_token_of_its_session(address: str, url: str) -> None:
         empty = client.post("/act/pause", data={"gate": "orders", "form_token": own})
         assert "The reason is empty" in empty.text
     with Ledger.open(url) as ledger:
-        assert len(ledger.controls.history("orders")) == 1
+        assert len(ledger.operator_limits.history("orders")) == 1
 
 
 def test_another_site_cannot_post(address: str) -> None:

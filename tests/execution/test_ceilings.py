@@ -160,7 +160,7 @@ def test_an_operator_lifts_it_and_the_next_batch_is_as_large_as_any() -> None:
     with StreamHarness(bulk, log, on_failure="isolate", options=MANY) as stream:
         run(stream, 5)
         bulk.takes = 10_000
-        stream.ledger.controls.lift_ceiling(TESTED_GATE, "ada", "the sink takes more")
+        stream.ledger.operator_limits.lift_ceiling(TESTED_GATE, "ada", "the sink takes more")
         run(stream, 2)
         assert all(records > 500 and passed for records, passed in bulk.runs[-2:])
         assert ceiling_of(stream) is None

@@ -595,7 +595,7 @@ def test_a_batch_that_an_operator_has_limited_does_not_lower_the_rate() -> None:
 
     with StreamHarness(handler, log, options={"backpressure.initialRate": 100}) as stream:
         stream.ledger.gates.declare(TESTED_GATE, interval_ms=1_000, source="memory", estimator="")
-        stream.ledger.controls.limit(TESTED_GATE, 20, "ops")
+        stream.ledger.operator_limits.limit(TESTED_GATE, 20, "ops")
         assert stream.run_batch()
         assert stream.run_batch()
         # A batch of 20 takes 70 ms, most of which is its fixed cost: by that, 286 records/s.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.ledger.samples import a_sample, batch_number, declare_clicks
 
-from headrace.control import ControlKind
+from headrace.control import OperatorActionKind
 from headrace.ledger import Ledger, Unresolved
 
 
@@ -33,10 +33,10 @@ def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> No
     assert before.unresolved == {"orders": Unresolved(failed=1)}
     ledger.rates.report(key, 0, 1, a_sample(5, batch_key=key))
     assert changed() == {"orders"}
-    ledger.controls.pause("clicks", "ada", "x")
+    ledger.operator_limits.pause("clicks", "ada", "x")
     assert changed() == {"clicks"}
     assert before.actions.keys() == {"clicks"}
-    assert ledger.controls.history("clicks")[0].kind is ControlKind.PAUSE
+    assert ledger.operator_limits.history("clicks")[0].kind is OperatorActionKind.PAUSE
 
 
 def test_the_newest_batches_of_several_gates(ledger: Ledger) -> None:

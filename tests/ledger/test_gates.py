@@ -333,11 +333,11 @@ def uncontrolled(ledger: Ledger, gate: str) -> Admission:
 
 
 def test_a_gate_s_controls_are_read_with_its_rate(ledger: Ledger) -> None:
-    assert ledger.gates.admission("orders").operator == ledger.controls.of("orders")
-    ledger.controls.pause("orders", "ops")
-    ledger.controls.limit("orders", 5, "ops")
+    assert ledger.gates.admission("orders").operator == ledger.operator_limits.of("orders")
+    ledger.operator_limits.pause("orders", "ops")
+    ledger.operator_limits.limit("orders", 5, "ops")
     operator = ledger.gates.admission("orders").operator
-    assert operator == ledger.controls.of("orders")
+    assert operator == ledger.operator_limits.of("orders")
     assert operator is not None
     assert len(operator.in_force) == 2
 
@@ -390,12 +390,12 @@ def test_an_operator_lifts_a_ceiling_and_what_is_learnt_meanwhile_does_not_bring
 ) -> None:
     known = SizeCeiling(Climb.begin(250, 564)).to_text()
     ledger.gates.change_ceiling("orders", None, known)
-    ledger.controls.limit("orders", 200, "ops")
-    in_force = ledger.controls.lift_ceiling("orders", "ada", "a larger sink")
+    ledger.operator_limits.limit("orders", 200, "ops")
+    in_force = ledger.operator_limits.lift_ceiling("orders", "ada", "a larger sink")
     assert in_force.limit is not None
     assert ledger.gates.admission("orders").ceiling is None
     assert not ledger.gates.change_ceiling("orders", known, known)
-    newest = ledger.controls.history("orders", 1)[0]
+    newest = ledger.operator_limits.history("orders", 1)[0]
     assert (str(newest.kind), newest.by, newest.why) == ("lift ceiling", "ada", "a larger sink")
 
 

@@ -80,7 +80,7 @@ SERVER_SETTINGS = [
     "SET lock_timeout = '1s'",
     "SET tcp_keepalives_idle = 99",
     "SET synchronous_commit = off",
-    "CREATE TEMP TABLE control (a INT)",
+    "CREATE TEMP TABLE batch (a INT)",
     "SELECT pg_advisory_lock(7)",
     "LISTEN somebody",
     "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
@@ -91,7 +91,7 @@ FILE_SETTINGS = [
     "PRAGMA ignore_check_constraints = on",
     "PRAGMA busy_timeout = 1",
     "PRAGMA temp_store = memory",
-    "CREATE TEMP TABLE control (a INT)",
+    "CREATE TEMP TABLE batch (a INT)",
 ]
 SERVER_SESSION = [
     "SELECT name, setting FROM pg_settings WHERE name <> 'transaction_read_only' ORDER BY name",

@@ -156,13 +156,15 @@ WRITES: dict[str, Write] = {
     ),
     "see_receiver": Write(received, lambda ledger: ledger.receivers.heartbeat(a_receiver())),
     "pause": Write(
-        nothing, lambda ledger: ledger.controls.pause("orders", "ops", "a test").describe()
+        nothing, lambda ledger: ledger.operator_limits.pause("orders", "ops", "a test").describe()
     ),
     "resume": Write(
-        lambda ledger: ledger.controls.pause("orders", "ops"),
-        lambda ledger: ledger.controls.resume("orders", "ops").describe(),
+        lambda ledger: ledger.operator_limits.pause("orders", "ops"),
+        lambda ledger: ledger.operator_limits.resume("orders", "ops").describe(),
     ),
-    "limit": Write(nothing, lambda ledger: ledger.controls.limit("orders", 5, "ops").describe()),
+    "limit": Write(
+        nothing, lambda ledger: ledger.operator_limits.limit("orders", 5, "ops").describe()
+    ),
     "leave": Write(received, lambda ledger: ledger.receivers.deregister(a_receiver(owner="other"))),
 }
 

@@ -193,7 +193,7 @@ def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
     with Ledger.open(url) as ledger:
         for table in reversed(metadata.sorted_tables):
             execute(DropTable(table))
-        with pytest.raises(LedgerError, match=r"cannot be used: .*(gate|control)"):
+        with pytest.raises(LedgerError, match=r"cannot be used: .*(gate|batch)"):
             call(ledger)
 
 

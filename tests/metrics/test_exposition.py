@@ -204,8 +204,8 @@ def test_rates_and_controls_are_those_in_force(ledger: Ledger, clock: ManualCloc
     samples = scrape(ledger, clock)
     assert value(samples, "rate_limit_records_per_second") == 250.5
     assert (value(samples, "paused"), value(samples, "query_running")) == (0, 0)
-    ledger.controls.limit("orders", 40, "ops", until_ms=clock() + 1_000)
-    ledger.controls.pause("orders", "ops")
+    ledger.operator_limits.limit("orders", 40, "ops", until_ms=clock() + 1_000)
+    ledger.operator_limits.pause("orders", "ops")
     claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
     assert ledger.gates.claim(claim, 30_000) is None
     samples = scrape(ledger, clock)

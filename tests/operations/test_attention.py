@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver, with_lags
 
-from headrace.control import Control, ControlAction, ControlKind
+from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.ledger import Status
 from headrace.operations.attention import (
     HANGS,
@@ -86,8 +86,10 @@ def test_groups_have_each_need_once_and_get_less_urgent(needs: list[Need]) -> No
 
 
 def paused(history: GateHistory) -> GateHistory:
-    action = ControlAction(1, "orders", ControlKind.PAUSE, "Ada", "a migration", NOW_MS - 60_000)
-    return replace(history, control=Control("orders", NOW_MS, hold=action))
+    action = OperatorAction(
+        1, "orders", OperatorActionKind.PAUSE, "Ada", "a migration", NOW_MS - 60_000
+    )
+    return replace(history, operator_limits=OperatorLimits("orders", NOW_MS, hold=action))
 
 
 def test_a_paused_gate_whose_last_batch_runs_is_paused_and_not_behind() -> None:

@@ -33,9 +33,9 @@ def begun(ledger: Ledger, gate: str) -> str:
 
 def seen(ledger: Ledger, gate: str) -> None:
     """The gate's planner plans by what is in force."""
-    newest = ledger.controls.of(gate).newest
+    newest = ledger.operator_limits.of(gate).newest
     assert newest is not None
-    ledger.controls.mark_seen(gate, newest)
+    ledger.operator_limits.mark_seen(gate, newest)
 
 
 def test_a_query_can_be_stopped_when_its_planner_has_seen_the_drain_and_nothing_runs(
@@ -43,7 +43,7 @@ def test_a_query_can_be_stopped_when_its_planner_has_seen_the_drain_and_nothing_
 ) -> None:
     key = begun(ledger, "parse")
     assert "not draining" in drain_state(ledger, "parse").sentence
-    ledger.controls.drain("parse", "ops")
+    ledger.operator_limits.drain("parse", "ops")
     state = drain_state(ledger, "parse")
     assert not state.can_stop
     assert "sees this at its next plan" in state.sentence
@@ -59,7 +59,7 @@ def test_a_query_can_be_stopped_when_its_planner_has_seen_the_drain_and_nothing_
 
 def test_what_failed_stays_in_the_ledger_and_is_named(ledger: Ledger) -> None:
     key = begun(ledger, "parse")
-    ledger.controls.drain("parse", "ops")
+    ledger.operator_limits.drain("parse", "ops")
     seen(ledger, "parse")
     ledger.batches.fail(key, ErrorReport("ValueError", "no", ""))
     state = drain_state(ledger, "parse")
@@ -71,7 +71,7 @@ def test_what_failed_stays_in_the_ledger_and_is_named(ledger: Ledger) -> None:
 
 def test_without_a_query_there_is_nothing_to_stop(ledger: Ledger) -> None:
     begun(ledger, "parse")
-    ledger.controls.drain("parse", "ops")
+    ledger.operator_limits.drain("parse", "ops")
     ledger.gates.release("parse", "query of parse")
     assert drain_state(ledger, "parse").can_stop
 
@@ -82,13 +82,13 @@ def test_a_flow_is_drained_from_its_first_stage_to_its_last(ledger: Ledger) -> N
         ledger,
         {"parse": (), "store": ("parse",)},
         lambda gate: waiting[gate],
-        lambda gate: ledger.controls.drain(gate, "ops"),
+        lambda gate: ledger.operator_limits.drain(gate, "ops"),
     )
 
     def step() -> list[bool]:
         """Whether each stage drains."""
         list(flow.step())
-        return [ledger.controls.of(gate).draining for gate in ("parse", "store")]
+        return [ledger.operator_limits.of(gate).draining for gate in ("parse", "store")]
 
     key = begun(ledger, "parse")
     assert step() == [True, False]
@@ -109,12 +109,12 @@ def test_a_flow_is_drained_from_its_first_stage_to_its_last(ledger: Ledger) -> N
 
 def test_whoever_resumes_a_gate_ends_its_drain(ledger: Ledger) -> None:
     draining = FlowDrain(
-        ledger, {"parse": []}, lambda _: 0, lambda gate: ledger.controls.drain(gate, "ada")
+        ledger, {"parse": []}, lambda _: 0, lambda gate: ledger.operator_limits.drain(gate, "ada")
     )
     (state,) = draining.step()
     assert state.resumed_by is None
-    ledger.controls.resume("parse", "grace", "too early")
-    ledger.controls.limit("parse", 10, "alan", "gently")
+    ledger.operator_limits.resume("parse", "grace", "too early")
+    ledger.operator_limits.limit("parse", 10, "alan", "gently")
     (state,) = draining.step()
     assert (state.resumed_by, state.can_stop) == ("grace", False)
     assert state.sentence == "parse: grace has resumed it, so it does not drain any more."

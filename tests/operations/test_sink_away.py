@@ -117,7 +117,7 @@ def test_what_failed_says_why_though_its_batch_is_split_and_done(url: str) -> No
 
 
 def test_a_drain_says_what_it_waits_for(ledger: Ledger) -> None:
-    ledger.controls.drain("orders", "ada", "maintenance")
+    ledger.operator_limits.drain("orders", "ada", "maintenance")
     state = drain_state(ledger, "orders")
     assert state.sentence.startswith("orders: its batch waits for its sink")
     assert "`headrace retry orders`" in state.sentence
@@ -155,7 +155,7 @@ def test_why_and_metrics_say_it_too(ledger: Ledger) -> None:
 
 
 def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url: str) -> None:
-    assert "retry-sink" not in impossible_actions(ledger.controls.of("orders"), waits=True)
+    assert "retry-sink" not in impossible_actions(ledger.operator_limits.of("orders"), waits=True)
     command = ["retry", "orders", "--ledger", url, "--by", "ada", "--json"]
     done = CliRunner().invoke(app, command)
     assert json.loads(done.stdout) == {"gate": "orders", "sink": True, "batches": 0}
@@ -170,7 +170,7 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
     assert ledger.sink_outages.is_asked("orders")
     assert {each.by for each in ledger.repairs.newest()} == {"ada", "Ada"}
     ledger.sink_outages.end("orders")
-    assert "retry-sink" in impossible_actions(ledger.controls.of("orders"), waits=False)
+    assert "retry-sink" in impossible_actions(ledger.operator_limits.of("orders"), waits=False)
     with pytest.raises(OptionError, match="does not wait for its sink any more"):
         perform(site, "retry-sink", form, "Ada")
     refused = CliRunner().invoke(app, command)

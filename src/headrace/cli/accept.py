@@ -6,7 +6,7 @@ import typer
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.controls import acting_user
+from headrace.cli.operator_limits import acting_user
 from headrace.ledger import Ledger
 
 

@@ -164,7 +164,10 @@ class Overview:
             else None,
             (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
             (">interval", lambda each: out.duration(each.interval_ms)) if wide else None,
-            ("*limited by", lambda each: out.line(each.control or each.reason or out.UNKNOWN)),
+            (
+                "*limited by",
+                lambda each: out.line(each.operator_limits or each.reason or out.UNKNOWN),
+            ),
         )
 
 
@@ -219,8 +222,8 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
-    if snapshot.control is not None:
-        yield "control", "", snapshot.control
+    if snapshot.operator_limits is not None:
+        yield "operator", "", snapshot.operator_limits
     if snapshot.ceiling is not None:
         most = snapshot.ceiling_records
         yield "ceiling", out.count(most), "records in a batch" if most else "", snapshot.ceiling

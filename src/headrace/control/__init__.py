@@ -15,7 +15,7 @@ from headrace.control.input_queue import InputQueue, takes_per_s
 from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
 from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.limits import BatchLimits, PartitionLimit
-from headrace.control.operator_control import Control, ControlAction, ControlKind
+from headrace.control.operator_limits import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.control.pid import PIDRateEstimator, PIDTerms
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
@@ -33,9 +33,6 @@ __all__ = [
     "BatchProgress",
     "BatchStats",
     "ChunkRate",
-    "Control",
-    "ControlAction",
-    "ControlKind",
     "Demand",
     "Epoch",
     "EstimatorSettings",
@@ -48,6 +45,9 @@ __all__ = [
     "LawName",
     "LearnedBatches",
     "LearntRate",
+    "OperatorAction",
+    "OperatorActionKind",
+    "OperatorLimits",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",

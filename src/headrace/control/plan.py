@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.control.limits import BatchLimits
-from headrace.control.operator_control import Control
+from headrace.control.operator_limits import OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.rate_law import Reason, grant, rate_in_force
 from headrace.control.size_ceiling import Cap, SizeCeiling, describe_climb
@@ -55,7 +55,7 @@ class Plan:
     reasons: dict[TopicPartition, Reason]
     unread: dict[Reason, int]
     throttled_by: str | None = None
-    operator: Control | None = None
+    operator: OperatorLimits | None = None
     ceiling: Cap | None = None
     bytes: int | None = None
 
@@ -86,7 +86,7 @@ def plan(
     record_bytes: float | Mapping[str, float] | None = None,
     *,
     rate_limit: RateLimit | None = None,
-    operator: Control | None = None,
+    operator: OperatorLimits | None = None,
     ceiling: SizeCeiling | None = None,
 ) -> Plan:
     """Plan the next batch.
@@ -169,7 +169,9 @@ def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicParti
     return _plan_of_nothing(_Backlog.of(current, latest), Reason.WAITING)
 
 
-def _plan_of_nothing(backlog: "_Backlog", why: Reason, operator: Control | None = None) -> Plan:
+def _plan_of_nothing(
+    backlog: "_Backlog", why: Reason, operator: OperatorLimits | None = None
+) -> Plan:
     reasons = [why if lag else Reason.NOTHING_NEW for lag in backlog.lags]
     planned = _plan_of(backlog, [0] * len(reasons), reasons, rate_per_s=None)
     return replace(planned, operator=operator)

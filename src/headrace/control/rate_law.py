@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.control.limits import BatchLimits
-from headrace.control.operator_control import Control
+from headrace.control.operator_limits import OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
@@ -92,7 +92,7 @@ def rate_in_force(
     rate: float | None,
     limits: BatchLimits,
     rate_limit: RateLimit | None = None,
-    operator: Control | None = None,
+    operator: OperatorLimits | None = None,
 ) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 

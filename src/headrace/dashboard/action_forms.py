@@ -43,42 +43,42 @@ Action = Callable[[Site, Ledger, Form, str, str], str]
 
 def _pause(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.controls.pause(gate, who, why)
+    ledger.operator_limits.pause(gate, who, why)
     return f"Gate {gate} is paused from its next plan on."
 
 
 def _drain(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.controls.drain(gate, who, why)
+    ledger.operator_limits.drain(gate, who, why)
     return f"Gate {gate} admits nothing more; its page says when its query can be stopped."
 
 
 def _resume(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.controls.resume(gate, who, why)
+    ledger.operator_limits.resume(gate, who, why)
     return f"Gate {gate} admits records again from its next plan on."
 
 
 def _limit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
     wanted = WantedLimit.parse(_field(form, "records_per_s"), form.get("for"), "The time")
-    control = wanted.put_in_force(ledger, gate, who, why)
-    if control.limit is None:
+    operator_limits = wanted.put_in_force(ledger, gate, who, why)
+    if operator_limits.limit is None:
         return f"The limit of gate {gate} is lifted from its next plan on."
     ends = "" if wanted.lasts_ms is None else f" for {duration(wanted.lasts_ms)}"
-    rate = f"{control.limit.records_per_s:g} records/s{ends}"
+    rate = f"{operator_limits.limit.records_per_s:g} records/s{ends}"
     return f"Gate {gate} is limited to {rate} from its next plan on."
 
 
 def _unlimit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.controls.unlimit(gate, who, why)
+    ledger.operator_limits.unlimit(gate, who, why)
     return f"The limit of gate {gate} is lifted from its next plan on."
 
 
 def _lift_ceiling(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.controls.lift_ceiling(gate, who, why)
+    ledger.operator_limits.lift_ceiling(gate, who, why)
     return f"The ceiling of gate {gate} is lifted from its next plan on."
 
 

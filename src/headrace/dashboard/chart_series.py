@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from headrace.control import ControlAction
+from headrace.control import OperatorAction
 from headrace.dashboard.pages import Query, refuse_no_gate, whole_number
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.operations.words import plural
@@ -99,7 +99,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
             points,
             [
                 each
-                for each in ledger.controls.history(name, 100)
+                for each in ledger.operator_limits.history(name, 100)
                 if start_ms <= each.time_ms <= until_ms
             ],
             (until_ms - since_ms) // 60,
@@ -109,7 +109,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
 
 def _marks(
     points: Sequence[SeriesPoint],
-    actions: Sequence[ControlAction],
+    actions: Sequence[OperatorAction],
     apart_ms: int,
 ) -> list[dict[str, Any]]:
     """Where something changed: failures, restarts with another checkpoint, what operators did."""

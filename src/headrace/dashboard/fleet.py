@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from headrace.control import Control
+from headrace.control import OperatorLimits
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import (
     BatchRecord,
@@ -45,7 +45,7 @@ class Fleet:
         self._read_ms = 0
         self._actions: Mapping[str, int] = {}
         self.snapshots: Mapping[str, GateSnapshot] = {}
-        self.controls: Mapping[str, Control] = {}
+        self.operator_limits: Mapping[str, OperatorLimits] = {}
         """What operators have put in force, of each gate."""
         self.lags: Final = LagWatch(Sources())
         """How far each gate is behind."""
@@ -86,7 +86,7 @@ class Fleet:
             del self._known[name]
         again = now_ms - self._read_ms >= AGAIN_MS
         if again or pulse.actions != self._actions:
-            self.controls, self._actions = ledger.controls.all(), pulse.actions
+            self.operator_limits, self._actions = ledger.operator_limits.all(), pulse.actions
         if again:
             self._queries = ledger.gates.last_queries()
         if again or pulse.repaired != self.repaired:
@@ -122,7 +122,7 @@ class Fleet:
             batches=batches,
             samples=kept,
             unresolved=pulse.unresolved.get(name, _NOTHING),
-            control=self.controls.get(name),
+            operator_limits=self.operator_limits.get(name),
             query=query,
             gone=gone,
             missed=self._missed.get(name, Missed()),

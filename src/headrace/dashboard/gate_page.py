@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from headrace.control import Control, LawName
+from headrace.control import LawName, OperatorLimits
 from headrace.dashboard.chart_series import SPAN, SPANS, named_range
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.gate_lists import by_lag
@@ -45,9 +45,13 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             return View({"state": site.render("no_gate.html", name=name)})
         history = GateHistory.read(ledger, gate)
         snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
-        control = ledger.controls.of(name)
-        values: dict[str, Any] = {"gate": snapshot, "control": control, "now_ms": now_ms}
-        values["drain"] = drain_state(ledger, name) if control.draining else None
+        operator_limits = ledger.operator_limits.of(name)
+        values: dict[str, Any] = {
+            "gate": snapshot,
+            "operator_limits": operator_limits,
+            "now_ms": now_ms,
+        }
+        values["drain"] = drain_state(ledger, name) if operator_limits.draining else None
         values["lag_s"] = snapshot.lag_seconds
         newest = snapshot.newest
         return View(
@@ -56,9 +60,9 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
                     "gate_state.html",
                     headline=beyond_state(snapshot),
                     needs=_other_needs(snapshot),
-                    headline_has_control=snapshot.state in BY_OPERATORS,
+                    headline_has_limits=snapshot.state in BY_OPERATORS,
                     impossible=impossible_actions(
-                        control,
+                        operator_limits,
                         waits=snapshot.waiting is not None,
                         has_ceiling=snapshot.ceiling is not None,
                     ),
@@ -85,7 +89,9 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
                 ),
                 "law": site.render("gate_law.html", other=_other(snapshot), **values),
                 "history": site.render(
-                    "controls.html", actions=ledger.controls.history(name, ACTIONS), gate=name
+                    "operator_limits.html",
+                    actions=ledger.operator_limits.history(name, ACTIONS),
+                    gate=name,
                 ),
             }
         )
@@ -111,13 +117,15 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     )
 
 
-def impossible_actions(control: Control, *, waits: bool, has_ceiling: bool = False) -> list[str]:
+def impossible_actions(
+    operator_limits: OperatorLimits, *, waits: bool, has_ceiling: bool = False
+) -> list[str]:
     """The actions that would change nothing now, by the names of their forms."""
     changes = {
-        "pause": not control.paused,
-        "drain": not control.draining,
-        "resume": control.hold is not None,
-        "unlimit": control.limit is not None,
+        "pause": not operator_limits.paused,
+        "drain": not operator_limits.draining,
+        "resume": operator_limits.hold is not None,
+        "unlimit": operator_limits.limit is not None,
         "retry-sink": waits,
         "lift-ceiling": has_ceiling,
     }

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from headrace.control import ControlAction
+from headrace.control import OperatorAction
 from headrace.core.clock import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
@@ -90,20 +90,24 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
     }
 
 
-_Action = ControlAction | RepairRecord
+_Action = OperatorAction | RepairRecord
 
 
 def actions_page(site: Site, _name: str, query: Query) -> Page:
     """What operators have done, the newest first, to all gates or to ``gate``.
 
-    ``controls`` and ``repairs`` are the numbers of the last actions of the page before.
+    ``operator_limits`` and ``repairs`` are the numbers of the last actions of the page before.
     """
     gate = query.get("gate") or None
-    controls, repairs = (whole_number(query.get(name, "")) for name in ("controls", "repairs"))
+    operator_limits, repairs = (
+        whole_number(query.get(name, "")) for name in ("operator_limits", "repairs")
+    )
 
     def look(ledger: Ledger, _fleet: Fleet, _now_ms: int) -> View:
         # Each is in the order of its numbers, and stays so: the next page goes on behind both.
-        on_gates: Iterable[_Action] = ledger.controls.history(gate, ACTIONS + 1, before=controls)
+        on_gates: Iterable[_Action] = ledger.operator_limits.history(
+            gate, ACTIONS + 1, before=operator_limits
+        )
         on_failures: Iterable[_Action] = ledger.repairs.newest(
             ACTIONS + 1, gate_name=gate, before=repairs
         )
@@ -114,18 +118,18 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
             last = {type(each): each.number for each in shown}
             places = {
                 "gate": gate,
-                "controls": last.get(ControlAction, controls),
+                "operator_limits": last.get(OperatorAction, operator_limits),
                 "repairs": last.get(RepairRecord, repairs),
             }
             more = f"/actions?{urlencode({n: v for n, v in places.items() if v is not None})}"
-        rows = [(each, isinstance(each, ControlAction)) for each in shown]
+        rows = [(each, isinstance(each, OperatorAction)) for each in shown]
         return View({"actions": site.render("actions.html", rows=rows, more=more, gate=gate)})
 
     return Page(
-        key=f"/actions?{gate}&{controls}&{repairs}",
+        key=f"/actions?{gate}&{operator_limits}&{repairs}",
         title="Actions" if gate is None else f"Actions on {gate}",
         template="actions.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.repaired),
-        about={"gate": gate, "is_first": controls is repairs is None},
+        about={"gate": gate, "is_first": operator_limits is repairs is None},
     )

@@ -151,13 +151,13 @@ class _Rows:
 
     def html(self, snapshot: GateSnapshot, fleet: Fleet) -> str:
         """The cells of a gate."""
-        control = fleet.controls.get(snapshot.gate)
-        in_force = control and control.in_force
+        operator_limits = fleet.operator_limits.get(snapshot.gate)
+        in_force = operator_limits and operator_limits.in_force
         known = self._made.get(snapshot.gate)
         if known is not None and known[1] == in_force and _look_alike(known[0], snapshot):
             return known[2]
         values = {
-            "control": control,
+            "operator_limits": operator_limits,
             "lags": fleet.last_lags(snapshot.gate),
             "lag_s": snapshot.lag_seconds,
         }

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headrace.control.operator_control import LAST_MS
+from headrace.control.operator_limits import LAST_MS
 from headrace.operations import sentences, words
 from headrace.operations.trends import Trend
 

@@ -13,9 +13,9 @@ from headrace.control.pressure import RateLimit
 from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
-from headrace.ledger.controls import CONTROL_COLUMNS, CONTROLLED_GATE, control_from
 from headrace.ledger.database import changed_rows
 from headrace.ledger.error_report import storable
+from headrace.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, batch_table, gate
@@ -335,14 +335,14 @@ class GateStore(Store):
         )
 
     def admission(self, gate_name: str) -> Admission:
-        """The gate's rate, what throttles it, its controls and its ceiling, of one moment."""
+        """Return rate, throttle, operator limits and ceiling of a gate, read in one statement."""
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
         rate_per_s, interval_ms, *throttle = tuple(found[0])[: 2 + len(_THROTTLES)]
         limit = None if throttle[0] is None else RateLimit(*throttle)
         ceiling = known_ceiling(found[0].size_ceiling)
-        return Admission(rate_per_s, limit, interval_ms, control_from(found[0]), ceiling)
+        return Admission(rate_per_s, limit, interval_ms, operator_limits_from(found[0]), ceiling)
 
     def ceiling(self, gate_name: str) -> str | None:
         """The largest batch that a gate's handler takes, as text; None where nothing is known."""

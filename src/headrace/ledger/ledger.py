@@ -10,7 +10,6 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
-from headrace.ledger.controls import ControlStore
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.engines import OTHER_LEDGER
@@ -19,6 +18,7 @@ from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
 from headrace.ledger.metric_rows import MetricStore
 from headrace.ledger.missed import MissedStore
+from headrace.ledger.operator_limits import OperatorLimitStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
@@ -89,7 +89,7 @@ class Ledger:
         self._database: Final = database
         self.batches = BatchStore(database, clock)
         self.gates = GateStore(database, clock)
-        self.controls = ControlStore(database, clock)
+        self.operator_limits = OperatorLimitStore(database, clock)
         self.metrics = MetricStore(database, clock)
         self.rates = RateStore(database, clock)
         self.dead_letters = DeadLetterStore(database, clock)

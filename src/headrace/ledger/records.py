@@ -7,7 +7,7 @@ from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
 
-from headrace.control.operator_control import Control
+from headrace.control.operator_limits import OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import SizeCeiling
@@ -219,7 +219,7 @@ class Admission:
     """What a stage after it leaves of its rate; None while it is not throttled."""
     interval_ms: int | None = None
     """The interval in force; None for a gate that is not declared."""
-    operator: Control | None = None
+    operator: OperatorLimits | None = None
     """What operators have put in force; None for a gate that is not declared."""
     ceiling: SizeCeiling | None = None
     """The largest batch that its handler takes; None while no batch has failed for its size."""

@@ -19,10 +19,10 @@ from sqlalchemy import (
 from headrace.errors import OptionError
 from headrace.ledger import transitions
 from headrace.ledger.batch_rows import has_dead_letters, interrupted
-from headrace.ledger.controls import MOST_BY, MOST_WHY, operator_text
 from headrace.ledger.database import changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
 from headrace.ledger.error_report import storable
+from headrace.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
 from headrace.ledger.sink_outages import RUN_AT_ONCE
 from headrace.ledger.store import Store

@@ -241,7 +241,7 @@ def _need(  # noqa: PLR0917  (what a need has)
 
 def _in_force(snapshot: "GateSnapshot") -> str:
     """What an operator has put in force, which may be why records wait; empty if nothing is."""
-    return f"; the gate is {snapshot.control}" if snapshot.control else ""
+    return f"; the gate is {snapshot.operator_limits}" if snapshot.operator_limits else ""
 
 
 def _gone(snapshot: "GateSnapshot") -> Iterator[Need]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.control import Control, ControlKind
+from headrace.control import OperatorActionKind, OperatorLimits
 from headrace.ledger import Ledger, Status
 
 
@@ -13,7 +13,7 @@ class DrainState:
 
     Attributes:
         gate: The gate.
-        control: What operators have put in force for it.
+        operator_limits: What operators have put in force for it.
         has_query: Whether a query stands behind it.
         running: How many of its batches and children are being run, live and as backfills.
         failed: How many failed, and wait in the ledger to be run again.
@@ -23,7 +23,7 @@ class DrainState:
     """
 
     gate: str
-    control: Control
+    operator_limits: OperatorLimits
     has_query: bool
     running: int
     failed: int
@@ -40,7 +40,8 @@ class DrainState:
         """
         if not self.has_query:
             return True
-        return self.control.hold is not None and self.control.seen and self.running == 0
+        limits = self.operator_limits
+        return limits.hold is not None and limits.seen and self.running == 0
 
     @property
     def sentence(self) -> str:
@@ -49,10 +50,10 @@ class DrainState:
             return f"{self.gate}: no query runs behind it; there is nothing to stop."
         if self.resumed_by is not None:
             return f"{self.gate}: {self.resumed_by} has resumed it, so it does not drain any more."
-        if self.control.hold is None:
+        if self.operator_limits.hold is None:
             first = "admits what comes first" if self.waiting is None else f"{self.waiting} wait"
             return f"{self.gate}: not draining yet; {first}."
-        if not self.control.hold.seen_ms:
+        if not self.operator_limits.hold.seen_ms:
             return f"{self.gate}: {self._when_it_plans()}"
         if self.running:
             batches = "1 batch runs" if self.running == 1 else f"{self.running} batches run"
@@ -76,10 +77,10 @@ class DrainState:
 
 def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:
     """How far a gate has drained now."""
-    counts = ledger.controls.open_batches(gate)
+    counts = ledger.operator_limits.open_batches(gate)
     return DrainState(
         gate=gate,
-        control=ledger.controls.of(gate),
+        operator_limits=ledger.operator_limits.of(gate),
         has_query=ledger.gates.query(gate) is not None,
         running=counts.get(Status.IN_PROGRESS, 0) + counts.get(Status.BACKFILLING, 0),
         failed=counts.get(Status.FAILED, 0),
@@ -126,7 +127,7 @@ class FlowDrain:
                     self._drain(gate)
                     self._asked.add(gate)
                 state = drain_state(self._ledger, gate, waiting)
-            elif gate in self._asked and state.has_query and state.control.hold is None:
+            elif gate in self._asked and state.has_query and state.operator_limits.hold is None:
                 state = replace(state, resumed_by=self._last_resumed(gate))
             if gate in self._asked and state.can_stop:
                 done.add(gate)
@@ -134,5 +135,5 @@ class FlowDrain:
 
     def _last_resumed(self, gate: str) -> str | None:
         """Who has resumed a gate last, whatever else was done to it since."""
-        done = self._ledger.controls.history(gate)
-        return next((each.by for each in done if each.kind is ControlKind.RESUME), None)
+        done = self._ledger.operator_limits.history(gate)
+        return next((each.by for each in done if each.kind is OperatorActionKind.RESUME), None)

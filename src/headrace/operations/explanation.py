@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.control import Control, ControlAction, ControlKind, LawName
+from headrace.control import LawName, OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.control.rate_law import Reason
 from headrace.control.size_ceiling import known_ceiling
 from headrace.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
@@ -124,7 +124,7 @@ def _facts(
     batch: BatchRecord,
     ranges: Sequence[PlannedRange],
     learnt: RateSample | None,
-    operator: Control,
+    operator: OperatorLimits,
 ) -> Explanation:
     ceiling = known_ceiling(gate.size_ceiling)
     cost, throttled = batch_cost_of(gate), f"{Reason.THROTTLED} by "
@@ -169,26 +169,28 @@ def _left_over(planned: PlannedRange) -> int:
     return max((planned.latest or 0) - planned.offsets.until, 0)
 
 
-def _in_force(ledger: Ledger, gate: str, then_ms: int) -> Control:
+def _in_force(ledger: Ledger, gate: str, then_ms: int) -> OperatorLimits:
     """What operators had put in force at a moment, as the history of their actions has it."""
-    before = [each for each in ledger.controls.history(gate, _ACTIONS) if each.time_ms <= then_ms]
-    holds = {ControlKind.PAUSE, ControlKind.DRAIN, ControlKind.RESUME}
-    limits = {ControlKind.LIMIT, ControlKind.UNLIMIT}
+    before = [
+        each for each in ledger.operator_limits.history(gate, _ACTIONS) if each.time_ms <= then_ms
+    ]
+    holds = {OperatorActionKind.PAUSE, OperatorActionKind.DRAIN, OperatorActionKind.RESUME}
+    limits = {OperatorActionKind.LIMIT, OperatorActionKind.UNLIMIT}
     hold = next((each for each in before if each.kind in holds), None)
     limit = next((each for each in before if each.kind in limits), None)
-    if hold is not None and hold.kind is ControlKind.RESUME:
+    if hold is not None and hold.kind is OperatorActionKind.RESUME:
         hold = None
-    if limit is not None and (limit.kind is ControlKind.UNLIMIT or _is_over(limit, then_ms)):
+    if limit is not None and (limit.kind is OperatorActionKind.UNLIMIT or _is_over(limit, then_ms)):
         limit = None
-    return Control(gate, then_ms, hold, limit)
+    return OperatorLimits(gate, then_ms, hold, limit)
 
 
-def _is_over(limit: ControlAction, then_ms: int) -> bool:
+def _is_over(limit: OperatorAction, then_ms: int) -> bool:
     return limit.until_ms is not None and limit.until_ms <= then_ms
 
 
 def _sentences(
-    found: Explanation, now_ms: int, learnt: RateSample | None, operator: Control
+    found: Explanation, now_ms: int, learnt: RateSample | None, operator: OperatorLimits
 ) -> Iterator[Said]:
     name = f"Batch {found.key[:8] if found.number is None else found.number}"
     when = f"planned {out.full_time(found.planned_ms, now_ms)}"
@@ -245,7 +247,7 @@ def _lag(found: Explanation) -> str:
     return f"{out.plural(found.lag, 'record')} waited, of which {rest}."
 
 
-def _rate(found: Explanation, operator: Control) -> str:
+def _rate(found: Explanation, operator: OperatorLimits) -> str:
     rate = found.rate_per_s
     if rate is None:
         return "No rate was in force: the gate's own is off, or all that was there fitted."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from headrace.control import Control
+from headrace.control import OperatorLimits
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
@@ -47,7 +47,7 @@ class GateHistory:
     gone: GateQuery | None = None
     """One that stood behind it and ended without a finish."""
     isolating: IsolationProgress | None = None
-    control: Control | None = None
+    operator_limits: OperatorLimits | None = None
     failed_error: str | None = None
     """Why the newest batch, or child of one, failed that waits for a backfill."""
 
@@ -70,7 +70,7 @@ class GateHistory:
             query=query,
             gone=gone,
             isolating=ledger.batches.isolating(gate.name),
-            control=ledger.controls.of(gate.name),
+            operator_limits=ledger.operator_limits.of(gate.name),
             failed_error=error,
         )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headrace.control import Control
+from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
@@ -52,7 +52,7 @@ class WantedLimit:
             )
         return cls(per_s, lasts_ms)
 
-    def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> Control:
+    def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
         """Write it into the ledger; what is in force for the gate then.
 
         Raises:
@@ -60,11 +60,11 @@ class WantedLimit:
             LedgerError: The gate is not declared, or the ledger cannot be written.
         """
         if self.records_per_s is None:
-            return ledger.controls.unlimit(gate, by, why)
+            return ledger.operator_limits.unlimit(gate, by, why)
         until_ms = None
         if self.lasts_ms is not None:
             until_ms = ledger.database_time_ms() + self.lasts_ms
-        return ledger.controls.limit(gate, self.records_per_s, by, why, until_ms)
+        return ledger.operator_limits.limit(gate, self.records_per_s, by, why, until_ms)
 
 
 def _rate_per_s(text: str) -> float | None:

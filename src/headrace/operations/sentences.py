@@ -15,7 +15,7 @@ HEADLINES: Final = {
     GateState.CATCHING_UP: "Catching up: {waiting}, {to_go}.",
     GateState.HOLDING: "Holding: {waiting}.",
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
-    GateState.LIMITED: "{control}; {waiting}.",
+    GateState.LIMITED: "{operator_limits}; {waiting}.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     GateState.FINISHED: "Finished {said_end}: {all_records}, none left{by_now}.",
@@ -27,7 +27,7 @@ HEADLINES: Final = {
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
     " again.",
     GateState.FAILED: "Failed: {error}",
-    GateState.PAUSED: "{control}.",
+    GateState.PAUSED: "{operator_limits}.",
 }
 
 
@@ -49,7 +49,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         silence=since(snapshot, ended_ms),
         running=out.duration(newest.duration_ms if newest else None),
         error=snapshot.error or "the last batch",
-        control=_sentence(snapshot.control or "paused"),
+        operator_limits=_sentence(snapshot.operator_limits or "paused"),
         ended=_ended(snapshot),
         said_end=_moment(snapshot, snapshot.ended_ms),
         why_ended=f" by an error, {snapshot.ended_error}" if snapshot.ended_error else "",

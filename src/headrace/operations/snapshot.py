@@ -221,7 +221,8 @@ class GateSnapshot:
         waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
             run next, and what the handler raised; None where it does not wait.
         isolating: How far the batch is that is isolated now; None where none is.
-        control: What operators have put in force, in words: who, why, since when; None if nothing.
+        operator_limits: What operators have put in force, in words: who, why, since when; None if
+            nothing.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
             None while no batch has failed for its size.
         ceiling_records: The most records of the next batch by that; None without a ceiling, or
@@ -276,7 +277,7 @@ class GateSnapshot:
     run_records: int | None
     waiting: SinkOutage | None
     isolating: IsolationSnapshot | None
-    control: str | None
+    operator_limits: str | None
     lag_seconds: float | None = None
     retention_left_s: float | None = None
     ceiling: str | None = None
@@ -309,7 +310,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
             throughput_per_s=None,
             arrival_rate_per_s=None,
         )
-    if history.control is not None and history.control.hold is not None:
+    if history.operator_limits is not None and history.operator_limits.hold is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
@@ -359,7 +360,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         run_records=_run_records(run),
         waiting=waits_for(history),
         isolating=_isolating(history.isolating),
-        control=history.control.describe() if history.control else None,
+        operator_limits=history.operator_limits.describe() if history.operator_limits else None,
         ceiling=ceiling.describe() if ceiling else None,
         ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
         lag_seconds=lag.seconds,

@@ -90,7 +90,7 @@ def gate_state(
         return found
     if left_over == 0:
         return GateState.KEEPING_UP
-    limited = history.control is not None and history.control.limit is not None
+    limited = history.operator_limits is not None and history.operator_limits.limit is not None
     if limited and newest.reason.startswith(Reason.LIMITED):
         return GateState.LIMITED
     moving = {Trend.FALLING: GateState.CATCHING_UP, Trend.RISING: GateState.FALLING_BEHIND}
@@ -139,7 +139,7 @@ def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
 
 def _held(history: GateHistory) -> GateState | None:
     """Whether an operator has it plan nothing, also while its last batch still runs."""
-    held = history.control is not None and history.control.hold is not None
+    held = history.operator_limits is not None and history.operator_limits.hold is not None
     return GateState.PAUSED if held else None
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from headrace.control import Control, EstimatorSettings, Plan
+from headrace.control import EstimatorSettings, OperatorLimits, Plan
 from headrace.core.clock import Clock
 from headrace.core.lease import GATE_LEASE_MS
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
@@ -140,11 +140,11 @@ class GateLedger:
         self._interval_ms = admission.interval_ms or self._interval_ms
         return admission
 
-    def _mark_seen(self, operator: Control) -> None:
+    def _mark_seen(self, operator: OperatorLimits) -> None:
         newest = operator.newest
         if newest is None or newest == self._seen_action:
             return
-        self._ledger.controls.mark_seen(self._gate.name, newest)
+        self._ledger.operator_limits.mark_seen(self._gate.name, newest)
         self._seen_action = newest
         _LOG.info(
             "Gate %r is %s.",

@@ -15,8 +15,8 @@ DEFECTS: Final = (
     Planted(
         "a query that may be stopped while its last batch runs",
         "operations/draining.py",
-        "return self.control.hold is not None and self.control.seen and self.running == 0",
-        "return self.control.hold is not None and self.control.seen",
+        "return limits.hold is not None and limits.seen and self.running == 0",
+        "return limits.hold is not None and limits.seen",
         "tests/operations/test_draining.py",
     ),
     Planted(
@@ -24,7 +24,7 @@ DEFECTS: Final = (
         "operations/limiting.py",
         "until_ms = ledger.database_time_ms() + self.lasts_ms",
         "until_ms = ledger.database_time_ms() + self.lasts_ms * 1000",
-        "tests/cli/test_controls.py tests/dashboard/test_actions.py",
+        "tests/cli/test_operator_limits.py tests/dashboard/test_actions.py",
     ),
     Planted(
         "dead letters that the brokers refused, and nobody is told",

@@ -18,7 +18,12 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.control.operator_control import LAST_MS, Control, ControlAction, ControlKind
+from headrace.control.operator_limits import (
+    LAST_MS,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
+)
 from headrace.core.validation import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger.error_report import storable
@@ -100,17 +105,17 @@ _PUT_IN_FORCE: Final = {
     .where(gate.c.name == bindparam("of"))
     .values({column: value, "last_action": _number})
     for kind, column, value in (
-        (ControlKind.PAUSE, "hold_action", _number),
-        (ControlKind.DRAIN, "hold_action", _number),
-        (ControlKind.RESUME, "hold_action", None),
-        (ControlKind.LIMIT, "limit_action", _number),
-        (ControlKind.UNLIMIT, "limit_action", None),
-        (ControlKind.LIFT_CEILING, "size_ceiling", None),
+        (OperatorActionKind.PAUSE, "hold_action", _number),
+        (OperatorActionKind.DRAIN, "hold_action", _number),
+        (OperatorActionKind.RESUME, "hold_action", None),
+        (OperatorActionKind.LIMIT, "limit_action", _number),
+        (OperatorActionKind.UNLIMIT, "limit_action", None),
+        (OperatorActionKind.LIFT_CEILING, "size_ceiling", None),
     )
 }
 
 
-class ControlStore(Store):
+class OperatorLimitStore(Store):
     """What operators have said of each gate. It holds until somebody says otherwise.
 
     The gate's planner obeys at its next plan, whichever process that runs in, and after a restart
@@ -121,17 +126,17 @@ class ControlStore(Store):
     reason that is too long, or a limit out of its range.
     """
 
-    def pause(self, gate_name: str, by: str, why: str = "") -> Control:
+    def pause(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Have a gate plan no batch with records; a drain becomes a pause."""
-        return self._do(gate_name, ControlKind.PAUSE, by, why)
+        return self._do(gate_name, OperatorActionKind.PAUSE, by, why)
 
-    def drain(self, gate_name: str, by: str, why: str = "") -> Control:
+    def drain(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Have a gate plan no batch with records, to stop its query when what it began is done."""
-        return self._do(gate_name, ControlKind.DRAIN, by, why)
+        return self._do(gate_name, OperatorActionKind.DRAIN, by, why)
 
-    def resume(self, gate_name: str, by: str, why: str = "") -> Control:
+    def resume(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """End a pause or a drain; a limit stays."""
-        return self._do(gate_name, ControlKind.RESUME, by, why)
+        return self._do(gate_name, OperatorActionKind.RESUME, by, why)
 
     def limit(
         self,
@@ -140,7 +145,7 @@ class ControlStore(Store):
         by: str,
         why: str = "",
         until_ms: int | None = None,
-    ) -> Control:
+    ) -> OperatorLimits:
         """Cap the rate of a gate, instead of a limit that is in force.
 
         Args:
@@ -156,29 +161,34 @@ class ControlStore(Store):
         if until_ms is not None:
             require_whole("The end of a limit", until_ms, 0, LAST_MS, unit="ms")
         return self._do(
-            gate_name, ControlKind.LIMIT, by, why, records_per_s=records_per_s, until_ms=until_ms
+            gate_name,
+            OperatorActionKind.LIMIT,
+            by,
+            why,
+            records_per_s=records_per_s,
+            until_ms=until_ms,
         )
 
-    def unlimit(self, gate_name: str, by: str, why: str = "") -> Control:
+    def unlimit(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """End a limit before its time."""
-        return self._do(gate_name, ControlKind.UNLIMIT, by, why)
+        return self._do(gate_name, OperatorActionKind.UNLIMIT, by, why)
 
-    def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> Control:
+    def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Forget that batches of a gate have failed for their size; a limit stays."""
-        return self._do(gate_name, ControlKind.LIFT_CEILING, by, why)
+        return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
-    def of(self, gate_name: str) -> Control:
+    def of(self, gate_name: str) -> OperatorLimits:
         """What is in force for a gate; nothing for one that is not declared."""
         found = self._database.rows(_CONTROL, of=gate_name)
-        return control_from(found[0]) if found else Control(gate_name, self._clock())
+        return operator_limits_from(found[0]) if found else OperatorLimits(gate_name, self._clock())
 
-    def all(self) -> Mapping[str, Control]:
+    def all(self) -> Mapping[str, OperatorLimits]:
         """What is in force for each gate, by name; at one look."""
-        return {row.name: control_from(row) for row in self._database.rows(_CONTROLS)}
+        return {row.name: operator_limits_from(row) for row in self._database.rows(_CONTROLS)}
 
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None
-    ) -> tuple[ControlAction, ...]:
+    ) -> tuple[OperatorAction, ...]:
         """What operators did to a gate, or to all gates, the newest first.
 
         With ``before``, only the actions with a lower number.
@@ -203,13 +213,13 @@ class ControlStore(Store):
     def _do(
         self,
         gate_name: str,
-        kind: ControlKind,
+        kind: OperatorActionKind,
         by: str,
         why: str,
         *,
         records_per_s: float | None = None,
         until_ms: int | None = None,
-    ) -> Control:
+    ) -> OperatorLimits:
         call = new_call_id()
         inserted = (
             self._database.insert(operator_action)
@@ -227,7 +237,7 @@ class ControlStore(Store):
             .returning(operator_action.c.action_id)
         )
 
-        def do(connection: Connection) -> Control:
+        def do(connection: Connection) -> OperatorLimits:
             # First, so that of two calls the later row is the one in force.
             if connection.scalar(LOCK_GATE, {"gate": gate_name}) is None:
                 raise LedgerError(
@@ -237,12 +247,12 @@ class ControlStore(Store):
             number = connection.scalar(inserted)
             if number is not None:  # else this call was made before, and its answer was lost
                 connection.execute(_PUT_IN_FORCE[kind], {"of": gate_name, "number": number})
-            return control_from(connection.execute(_CONTROL, {"of": gate_name}).one())
+            return operator_limits_from(connection.execute(_CONTROL, {"of": gate_name}).one())
 
         return self._database.write(do)
 
 
-def control_from(row: Row[Any]) -> Control:
+def operator_limits_from(row: Row[Any]) -> OperatorLimits:
     """What is in force, from a row with the columns `CONTROL_COLUMNS` and the gate's name.
 
     Raises:
@@ -256,18 +266,18 @@ def control_from(row: Row[Any]) -> Control:
         else _action(name, [values[f"{what}_{column}"] for column in _COLUMNS])
         for what in ("hold", "limit")
     )
-    return Control(name, values["at_ms"], hold, limit, values["last_action"])
+    return OperatorLimits(name, values["at_ms"], hold, limit, values["last_action"])
 
 
-def _action(gate_name: str, values: Sequence[Any]) -> ControlAction:
+def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:
     number, of, kind, *others = values
-    if kind not in set(ControlKind):
+    if kind not in set(OperatorActionKind):
         raise LedgerError(
             f"Action {number} on gate {gate_name!r} is {kind!r}, which is none of"
-            f" {', '.join(ControlKind)}, so its row was changed or damaged; restore the ledger from"
-            " a copy."
+            f" {', '.join(OperatorActionKind)}, so its row was changed or damaged; restore the"
+            " ledger from a copy."
         )
-    return ControlAction(number, of, ControlKind(kind), *others)
+    return OperatorAction(number, of, OperatorActionKind(kind), *others)
 
 
 def operator_text(what: str, text: str, least: int, most: int) -> str:

@@ -29,16 +29,16 @@ def test_a_paused_gate_plans_nothing_and_goes_on_where_it_was(
     orders.produce(*[b"x"] * 500)
     with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
         end, _ = next_batch(planner, planner.initial())
-        paused = ledger.controls.pause("orders", "ops", "sink migration")
+        paused = ledger.operator_limits.pause("orders", "ops", "sink migration")
         assert not paused.seen
         for _ in range(3):
             assert next_batch(planner, end) == (end, [])
-        assert ledger.controls.of("orders").seen
+        assert ledger.operator_limits.of("orders").seen
         assert planner.advance(end, everything=True) == end, "not with Trigger.Once either"
-        ledger.controls.resume("orders", "ops")
+        ledger.operator_limits.resume("orders", "ops")
         _, (after,) = next_batch(planner, end)
         assert (after.start, after.count) == (100, 100)
-        assert all(each.seen_ms for each in ledger.controls.history("orders"))
+        assert all(each.seen_ms for each in ledger.operator_limits.history("orders"))
 
 
 def test_a_gate_that_is_paused_before_it_starts_still_pins_where_it_begins(
@@ -47,14 +47,14 @@ def test_a_gate_that_is_paused_before_it_starts_still_pins_where_it_begins(
     orders = topic()
     latest = gated(url, startingOffsets="latest")
     with planner_of(orders, latest) as planner, Ledger.open(url) as ledger:
-        ledger.controls.drain("orders", "ops")
+        ledger.operator_limits.drain("orders", "ops")
         start = planner.initial()
         orders.produce(*[b"x"] * 500)
         end, ranges = next_batch(planner, start)
         assert end != start, "a batch without records, in which Spark keeps the start"
         assert ranges == []
         assert next_batch(planner, end) == (end, [])
-        ledger.controls.resume("orders", "ops")
+        ledger.operator_limits.resume("orders", "ops")
         _, (first,) = next_batch(planner, end)
         assert first.start == 0
 
@@ -65,18 +65,18 @@ def test_a_limit_holds_from_the_next_batch_to_its_end(topic: TopicFactory, url: 
     with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
         end, _ = next_batch(planner, planner.initial())
         until_ms = ledger.database_time_ms() + 60_000
-        ledger.controls.limit("orders", 30, "ops", "the sink's quota", until_ms)
+        ledger.operator_limits.limit("orders", 30, "ops", "the sink's quota", until_ms)
         end, (limited,) = next_batch(planner, end)
         assert limited.count == 30
         (batch, _) = ledger.batches.newest("orders")
         assert batch.rate_per_s == 30
         assert batch.reason.startswith("limited to 30 records/s by ops: the sink's quota, since ")
-        ledger.controls.limit("orders", 30, "ops", until_ms=ledger.database_time_ms())
+        ledger.operator_limits.limit("orders", 30, "ops", until_ms=ledger.database_time_ms())
         _, (free,) = next_batch(planner, end)
         assert free.count == 100
 
 
-def test_controls_cost_a_plan_no_round_trip(topic: TopicFactory, url: str) -> None:
+def test_operator_limits_cost_a_plan_no_round_trip(topic: TopicFactory, url: str) -> None:
     orders = topic()
     orders.produce(*[b"x"] * 500)
     with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
@@ -84,7 +84,7 @@ def test_controls_cost_a_plan_no_round_trip(topic: TopicFactory, url: str) -> No
         end, _ = next_batch(planner, end)
         with statements() as free:
             end, _ = next_batch(planner, end)
-        ledger.controls.limit("orders", 30, "ops")
+        ledger.operator_limits.limit("orders", 30, "ops")
         end, _ = next_batch(planner, end)  # which marks it as seen
         with statements() as limited:
             end, _ = next_batch(planner, end)

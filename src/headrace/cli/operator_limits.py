@@ -14,7 +14,7 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.exit_status import ExitStatus
 from headrace.cli.user_code import load_flow
-from headrace.control import Control
+from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
@@ -107,7 +107,7 @@ def pause(acting: Acting) -> None:
     What runs already is finished, and failed batches are run again as before. Receivers go on.
     Of a flow the first stages are paused; the others process what is on its way.
     """
-    _act(acting, lambda opened, each: opened.controls.pause(each, acting.who, acting.why))
+    _act(acting, lambda opened, each: opened.operator_limits.pause(each, acting.who, acting.why))
 
 
 @_acting
@@ -115,7 +115,7 @@ def resume(acting: Acting) -> None:
     """End a pause or a drain; of a flow, in all of its stages. A limit stays."""
     _act(
         acting,
-        lambda opened, each: opened.controls.resume(each, acting.who, acting.why),
+        lambda opened, each: opened.operator_limits.resume(each, acting.who, acting.why),
         all_stages=True,
     )
 
@@ -143,7 +143,7 @@ def limit(
             raise OptionError(f"--for is the time of a limit, and {rate!r} is none; leave it out.")
         _act(
             acting,
-            lambda opened, each: opened.controls.lift_ceiling(each, acting.who, acting.why),
+            lambda opened, each: opened.operator_limits.lift_ceiling(each, acting.who, acting.why),
             done="without a ceiling",
         )
         return
@@ -174,7 +174,7 @@ def drain(
             opened,
             chosen.upstream,
             waiting.of,
-            lambda each: opened.controls.drain(each, acting.who, acting.why),
+            lambda each: opened.operator_limits.drain(each, acting.who, acting.why),
         )
         states = _wait(draining, time.monotonic() + timeout_s, quiet=as_json)
         if as_json:
@@ -215,7 +215,7 @@ class _Waiting:
 
 def _act(
     acting: Acting,
-    act: Callable[[Ledger, str], Control],
+    act: Callable[[Ledger, str], OperatorLimits],
     *,
     all_stages: bool = False,
     done: str | None = None,
@@ -223,11 +223,11 @@ def _act(
     chosen = acting.chosen()
     with _opened(acting.ledger, chosen) as opened:
         for each in chosen.gates if all_stages else chosen.first:
-            control = act(opened, each)
+            operator_limits = act(opened, each)
             if acting.as_json:
-                out.print_json(control_values(control))
+                out.print_json(operator_limit_values(operator_limits))
             else:
-                typer.echo(out.printable(_sentence(opened, control, done)))
+                typer.echo(out.printable(_sentence(opened, operator_limits, done)))
 
 
 def _chosen(gates: Sequence[str] | None, flow: str | None) -> Chosen:
@@ -263,15 +263,19 @@ def acting_user(by: str | None) -> str:
         raise OptionError("The user has no name here; say with --by who does it.") from error
 
 
-def control_values(control: Control) -> dict[str, Any]:
+def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
     """What is in force for a gate, for JSON; times are ms since the epoch."""
-    return {**asdict(control), "seen": control.seen, "described": control.describe()}
+    return {
+        **asdict(operator_limits),
+        "seen": operator_limits.seen,
+        "described": operator_limits.describe(),
+    }
 
 
-def _sentence(ledger: Ledger, control: Control, done: str | None) -> str:
-    described = done or control.describe() or "under no limit and not paused"
-    if ledger.gates.query(control.gate) is None:
+def _sentence(ledger: Ledger, operator_limits: OperatorLimits, done: str | None) -> str:
+    described = done or operator_limits.describe() or "under no limit and not paused"
+    if ledger.gates.query(operator_limits.gate) is None:
         when = "no query runs behind it now"
     else:
         when = "in force at its next plan"
-    return f"{control.gate}: {described}; {when}."
+    return f"{operator_limits.gate}: {described}; {when}."

@@ -58,7 +58,7 @@ def test_a_paused_query_plans_nothing_and_goes_on_where_it_was(
         wait_until(lambda: len(handled.records) == 50, DEADLINE_S)
         paused = invoke(ledger.url, "pause", "orders", "--by", "ops", "--why", "sink migration")
         assert "in force at its next plan" in paused.output
-        wait_until(lambda: ledger.controls.of("orders").seen, DEADLINE_S)
+        wait_until(lambda: ledger.operator_limits.of("orders").seen, DEADLINE_S)
         before = begun(ledger)
         orders.produce(*[b"x"] * 50)
         # Spark asks the planner again and again meanwhile, and each time for what is there now.
@@ -66,7 +66,7 @@ def test_a_paused_query_plans_nothing_and_goes_on_where_it_was(
         assert (begun(ledger), len(handled.records)) == (before, 50)
         shown = json.loads(invoke(ledger.url, "status", "--json").output.splitlines()[0])
         assert (shown["state"], query.isActive) == ("paused", True)
-        assert shown["control"].startswith("paused by ops: sink migration, since ")
+        assert shown["operator_limits"].startswith("paused by ops: sink migration, since ")
         invoke(ledger.url, "resume", "orders")
         wait_until(lambda: len(handled.records) == 100, DEADLINE_S)
         assert query.exception() is None
@@ -101,7 +101,7 @@ def test_a_limit_is_in_force_at_the_next_batch_and_ends_by_itself(
         assert first.reason.startswith("limited to 20 records/s by ")
         wait_until(lambda: not newest(ledger).reason.startswith("limited"), DEADLINE_S)
         assert newest(ledger).planned_records > 10
-        assert ledger.controls.of("orders").limit is None
+        assert ledger.operator_limits.of("orders").limit is None
 
 
 def test_a_drained_query_finishes_what_it_has_and_can_be_stopped(
@@ -124,7 +124,7 @@ def test_a_drained_query_finishes_what_it_has_and_can_be_stopped(
     assert {each.status for each in ledger.batches.newest("orders", 1_000)} == {Status.SUCCESS}
     taken = len(handled.records)
     assert taken < 2_000
-    ledger.controls.resume("orders", "ops")
+    ledger.operator_limits.resume("orders", "ops")
     with running(gate, spark, orders, handled, tmp_path):
         wait_until(lambda: len(handled.records) >= 2_000, DEADLINE_S)
     assert sorted(handled.records) == everything_in((orders, 2_000))

@@ -27,12 +27,12 @@ def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str)
     assert "Paused by ops: sink migration, since " in shown
     gate = json.loads(invoke(ledger_url, "status", "--json").output)
     assert gate["state"] == "paused"
-    assert gate["control"].startswith("paused by ops: sink migration, since ")
+    assert gate["operator_limits"].startswith("paused by ops: sink migration, since ")
     resumed = invoke(ledger_url, "resume", "orders")
     assert "orders: under no limit and not paused; no query runs behind it now." in resumed.output
     with Ledger.open(ledger_url) as ledger:
-        assert not ledger.controls.of("orders").paused
-        assert [each.by for each in ledger.controls.history("orders")] == [
+        assert not ledger.operator_limits.of("orders").paused
+        assert [each.by for each in ledger.operator_limits.history("orders")] == [
             getpass.getuser(),
             "ops",
         ]
@@ -44,15 +44,17 @@ def test_several_gates_are_paused_at_once_or_none(ledger_url: str, complain: Com
     assert invoke(ledger_url, "pause", "orders", "clicks").exit_code == 0
     assert "no gate 'unheard'" in complain(ledger_url, "resume", "orders", "unheard")
     with Ledger.open(ledger_url) as ledger:
-        assert all(each.paused for each in ledger.controls.all().values())
+        assert all(each.paused for each in ledger.operator_limits.all().values())
 
 
 def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None:
     limited = invoke(ledger_url, "limit", "200", "orders", "--for", "2h", "--json")
-    control = json.loads(limited.output)
-    assert control["limit"]["records_per_s"] == 200
-    assert control["limit"]["until_ms"] - control["limit"]["time_ms"] in range(7_190_000, 7_200_001)
-    assert not control["seen"]
+    operator_limits = json.loads(limited.output)
+    assert operator_limits["limit"]["records_per_s"] == 200
+    assert operator_limits["limit"]["until_ms"] - operator_limits["limit"]["time_ms"] in range(
+        7_190_000, 7_200_001
+    )
+    assert not operator_limits["seen"]
     assert "limited to 200 records/s" in invoke(ledger_url, "status").output
     off = json.loads(invoke(ledger_url, "limit", "off", "orders", "--json").output)
     assert (off["limit"], off["described"]) == (None, None)
@@ -76,7 +78,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
 ) -> None:
     assert said in complain(ledger_url, *arguments)
     with Ledger.open(ledger_url) as ledger:
-        assert ledger.controls.history("orders") == ()
+        assert ledger.operator_limits.history("orders") == ()
 
 
 def test_a_drain_says_when_the_query_can_be_stopped(ledger_url: str) -> None:
@@ -103,13 +105,13 @@ def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path)
             add_gate(ledger, gate)
 
         def paused() -> list[str]:
-            return [name for name, each in ledger.controls.all().items() if each.paused]
+            return [name for name, each in ledger.operator_limits.all().items() if each.paused]
 
         assert run("pause", "--flow", "shop:orders", folder=tmp_path).returncode == 0
         assert paused() == ["orders.parse"]
-        ledger.controls.drain("orders.store", "ops")
+        ledger.operator_limits.drain("orders.store", "ops")
         assert run("resume", "--flow", "shop:orders", folder=tmp_path).returncode == 0
-        assert ledger.controls.of("orders.store").hold is None
+        assert ledger.operator_limits.of("orders.store").hold is None
         assert paused() == []
 
 
@@ -150,5 +152,5 @@ def test_a_ceiling_is_shown_and_lifted_with_who_and_why(
     assert "orders: without a ceiling; no query runs behind it now." in lifted.output
     assert json.loads(invoke(ledger_url, "status", "--json").output)["ceiling"] is None
     with Ledger.open(ledger_url) as ledger:
-        newest = ledger.controls.history("orders", 1)[0]
+        newest = ledger.operator_limits.history("orders", 1)[0]
     assert (newest.kind, newest.by, newest.why) == ("lift ceiling", "ops", "a larger sink")

@@ -12,7 +12,7 @@ LAST_MS: Final = 253_402_300_799_999
 """The last time that Python can name: the end of the year 9999 (ms since the epoch)."""
 
 
-class ControlKind(StrEnum):
+class OperatorActionKind(StrEnum):
     """What an operator did. The values are what users are shown."""
 
     PAUSE = "pause"
@@ -30,7 +30,7 @@ class ControlKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ControlAction:
+class OperatorAction:
     """One action of an operator, as the ledger keeps it.
 
     Attributes:
@@ -46,7 +46,7 @@ class ControlAction:
 
     number: int
     gate: str
-    kind: ControlKind
+    kind: OperatorActionKind
     by: str
     why: str
     time_ms: int
@@ -57,15 +57,15 @@ class ControlAction:
     def describe(self, now_ms: int) -> str:
         """The action while it is in force, in words; with the day if that is another one.
 
-        >>> ControlAction(
-        ...     1, "orders", ControlKind.PAUSE, "ops", "sink migration", 36_840_000
+        >>> OperatorAction(
+        ...     1, "orders", OperatorActionKind.PAUSE, "ops", "sink migration", 36_840_000
         ... ).describe(36_900_000)
         'paused by ops: sink migration, since 10:14:00 UTC'
         """
         done = {
-            ControlKind.PAUSE: "paused",
-            ControlKind.DRAIN: "drained",
-            ControlKind.LIMIT: f"limited to {self.records_per_s or 0:g} records/s",
+            OperatorActionKind.PAUSE: "paused",
+            OperatorActionKind.DRAIN: "drained",
+            OperatorActionKind.LIMIT: f"limited to {self.records_per_s or 0:g} records/s",
         }.get(self.kind, str(self.kind))
         why = f": {self.why}" if self.why else ""
         until = "" if self.until_ms is None else f" until {_clock_time(self.until_ms, now_ms)}"
@@ -73,7 +73,7 @@ class ControlAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class OperatorLimits:
     """What operators have put in force for a gate, at one moment.
 
     Attributes:
@@ -85,19 +85,19 @@ class Control:
 
     gate: str
     at_ms: int
-    hold: ControlAction | None = None
-    limit: ControlAction | None = None
+    hold: OperatorAction | None = None
+    limit: OperatorAction | None = None
     newest: int | None = None
 
     @property
     def paused(self) -> bool:
         """Whether an operator has paused it."""
-        return self.hold is not None and self.hold.kind is ControlKind.PAUSE
+        return self.hold is not None and self.hold.kind is OperatorActionKind.PAUSE
 
     @property
     def draining(self) -> bool:
         """Whether an operator has asked it to drain."""
-        return self.hold is not None and self.hold.kind is ControlKind.DRAIN
+        return self.hold is not None and self.hold.kind is OperatorActionKind.DRAIN
 
     @property
     def seen(self) -> bool:
@@ -105,7 +105,7 @@ class Control:
         return all(each.seen_ms is not None for each in self.in_force)
 
     @property
-    def in_force(self) -> tuple[ControlAction, ...]:
+    def in_force(self) -> tuple[OperatorAction, ...]:
         """The actions in force, the hold first."""
         return tuple(each for each in (self.hold, self.limit) if each is not None)
 
