@@ -29,8 +29,8 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
-    from headrace.operations.snapshot import GateSnapshot
     from headrace.receivers.spark import Receivers
+    from headrace.status.snapshot import GateSnapshot
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "GateSnapshot": "headrace.operations.snapshot",
+    "GateSnapshot": "headrace.status.snapshot",
     "Receivers": "headrace.receivers.spark",
     **dict.fromkeys(("SchemaRegistry", "avro", "decode", "json", "protobuf"), "headrace.decoding"),
 }

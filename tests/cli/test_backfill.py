@@ -33,7 +33,7 @@ from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
-from headrace.operations.source_access import SourceAccess
+from headrace.status.source_access import SourceAccess
 
 HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"

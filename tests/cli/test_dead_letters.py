@@ -15,7 +15,7 @@ from tests.services.kafka import Topic, TopicFactory, records_in
 
 from headrace.cli.dead_letters_command import PAGE
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
-from headrace.operations.letter_sending import LetterSender
+from headrace.status.letter_sending import LetterSender
 
 EDITS = """
 from dataclasses import replace

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, a_batch, with_lags
 
 from headrace.ledger import BatchRecord
-from headrace.operations.trends import WINDOW, LagChange, Trend, drain_trend, newest_run
+from headrace.status.trends import WINDOW, LagChange, Trend, drain_trend, newest_run
 
 steps = st.lists(
     st.tuples(st.integers(0, 5_000), st.integers(1, 5_000), st.integers(1, 10_000)),

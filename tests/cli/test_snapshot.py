@@ -30,10 +30,10 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.sentences import headline
-from headrace.operations.snapshot import take_snapshot
-from headrace.operations.states import GateState
+from headrace.status.gate_history import GateHistory
+from headrace.status.sentences import headline
+from headrace.status.snapshot import take_snapshot
+from headrace.status.states import GateState
 
 
 @pytest.mark.parametrize(

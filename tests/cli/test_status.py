@@ -19,8 +19,8 @@ from tests.services.waiting import wait_until
 import headrace
 from headrace.flow.signals.codec import encode
 from headrace.ledger import GateClaim, Ledger
-from headrace.operations.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.processes import this_process
+from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
 
 
 @pytest.mark.integration

@@ -7,9 +7,9 @@ from tests.cli.histories import NOW_MS, with_lags
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.dashboard.gate_page import beyond_state, impossible_actions
-from headrace.operations.sentences import headline
-from headrace.operations.snapshot import take_snapshot
-from headrace.operations.states import GateState
+from headrace.status.sentences import headline
+from headrace.status.snapshot import take_snapshot
+from headrace.status.states import GateState
 
 
 def action(kind: OperatorActionKind) -> OperatorAction:

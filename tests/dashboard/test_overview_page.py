@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, with_lags
 
 from headrace.dashboard.overview_page import Choice
-from headrace.operations.snapshot import take_snapshot
+from headrace.status.snapshot import take_snapshot
 
 BEHIND = take_snapshot(with_lags(9_000, 9_500, 10_000), NOW_MS)
 """The gate ``orders``, which falls behind."""

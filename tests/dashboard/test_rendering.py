@@ -9,7 +9,7 @@ from headrace.dashboard.flow_pages import busy_share, layers_of
 from headrace.dashboard.rendering import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.ledger import BatchRecord, Kind, Status
-from headrace.operations.stages import StageSnapshot
+from headrace.status.stages import StageSnapshot
 from headrace.testing import ManualClock
 
 TOKEN = "x" * 32

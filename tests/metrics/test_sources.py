@@ -14,8 +14,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 from headrace.local.server import free_ports
 from headrace.metrics import MetricsMemory
-from headrace.operations.lags import LagWatch
-from headrace.operations.sources import Sources
+from headrace.status.lags import LagWatch
+from headrace.status.sources import Sources
 from headrace.testing import ManualClock
 
 

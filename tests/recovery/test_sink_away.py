@@ -18,9 +18,9 @@ from headrace.control.sink_outage import SinkOutage
 from headrace.core.clock import wall_clock_ms
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
-from headrace.operations.sentences import headline
-from headrace.operations.snapshot import GateSnapshot
-from headrace.operations.states import GateState
+from headrace.status.sentences import headline
+from headrace.status.snapshot import GateSnapshot
+from headrace.status.states import GateState
 
 
 class Rows:

@@ -18,7 +18,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
-from headrace.operations.source_access import SourceAccess, source_access
+from headrace.status.source_access import SourceAccess, source_access
 
 if TYPE_CHECKING:
     from headrace.execution.batch import Handler

@@ -51,9 +51,9 @@ from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
-from headrace.operations.finding_sentences import SHORT
-from headrace.operations.source_access import SourceAccess
 from headrace.processes import new_owner
+from headrace.status.finding_sentences import SHORT
+from headrace.status.source_access import SourceAccess
 
 _NO_LIMIT: Final = 2**31 - 1
 _CANCEL_S: Final = 5.0

@@ -27,7 +27,7 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
-from headrace.operations.finding_sentences import SHORT
+from headrace.status.finding_sentences import SHORT
 
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"

@@ -19,7 +19,7 @@ from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
-from headrace.operations.letter_sending import LetterSender
+from headrace.status.letter_sending import LetterSender
 
 PAGE: Final = 100
 """Dead letters that are in memory at a time."""

@@ -12,17 +12,17 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.control import LawName
-from headrace.operations.attention import Need, NeedGroup, Urgency, Where, grouped
-from headrace.operations.sentences import drained_in, headline, since
-from headrace.operations.snapshot import (
+from headrace.status.attention import Need, NeedGroup, Urgency, Where, grouped
+from headrace.status.sentences import drained_in, headline, since
+from headrace.status.snapshot import (
     BatchSnapshot,
     GateSnapshot,
     IsolationSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
 )
-from headrace.operations.states import GateState, ReceiverState
-from headrace.operations.trends import Trend
+from headrace.status.states import GateState, ReceiverState
+from headrace.status.trends import Trend
 
 BATCHES: Final = 6
 """Batches that have a bar of their own."""

@@ -14,8 +14,8 @@ from headrace.metrics import (
     exposition,
     grafana_dashboard,
 )
-from headrace.operations.lags import LagWatch
-from headrace.operations.sources import Sources
+from headrace.status.lags import LagWatch
+from headrace.status.sources import Sources
 
 WAIT_S: Final = 3.0
 """How long it waits for the sources' answers."""

@@ -18,9 +18,9 @@ from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
-from headrace.operations.draining import DrainState, FlowDrain
-from headrace.operations.limiting import NO_CEILING, WantedLimit
-from headrace.operations.sources import WAIT_FOR_SOURCES_S, Sources
+from headrace.status.draining import DrainState, FlowDrain
+from headrace.status.limiting import NO_CEILING, WantedLimit
+from headrace.status.sources import WAIT_FOR_SOURCES_S, Sources
 
 LOOK_S: Final = 0.2
 """How often a drain is looked at."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.errors import OptionError
-from headrace.operations.words import (
+from headrace.status.words import (
     UNKNOWN,
     count,
     duration,

@@ -17,8 +17,8 @@ from headrace.cli.simulate_view import chart_svg, comparison, view
 from headrace.control import LawName
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, Kind, Ledger, redact_url
-from headrace.operations.trends import batch_cost_of, newest_run
 from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run
+from headrace.status.trends import batch_cost_of, newest_run
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]
 

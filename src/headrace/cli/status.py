@@ -20,12 +20,12 @@ from headrace.cli.shared_options import (
 )
 from headrace.cli.watching import Watch, show_or_watch
 from headrace.ledger import Ledger
-from headrace.operations.attention import urgency_of
-from headrace.operations.lags import LagWatch
-from headrace.operations.observer import Observer
-from headrace.operations.snapshot import GateSnapshot
-from headrace.operations.sources import Sources
-from headrace.operations.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
+from headrace.status.attention import urgency_of
+from headrace.status.lags import LagWatch
+from headrace.status.observer import Observer
+from headrace.status.snapshot import GateSnapshot
+from headrace.status.sources import Sources
+from headrace.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
 
 NEEDS: Final = 20
 """Sentences about what needs somebody; of more, how many there are."""

@@ -29,7 +29,7 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.ledger import verify as verify_gate
-from headrace.operations.finding_sentences import (
+from headrace.status.finding_sentences import (
     CANNOT,
     ELSEWHERE,
     PROVES,
@@ -38,7 +38,7 @@ from headrace.operations.finding_sentences import (
     finding_sentences,
     gone_offsets,
 )
-from headrace.operations.source_access import source_access
+from headrace.status.source_access import source_access
 
 if TYPE_CHECKING:
     from headrace.source.comparison import Comparison

@@ -11,7 +11,7 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
-from headrace.operations.explanation import Explanation, explain
+from headrace.status.explanation import Explanation, explain
 
 
 def why(

@@ -10,9 +10,9 @@ from headrace.dashboard.failure_pages import failed_alike, letters_alike
 from headrace.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
-from headrace.operations.letter_sending import LetterSender
-from headrace.operations.limiting import WantedLimit
-from headrace.operations.words import count, duration, plural
+from headrace.status.letter_sending import LetterSender
+from headrace.status.limiting import WantedLimit
+from headrace.status.words import count, duration, plural
 
 Form = Mapping[str, str]
 

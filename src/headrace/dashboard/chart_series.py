@@ -7,7 +7,7 @@ from typing import Any, Final
 from headrace.control import OperatorAction
 from headrace.dashboard.pages import Query, refuse_no_gate, whole_number
 from headrace.ledger import Ledger, SeriesPoint
-from headrace.operations.words import plural
+from headrace.status.words import plural
 
 SPANS: Final[Mapping[str, int | None]] = {
     "15 min": 900_000,

@@ -9,9 +9,9 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import Page, Query, Site
 from headrace.ledger import BatchRecord, Kind, Ledger
-from headrace.operations.snapshot import ReceiverSnapshot
-from headrace.operations.stages import BOTTLENECK, StageSnapshot
-from headrace.operations.states import ReceiverState
+from headrace.status.snapshot import ReceiverSnapshot
+from headrace.status.stages import BOTTLENECK, StageSnapshot
+from headrace.status.states import ReceiverState
 
 WINDOW_MS: Final = 60_000
 """Over how long the time of a stage is divided into busy, throttled and idle."""

@@ -16,8 +16,8 @@ from headrace.dashboard.pages import (
     whole_number,
 )
 from headrace.ledger import Kind, Ledger
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.snapshot import PartitionSnapshot, take_snapshot
+from headrace.status.gate_history import GateHistory
+from headrace.status.snapshot import PartitionSnapshot, take_snapshot
 
 ROWS: Final = 100
 """Batches, or partitions, on a page."""

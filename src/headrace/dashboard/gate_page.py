@@ -12,12 +12,12 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import Page, Query, Site, refuse_a_long_name, refuse_no_gate
 from headrace.dashboard.rendering import path
 from headrace.ledger import Ledger
-from headrace.operations.attention import BY_OPERATORS, Need
-from headrace.operations.draining import drain_state
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.observer import Observer
-from headrace.operations.sentences import headline
-from headrace.operations.snapshot import GateSnapshot, PartitionSnapshot
+from headrace.status.attention import BY_OPERATORS, Need
+from headrace.status.draining import drain_state
+from headrace.status.gate_history import GateHistory
+from headrace.status.observer import Observer
+from headrace.status.sentences import headline
+from headrace.status.snapshot import GateSnapshot, PartitionSnapshot
 
 BATCHES: Final = 20
 ACTIONS: Final = 5

@@ -14,7 +14,7 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
-from headrace.operations.finding_sentences import (
+from headrace.status.finding_sentences import (
     CANNOT,
     ELSEWHERE,
     PROVES,

@@ -11,9 +11,9 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import Page, Query, Site
 from headrace.dashboard.rendering import path, region_id
 from headrace.ledger import Ledger
-from headrace.operations.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
-from headrace.operations.snapshot import GateSnapshot
-from headrace.operations.stages import flow_needs
+from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
+from headrace.status.snapshot import GateSnapshot
+from headrace.status.stages import flow_needs
 
 MOST_NEEDS: Final = 20
 """Sentences below the one of their kind; the list of gates goes on with the others."""

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from headrace.control.operator_limits import LAST_MS
-from headrace.operations import sentences, words
-from headrace.operations.trends import Trend
+from headrace.status import sentences, words
+from headrace.status.trends import Trend
 
 MOST_SHOWN: Final = 64 * 1024
 """Of the bytes of a key or a value, how many a page shows."""

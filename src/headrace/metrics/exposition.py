@@ -13,7 +13,7 @@ from headrace.metrics.gates import lag_families, open_families, rate_families
 from headrace.metrics.partitions import partition_families
 from headrace.metrics.text import Family, gauge, labels_text, render
 from headrace.metrics.totals import Totals
-from headrace.operations.lags import LagWatch
+from headrace.status.lags import LagWatch
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from headrace.ledger import Ledger
 from headrace.ledger.metric_rows import GateNow
 from headrace.metrics.text import Family, gauge, labels_text
-from headrace.operations.stages import BOTTLENECK, StageSnapshot, stages_of
+from headrace.status.stages import BOTTLENECK, StageSnapshot, stages_of
 
 
 def flow_families(ledger: Ledger, gates: Sequence[GateNow], now_ms: int) -> list[Family]:

@@ -10,7 +10,7 @@ from headrace.errors import OptionError
 from headrace.ledger import Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
 from headrace.metrics.text import Family, gauge
-from headrace.operations.lags import GateLag
+from headrace.status.lags import GateLag
 
 
 def lag_families(

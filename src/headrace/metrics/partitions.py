@@ -6,7 +6,7 @@ from functools import lru_cache
 from headrace.ledger import Ledger
 from headrace.ledger.metric_rows import GateNow
 from headrace.metrics.text import Family, MetricKind, gauge, labels_text
-from headrace.operations.sources import SourceAnswer
+from headrace.status.sources import SourceAnswer
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
 """As danielqsj's kafka_exporter calls it; the consumer group is the gate."""

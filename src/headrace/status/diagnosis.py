@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.control import EstimatorSettings, SourceCost
-from headrace.operations.words import count, duration, fine_duration
+from headrace.status.words import count, duration, fine_duration
 
 BATCHES: Final = 3
 """Batches in a row that show what is usual by now."""

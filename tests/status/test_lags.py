@@ -4,8 +4,8 @@ import pytest
 
 from headrace.core.ranges import TopicPartition
 from headrace.ledger.metric_rows import GateNow
-from headrace.operations.lags import KEPT_MS, Lags
-from headrace.operations.sources import PartitionAnswer, SourceAnswer
+from headrace.status.lags import KEPT_MS, Lags
+from headrace.status.sources import PartitionAnswer, SourceAnswer
 from headrace.testing import temporary_ledger
 
 NOW_MS = 1_700_000_000_000

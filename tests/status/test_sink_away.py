@@ -23,15 +23,15 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.metrics.exposition import exposition
-from headrace.operations.attention import NeedKind, Urgency
-from headrace.operations.draining import drain_state
-from headrace.operations.explanation import explain
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.lags import GateLag
-from headrace.operations.sentences import headline
-from headrace.operations.snapshot import take_snapshot
-from headrace.operations.states import GateState
 from headrace.processes import new_owner
+from headrace.status.attention import NeedKind, Urgency
+from headrace.status.draining import drain_state
+from headrace.status.explanation import explain
+from headrace.status.gate_history import GateHistory
+from headrace.status.lags import GateLag
+from headrace.status.sentences import headline
+from headrace.status.snapshot import take_snapshot
+from headrace.status.states import GateState
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
 QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)

@@ -10,7 +10,7 @@ from headrace.control.rate_law import Reason
 from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
-from headrace.operations.diagnosis import BATCHES, Measured, diagnose
+from headrace.status.diagnosis import BATCHES, Measured, diagnose
 
 WINDOW: Final = 6
 """Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.operations import words as out
-from headrace.operations.states import GateState
-from headrace.operations.trends import Trend
+from headrace.status import words as out
+from headrace.status.states import GateState
+from headrace.status.trends import Trend
 
 if TYPE_CHECKING:
-    from headrace.operations.snapshot import BatchSnapshot, GateSnapshot, IsolationSnapshot
+    from headrace.status.snapshot import BatchSnapshot, GateSnapshot, IsolationSnapshot
 
 HEADLINES: Final = {
     GateState.NEW: "No batch yet.",

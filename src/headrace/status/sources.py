@@ -15,7 +15,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
-from headrace.operations.gate_history import GateHistory
+from headrace.status.gate_history import GateHistory
 
 if TYPE_CHECKING:
     from headrace.source.connector import Connector

@@ -9,7 +9,7 @@ from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.ledger import Status
-from headrace.operations.attention import (
+from headrace.status.attention import (
     HANGS,
     SHORTEST_HANGS_MS,
     Need,
@@ -19,10 +19,10 @@ from headrace.operations.attention import (
     gate_needs,
     grouped,
 )
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.lags import GateLag
-from headrace.operations.snapshot import take_snapshot
-from headrace.operations.states import GateState
+from headrace.status.gate_history import GateHistory
+from headrace.status.lags import GateLag
+from headrace.status.snapshot import take_snapshot
+from headrace.status.states import GateState
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)
 

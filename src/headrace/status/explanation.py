@@ -8,8 +8,8 @@ from headrace.control import LawName, OperatorAction, OperatorActionKind, Operat
 from headrace.control.rate_law import Reason
 from headrace.control.size_ceiling import known_ceiling
 from headrace.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
-from headrace.operations import words as out
-from headrace.operations.trends import batch_cost_of, law_of
+from headrace.status import words as out
+from headrace.status.trends import batch_cost_of, law_of
 
 _LOOKED_BACK: Final = 20
 """Rate samples before a batch, among which is the one that gave its rate."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
-from headrace.operations import words as out
-from headrace.operations.sentences import headline, records_held, records_waiting, since
-from headrace.operations.states import GateState, ReceiverState
+from headrace.status import words as out
+from headrace.status.sentences import headline, records_held, records_waiting, since
+from headrace.status.states import GateState, ReceiverState
 
 if TYPE_CHECKING:
-    from headrace.operations.snapshot import GateSnapshot
+    from headrace.status.snapshot import GateSnapshot
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
 """Before the source deletes a record that is not read, so soon somebody has to know (s)."""

@@ -19,7 +19,7 @@ from headrace.ledger import (
     PlannedBatch,
     PlannedRange,
 )
-from headrace.operations.letter_sending import LetterSender
+from headrace.status.letter_sending import LetterSender
 
 
 class Brokers:

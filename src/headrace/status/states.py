@@ -6,8 +6,8 @@ from typing import Final
 from headrace.control.rate_law import Reason
 from headrace.control.sink_outage import SinkOutage
 from headrace.ledger import BatchRecord, QueryEnd, Status
-from headrace.operations.gate_history import GateHistory, silence_ms
-from headrace.operations.trends import LagChange, Trend
+from headrace.status.gate_history import GateHistory, silence_ms
+from headrace.status.trends import LagChange, Trend
 
 OVERDUE: Final = 3
 """Intervals after which a running batch takes longer than it should."""

@@ -6,7 +6,7 @@ from itertools import groupby, islice
 from typing import Final
 
 from headrace.ledger import Finding, FindingKind
-from headrace.operations import words as out
+from headrace.status import words as out
 
 SHORT: Final = 8
 """Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""

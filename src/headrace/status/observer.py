@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from headrace.core.clock import wall_clock_ms
 from headrace.ledger import GateRecord, Ledger
-from headrace.operations.gate_history import GateHistory
-from headrace.operations.lags import LagWatch
-from headrace.operations.snapshot import GateSnapshot, take_snapshot
-from headrace.operations.sources import WAIT_FOR_SOURCES_S
+from headrace.status.gate_history import GateHistory
+from headrace.status.lags import LagWatch
+from headrace.status.snapshot import GateSnapshot, take_snapshot
+from headrace.status.sources import WAIT_FOR_SOURCES_S
 
 
 class Observer:

@@ -19,10 +19,10 @@ from headrace.ledger import (
     Status,
     lost_records,
 )
-from headrace.operations.attention import Need, gate_needs
-from headrace.operations.gate_history import HISTORY, GateHistory, silence_ms
-from headrace.operations.lags import GateLag
-from headrace.operations.states import (
+from headrace.status.attention import Need, gate_needs
+from headrace.status.gate_history import HISTORY, GateHistory, silence_ms
+from headrace.status.lags import GateLag
+from headrace.status.states import (
     GateState,
     ReceiverState,
     elapsed_ms,
@@ -32,7 +32,7 @@ from headrace.operations.states import (
     waiting_behind,
     waits_for,
 )
-from headrace.operations.trends import (
+from headrace.status.trends import (
     LagChange,
     Trend,
     advice_on,
@@ -41,7 +41,7 @@ from headrace.operations.trends import (
     law_of,
     newest_run,
 )
-from headrace.operations.words import planned_or_counted, status_word
+from headrace.status.words import planned_or_counted, status_word
 
 IN_DOUBT: Final = "no part of its batch passes"
 """What limits a gate whose batch waits, where its sink may be away, or its handler be wrong."""

@@ -11,8 +11,8 @@ from typing import Final, Self
 from headrace.core.backoff import Backoff
 from headrace.core.lease import is_in_force
 from headrace.ledger import BatchRecord, Kind, Ledger, Status
-from headrace.operations.gate_history import query_behind
-from headrace.operations.words import duration, plural
+from headrace.status.gate_history import query_behind
+from headrace.status.words import duration, plural
 
 MOST_READY: Final = 1_000
 """Batches that are counted as being before another one."""

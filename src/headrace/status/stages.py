@@ -7,7 +7,7 @@ from typing import Final
 from headrace.flow.signals.codec import bottlenecks
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
-from headrace.operations.attention import Need, NeedKind, Urgency, Where
+from headrace.status.attention import Need, NeedKind, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""
