@@ -103,7 +103,7 @@ def a_receiver(
     records_per_s: float,
     waiting: int = 0,
     age_ms: int = 500,
-    held: str | None = None,
+    refusing: str | None = None,
 ) -> ReceiverRecord:
     return ReceiverRecord(
         gate="orders",
@@ -119,7 +119,7 @@ def a_receiver(
         bytes=1_000_000,
         buffered_bytes=300,
         waiting_records=waiting,
-        held=held,
+        refusing=refusing,
         rejected={"HTTP 429": 12},
         seen_ms=NOW_MS - age_ms,
     )

@@ -139,14 +139,14 @@ def test_at_its_cap_senders_wait_and_status_says_why(tmp_path: Path) -> None:
         assert "events has" in answer[1]
         assert "max_journal_bytes is 20,000" in answer[1]
         assert [status(running, path) for path in ("/health", "/ready")] == [200, 503]
-        assert running.wait_for("held")["reason"]
+        assert running.wait_for("refusing")["reason"]
 
         def told() -> dict[str, str]:
             said = run("status", "--json", folder=tmp_path).stdout
             return dict(json.loads(said.splitlines()[0])["receivers"][0])
 
-        wait_until(lambda: told()["state"] == "held")
-        assert "max_journal_bytes" in told()["held"]
+        wait_until(lambda: told()["state"] == "refusing")
+        assert "max_journal_bytes" in told()["refusing"]
         assert "max_journal_bytes" in " ".join(run("status", folder=tmp_path).stdout.split())
         journal = Journal.open(str(tmp_path / "events"))
         end = journal.bounds()[0][1]

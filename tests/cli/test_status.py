@@ -48,7 +48,7 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
         assert field.name in orders
         assert f"{field.name}" in documented
     assert orders.keys() == new.keys() == {field.name for field in fields(GateSnapshot)}
-    assert (orders["state"], orders["lag"], orders["left_over"]) == ("holding", 90, 70)
+    assert (orders["state"], orders["lag"], orders["left_over"]) == ("steady", 90, 70)
     (batch,) = orders["batches"]
     assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms", "lost", "key"}
     assert (batch["id"], batch["status"], batch["records"]) == (7, "success", 20)

@@ -93,7 +93,7 @@ def a_receiver(
         bytes=8_000,
         buffered_bytes=300,
         waiting_records=7,
-        held=None,
+        refusing=None,
         rejected={},
     )
 

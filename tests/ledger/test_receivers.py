@@ -15,7 +15,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
     ledger.receivers.heartbeat(seen)
     clock.now_ms += 1_000
     later = replace(seen, records=500, bytes=2**40, limit_per_s=None, records_per_s=0.1 + 0.2)
-    later = replace(later, most_per_s=1e9, held="the disk is full", rejected={"HTTP 429": 5})
+    later = replace(later, most_per_s=1e9, refusing="the disk is full", rejected={"HTTP 429": 5})
     ledger.receivers.heartbeat(later)
     (record,) = ledger.receivers.of_gate("orders")
     assert record == ReceiverRecord(
@@ -32,7 +32,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
         bytes=2**40,
         buffered_bytes=300,
         waiting_records=7,
-        held="the disk is full",
+        refusing="the disk is full",
         rejected={"HTTP 429": 5},
         seen_ms=clock(),
     )

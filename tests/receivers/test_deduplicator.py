@@ -227,7 +227,7 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
                 await asyncio.wait([task])
                 assert task.cancelled() or task.exception() is None
             await asyncio.sleep(10)
-            assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
+            assert intake.statistics.reserved_bytes == intake.statistics.waiting_records == 0
         return lane
 
     stored = run(work()).values

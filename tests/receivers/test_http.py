@@ -32,7 +32,7 @@ async def test_a_request_is_answered_when_its_records_are_durable() -> None:
     async with served() as it:
         it.journal.going.clear()
         answer = asyncio.create_task(it.post(b"21.5", BYTES))
-        await until(lambda: it.intake.statistics.held_bytes)
+        await until(lambda: it.intake.statistics.reserved_bytes)
         assert not answer.done()
         assert it.journal.values == []
 
@@ -98,7 +98,7 @@ async def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record(
     async with served() as it:
         it.journal.going.clear()
         _, writer = await it.raw(POST + b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na")
-        await until(lambda: it.intake.statistics.held_bytes)
+        await until(lambda: it.intake.statistics.reserved_bytes)
         writer.transport.abort()
         it.journal.going.set()
         again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
@@ -193,7 +193,7 @@ async def test_a_stop_answers_what_is_in_the_buffer() -> None:
             it.journal.going.clear()
             url = f"http://127.0.0.1:{it.port}/records"
             answer = asyncio.create_task(client.post(url, content=b"a", headers=BYTES))
-            await until(lambda: it.intake.statistics.held_bytes)
+            await until(lambda: it.intake.statistics.reserved_bytes)
             asyncio.get_running_loop().call_later(0.01, it.journal.going.set)
         assert (await answer).status_code == 200
         assert it.journal.values == [b"a"]
@@ -357,7 +357,7 @@ async def test_a_rejection_for_want_of_a_connection_is_json() -> None:
     async with served(max_connections=1) as it:
         it.journal.going.clear()
         busy, writer = await it.raw_post(1, b"a")
-        while not it.intake.statistics.held_bytes:
+        while not it.intake.statistics.reserved_bytes:
             await asyncio.sleep(0)
         answer = await answer_to(it, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")

@@ -174,7 +174,7 @@ async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
     async with served(settings) as it:
         it.journal.going.clear()
         first = asyncio.create_task(it.post(b"x" * 600, BYTES))
-        await until(lambda: it.intake.statistics.held_bytes)
+        await until(lambda: it.intake.statistics.reserved_bytes)
         answer = await it.post(b"y" * 600, BYTES)
         assert answer.status_code == 429
         assert answer.headers["retry-after"] == "1"
@@ -214,7 +214,7 @@ async def test_a_sender_that_goes_before_its_answer_makes_a_place() -> None:
     async with served(max_connections=1) as it:
         it.journal.going.clear()
         _, writer = await it.raw_post(1, b"a")
-        await until(lambda: it.intake.statistics.held_bytes)
+        await until(lambda: it.intake.statistics.reserved_bytes)
         writer.transport.abort()
         it.journal.going.set()
         while (await it.client.get("/health")).status_code != 200:

@@ -40,7 +40,7 @@ async def test_records_are_acknowledged_when_their_block_is_durable_and_not_befo
         assert lane.values == [b"a", b"b"]
         # What the append takes, and nothing else.
         assert now_s() - began_s == pytest.approx(0.05)
-        assert intake.statistics.held_bytes == 0
+        assert intake.statistics.reserved_bytes == 0
 
 
 @in_virtual_time
@@ -160,7 +160,7 @@ async def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
         assert lane.values == [b"c"]
         assert intake.statistics.failed_records == 2
         assert intake.statistics.stored_records == 1
-        assert intake.statistics.held_bytes == 0
+        assert intake.statistics.reserved_bytes == 0
     assert "A block was not stored, 2 records in all: The disk is full" in caplog.text
 
 
@@ -214,7 +214,7 @@ async def test_submissions_wait_and_memory_stays_bounded() -> None:
 
     def append(block: Records) -> OffsetRange:
         nonlocal most
-        most = max(most, intake.statistics.held_bytes)
+        most = max(most, intake.statistics.reserved_bytes)
         return lane.append(block)
 
     async with Intake(append, IntakeSettings(block_bytes=5_000, buffer_bytes=bound)) as intake:
@@ -223,7 +223,7 @@ async def test_submissions_wait_and_memory_stays_bounded() -> None:
         await asyncio.wait(senders)
     assert len(lane.values) == 10 * 20 * 7
     assert bound * 0.9 < most <= bound
-    assert intake.statistics.held_bytes == 0
+    assert intake.statistics.reserved_bytes == 0
 
 
 @in_virtual_time
@@ -238,7 +238,7 @@ async def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> No
         left.cancel()
         await stays
         assert lane.values == [b"a", b"c"]
-        assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
+        assert intake.statistics.reserved_bytes == intake.statistics.waiting_records == 0
         # The id of what was not stored is new when it comes again.
         assert await intake.submit(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
 

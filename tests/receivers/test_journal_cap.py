@@ -30,20 +30,20 @@ async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> N
             sizes = [block.stored_bytes for lane in (0, 1) for block in journal.blocks(lane)]
             cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=sum(sizes) + 1), None)
             await cap.apply(intake)
-            assert not intake.held
+            assert not intake.refusing
 
             other.append(some(b"y"))
             await cap.apply(intake)
-            assert "The journal orders has" in (intake.held or "")
+            assert "The journal orders has" in (intake.refusing or "")
             assert isinstance(refused := intake.try_submit(some()), RetryAfter)
-            assert refused.held == intake.held
+            assert refused.refusing == intake.refusing
             waiting = asyncio.create_task(intake.submit(some(b"z")))
             await asyncio.sleep(0.05)
             assert not waiting.done()
 
             journal.remove_before(1, 1)
             await cap.apply(intake)
-            assert intake.held is None
+            assert intake.refusing is None
             assert (await waiting).offsets.start == 1
 
 
@@ -58,13 +58,13 @@ async def test_senders_wait_while_what_is_unread_is_old(tmp_path: Path) -> None:
             young = JournalCap(journal, 0, CapSettings(max_unread_s=3_600), ledger)
             old = JournalCap(journal, 0, CapSettings(max_unread_s=1e-6), ledger)
             await old.apply(intake)
-            assert intake.held is None  # an empty lane has nothing unread
+            assert intake.refusing is None  # an empty lane has nothing unread
             await intake.submit(some())
             await young.apply(intake)
-            assert intake.held is None
+            assert intake.refusing is None
             await asyncio.sleep(0.01)
             await old.apply(intake)
-            assert "has records that are unread for" in (intake.held or "")
+            assert "has records that are unread for" in (intake.refusing or "")
 
 
 @in_loop
@@ -76,7 +76,7 @@ async def test_it_is_kept_while_the_receiver_runs(tmp_path: Path) -> None:
             await cap.apply(intake)
             keeping = asyncio.create_task(cap.keep(intake))
             await intake.submit(Records.of([b"a" * 600, b"b"], timestamp_ms=0))
-            await until(lambda: intake.held)
+            await until(lambda: intake.refusing)
             keeping.cancel()
 
 
@@ -112,7 +112,7 @@ async def test_what_is_unread_is_as_old_as_its_block_in_seconds(tmp_path: Path) 
             (block,) = (tmp_path / "orders").glob("*/*.block")
             written_s = time.time() - 600
             os.utime(block, (written_s, written_s))
-            for max_unread_s, is_held in ((3_600, False), (300, True)):
+            for max_unread_s, is_refusing in ((3_600, False), (300, True)):
                 cap = JournalCap(journal, 0, CapSettings(max_unread_s=max_unread_s), ledger)
                 await cap.apply(intake)
-                assert (intake.held is not None) is is_held
+                assert (intake.refusing is not None) is is_refusing

@@ -114,12 +114,12 @@ async def test_what_a_receiver_says_of_itself_follows_its_storage_and_its_cap() 
         assert (await it.post(b"1", {"content-type": "text/plain"})).status_code == 200
         assert (await get("/health")).status_code == 200
 
-        it.intake.hold("journal", "The journal is at its cap.")
+        it.intake.refuse("journal", "The journal is at its cap.")
         assert [(await get(path)).status_code for path in ("/health", "/ready")] == [200, 503]
         answer = await it.post(b"2", {"content-type": "text/plain"})
         assert answer.json() == {"error": "The journal is at its cap."}
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        it.intake.hold("journal", None)
+        it.intake.refuse("journal", None)
         assert (await it.post(b"3", {"content-type": "text/plain"})).status_code == 200
         assert it.journal.values == [b"1", b"3"]
 

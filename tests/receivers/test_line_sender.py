@@ -60,11 +60,11 @@ def test_lines_are_taken_up_to_the_first_that_is_too_long_wherever_they_are_cut(
         assert lines.is_unfinished == bool(rest)
         assert (refused is not None) == (len(rest) > longest + 1)
         if refused is None:
-            assert room.held_bytes == len(rest)
+            assert room.reserved_bytes == len(rest)
         else:  # as soon as it was too long
-            assert longest + 1 < room.held_bytes <= len(rest)
+            assert longest + 1 < room.reserved_bytes <= len(rest)
     lines.close()
-    assert room.held_bytes == 0
+    assert room.reserved_bytes == 0
 
 
 class Pairs:

@@ -24,7 +24,7 @@ def test_no_more_than_the_budget_is_granted_and_in_order(
         async def borrow(place: int, size: int, keep_s: int) -> None:
             await budget.acquire(size)
             served.append(place)
-            assert budget.held_bytes <= 100
+            assert budget.reserved_bytes <= 100
             try:
                 await asyncio.sleep(keep_s)
             finally:
@@ -43,7 +43,7 @@ def test_no_more_than_the_budget_is_granted_and_in_order(
         assert {place for place, (_, leaves, _) in enumerate(borrowers) if not leaves} <= set(
             served
         )
-        assert budget.held_bytes == 0
+        assert budget.reserved_bytes == 0
         assert budget.is_available(100)
 
     run(work())
@@ -61,7 +61,7 @@ async def test_a_later_request_does_not_overtake_a_waiting_one() -> None:
 
     budget.release(60)
     await waiting
-    assert budget.held_bytes == 50
+    assert budget.reserved_bytes == 50
 
 
 @in_virtual_time
@@ -74,7 +74,7 @@ async def test_a_cancelled_wait_does_not_block_the_next() -> None:
 
     first.cancel()
     await second
-    assert budget.held_bytes == 60
+    assert budget.reserved_bytes == 60
 
 
 @in_virtual_time
@@ -88,4 +88,4 @@ async def test_a_wait_that_is_cancelled_when_granted_releases_the_memory() -> No
     budget.release(100)
     leaves.cancel()
     await stays
-    assert budget.held_bytes == 70
+    assert budget.reserved_bytes == 70

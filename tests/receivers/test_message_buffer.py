@@ -37,17 +37,17 @@ def taken(data: bytes, cuts: list[int], **settings: object) -> tuple[list[bytes]
                 values += values_of(records)
                 if error:
                     raise error
-            assert room.held_bytes <= LONGEST + 3, "no more than a message and its length"
+            assert room.reserved_bytes <= LONGEST + 3, "no more than a message and its length"
             buffer.check()
             start = end
-        assert buffer.is_unfinished == (room.held_bytes > 0)
+        assert buffer.is_unfinished == (room.reserved_bytes > 0)
         if buffer.is_unfinished:
             raise buffer.cut_off()
     except ReceiverError as error:
         return values, str(error)
     finally:
         buffer.close()
-        assert room.held_bytes == 0
+        assert room.reserved_bytes == 0
     return values, ""
 
 
@@ -116,4 +116,4 @@ def test_all_unfinished_messages_have_one_budget() -> None:
     with pytest.raises(ReceiverError, match="The unfinished messages of all senders have no more"):
         other.check()
     assert one.add(b"x" * 100) == b"800 " + b"x" * 800
-    assert room.held_bytes == 0
+    assert room.reserved_bytes == 0

@@ -90,10 +90,10 @@ async def test_more_messages_without_acknowledgement_than_the_maximum_are_not_he
     journal.going.clear()
     settings = IntakeSettings(block_interval_ms=1)
     async with receiving(mqtt(broker.url, receive_maximum=2), journal, settings) as intake:
-        while not intake.statistics.held_bytes:  # until it has subscribed
+        while not intake.statistics.reserved_bytes:  # until it has subscribed
             await publish(broker.port, b"first", qos=0)
         await publish(broker.port, *[b"more"] * 50, qos=0)
-        assert intake.statistics.held_bytes < 1_000
+        assert intake.statistics.reserved_bytes < 1_000
         journal.going.set()
         await until(lambda: journal.values.count(b"more") == 50)
 
@@ -141,7 +141,7 @@ async def test_a_lost_connection_is_logged_once_and_unacknowledged_messages_come
     async with wired(broker.port, journal.values) as (between, receiver):
         async with receiving(receiver, journal) as intake:
             await publish(broker.port, b"a", named=True)
-            await until(lambda: intake.statistics.held_bytes)
+            await until(lambda: intake.statistics.reserved_bytes)
             await until(lambda: "Connected to the broker" in caplog.text)
             between.cut()
             journal.going.set()

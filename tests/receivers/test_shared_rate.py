@@ -119,7 +119,7 @@ class Scene:
     clock: ManualClock
     applied: dict[int, list[float]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
-    held: list[str | None] = field(default_factory=list)
+    refusing: list[str | None] = field(default_factory=list)
 
     def receiver(self, lane: int = 0, **limits: Any) -> RateFollower:
         applied = self.applied.setdefault(lane, [])
@@ -130,7 +130,7 @@ class Scene:
             describe=lambda _: a_receiver(lane=lane),
             end=lambda: self.ends.get(lane, 0),
             apply=applied.append,
-            hold=self.held.append,
+            refuse=self.refusing.append,
             deregister_s=60,  # for a slow disk
         )
 
@@ -242,10 +242,10 @@ def test_senders_wait_while_the_sink_of_the_gate_is_away_and_no_longer(scene: Sc
     scene.ledger.sink_outages.keep("orders", outage)
     receiver.poll(1)
     receiver.poll(2)
-    assert scene.held == ["The sink of gate orders is away; senders wait."]
+    assert scene.refusing == ["The sink of gate orders is away; senders wait."]
     scene.ledger.sink_outages.end("orders")
     receiver.poll(3)
-    assert scene.held[1:] == [None]
+    assert scene.refusing[1:] == [None]
 
 
 def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> None:

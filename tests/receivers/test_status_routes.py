@@ -45,7 +45,7 @@ async def test_metrics_count_what_was_taken_and_what_was_rejected() -> None:
         "rejected_total HTTP 401": 1,
         "token_uses_total default": 4,
         "buffer_bytes": 0,
-        "held": 0,
+        "refusing": 0,
         "acknowledge_seconds_count": 3,
         "acknowledge_seconds_bucket +Inf": 3,
     }.items():
@@ -69,8 +69,8 @@ async def test_a_receiver_of_lines_has_a_port_for_it() -> None:
             "/records": 404,
         }.items():
             assert (await client.get(path)).status_code == status
-        intake.hold("journal", "The journal is at its cap.")
-        assert values_in((await client.get("/metrics")).text)["headrace_receiver_held"] == 1
+        intake.refuse("journal", "The journal is at its cap.")
+        assert values_in((await client.get("/metrics")).text)["headrace_receiver_refusing"] == 1
 
 
 @in_loop

@@ -126,7 +126,7 @@ async def test_lines_without_an_acknowledgement_at_the_end_of_the_receiver_get_o
     intake = await running.__aenter__()
     reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port, ssl=place.trusting())
     writer.write(b"1\n2\n")
-    await until(lambda: intake.statistics.held_bytes)
+    await until(lambda: intake.statistics.reserved_bytes)
     ending = asyncio.create_task(running.__aexit__(None, None, None))
     journal.going.set()
     assert await reader.read() == b"ok 2\n"

@@ -103,7 +103,9 @@ def test_a_paused_gate_whose_last_batch_runs_is_paused_and_not_behind() -> None:
 
 def test_what_a_pause_brings_about_says_that_the_gate_is_paused() -> None:
     full = "journal 'events' holds 2.0 GB, and its cap is 2.0 GB."
-    history = replace(paused(with_lags(9_000, 9_500)), receivers=(a_receiver(0, 0.0, held=full),))
+    history = replace(
+        paused(with_lags(9_000, 9_500)), receivers=(a_receiver(0, 0.0, refusing=full),)
+    )
     snapshot = take_snapshot(history, NOW_MS, GateLag(seconds=9e3, retention_left_s=60.0))
     by_whom = "; the gate is paused by Ada: a migration, since 22:12:20 UTC."
     assert [each.sentence for each in snapshot.needs if by_whom in each.sentence] == [

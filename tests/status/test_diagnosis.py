@@ -51,7 +51,7 @@ SLOW = Measured(
             id="too little is known",
         ),
         pytest.param(replace(SLOW, cost=cost(0.1, 0.008)), None, id="it fits"),
-        pytest.param(replace(SLOW, is_held_back=True), None, id="somebody holds it back"),
+        pytest.param(replace(SLOW, is_throttled=True), None, id="somebody holds it back"),
         pytest.param(replace(SLOW, rate_per_s=101.0), None, id="above the lowest"),
         pytest.param(replace(SLOW, rates_per_s=(100.0, 150.0, 100.0)), None, id="not for long"),
         pytest.param(replace(SLOW, took_ms=(200, 210, 220)), None, id="fast enough"),

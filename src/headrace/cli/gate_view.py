@@ -53,7 +53,7 @@ _DRAIN_TRENDS: Final = {
 _STYLES: Final = {
     GateState.KEEPING_UP: "green",
     GateState.CATCHING_UP: "green",
-    GateState.HOLDING: "yellow",
+    GateState.STEADY: "yellow",
     GateState.FALLING_BEHIND: "yellow",
     GateState.LIMITED: "yellow",
     GateState.INTERRUPTED: "yellow",
@@ -295,7 +295,7 @@ def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
     numbers = Counter(each.state for each in present)
     return words + [
         str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
-        for state in (ReceiverState.HELD, ReceiverState.LIMITED, ReceiverState.IDLE)
+        for state in (ReceiverState.REFUSING, ReceiverState.LIMITED, ReceiverState.IDLE)
         if numbers[state]
     ]
 

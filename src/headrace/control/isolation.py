@@ -89,7 +89,7 @@ class Isolated(Generic[Why]):
             `Isolation.leave`; and records that failed alone, but were not convicted.
         runs: How often the handler ran.
         down: What was raised last, if the breaker has stopped this.
-        held: Whether nothing of it has passed, so that what is left is the caller's to run again.
+        nothing_passed: Whether no part has passed; the rest is the caller's to run again.
         is_undone: Whether the batch is whole again then.
         largest_passed: The records of the largest part that passed; 0 where none has.
         smallest_failed: The records of the smallest part that failed, or of the batch itself; None
@@ -100,7 +100,7 @@ class Isolated(Generic[Why]):
     left: list[tuple[Ranges, Why]] = field(default_factory=list)
     runs: int = 0
     down: Why | None = None
-    held: bool = False
+    nothing_passed: bool = False
     is_undone: bool = False
     largest_passed: int = 0
     smallest_failed: int | None = None
@@ -379,9 +379,9 @@ class Isolation(Generic[Why]):
         """
         self._unexplained.append(part)
         total = count(part)
-        held = 0 if self._waiting or self._reserve else min(_RESERVE, total // 3)
-        first, rest = cut_after(part, (total - held + 1) // 2)
-        reserve, second = cut_after(rest, held)
+        reserved = 0 if self._waiting or self._reserve else min(_RESERVE, total // 3)
+        first, rest = cut_after(part, (total - reserved + 1) // 2)
+        reserve, second = cut_after(rest, reserved)
         self._reserve += [(reserve, why)] if reserve else []
         self._waiting += [(each, why) for each in (second, first) if each]
         self._cuts.append(Cut(part, tuple(each for each in (first, reserve, second) if each)))

@@ -27,7 +27,7 @@ _TONES: Final = {
     "finished": "good",
     "stopped": "watch",
     "catching up": "good",
-    "holding": "watch",
+    "steady": "watch",
     "falling behind": "watch",
     "interrupted": "watch",
     "paused": "watch",

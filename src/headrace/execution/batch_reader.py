@@ -172,7 +172,7 @@ class BatchReader(RecordReader, Protocol):
             Exception: what ``use`` raises, or Spark because a record has left the source.
         """
 
-    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
+    def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
         """Read these ranges once, for parts of them that are run within the ``with``.
 
         The reader that it gives has the same parts used as this one. Where they cannot be kept, it
@@ -250,7 +250,7 @@ class SparkBatchReader:
             self.derived.run(ranges, use)
 
     @contextmanager
-    def held(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
+    def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
         """Persist the ranges, in memory or on disk, until the ``with`` ends.
 
         What a stream derives is not kept: only its own plan derives it from a part.

@@ -177,8 +177,8 @@ class BatchExecutor:
         budget = IsolationBudget(max_runs=UNLIKE) if asks else self._policy.budget
         why = None if self._is_split else error
         isolated = self._isolate(batch, leases, why, budget=budget, undo=True)
-        self._is_split = isolated.held and not isolated.is_undone
-        if not isolated.held:
+        self._is_split = isolated.nothing_passed and not isolated.is_undone
+        if not isolated.nothing_passed:
             self._left = sum(count(part) for part, _ in isolated.left)
             return None
         if error is not None and self._health.is_wrong(error, isolated.down):
@@ -353,7 +353,7 @@ class BatchExecutor:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
         planned = self._ledger.batches.ranges(batch.batch_key)
         try:
-            with self._reader.held(planned) as reader:
+            with self._reader.persisted(planned) as reader:
                 isolator = Isolator(
                     self._ledger,
                     leases,
@@ -381,7 +381,7 @@ class BatchExecutor:
         return isolated
 
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
-        if isolated.held:
+        if isolated.nothing_passed:
             return
         left = sum(r.count for ranges, _ in isolated.left for r in ranges)
         _LOG.warning(

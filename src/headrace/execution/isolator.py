@@ -198,7 +198,7 @@ class Isolator:
         nothing_passes = not self._has_passed and (result.down is not None or away)
         if self._undo and self._batch is not None and nothing_passes:
             key, lease_ms = self._batch.batch_key, self._leases.lease_ms
-            result.held = True
+            result.nothing_passed = True
             result.is_undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
             return result
         down = None if result.down is None else self._health.stopped_by(result.down)

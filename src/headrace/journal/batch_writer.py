@@ -72,18 +72,18 @@ def stage(
 
 def _blocks(batches: Iterable[pa.RecordBatch], timestamp_ms: int) -> Iterator[Records]:
     """The records in batches that are neither too small nor too large for a block."""
-    held: list[Records] = []
+    collected: list[Records] = []
     count = size = 0
     for batch in batches:
         for start in range(0, batch.num_rows, MAX_RECORDS):
             records = _records(batch.slice(start, MAX_RECORDS), timestamp_ms)
             count, size = count + records.count, size + records.batch.nbytes
-            if held and (size > _BLOCK_BYTES or count > MAX_RECORDS):
-                yield Records.concat(held)
-                held, count, size = [], records.count, records.batch.nbytes
-            held.append(records)
-    if held:
-        yield Records.concat(held)
+            if collected and (size > _BLOCK_BYTES or count > MAX_RECORDS):
+                yield Records.concat(collected)
+                collected, count, size = [], records.count, records.batch.nbytes
+            collected.append(records)
+    if collected:
+        yield Records.concat(collected)
 
 
 def _records(batch: pa.RecordBatch, timestamp_ms: int) -> Records:

@@ -192,7 +192,7 @@ class JournalLog:
             }
         return {tp: checksum for tp, checksum in found.items() if checksum}
 
-    def hold_to(self, after: ChecksumsBefore) -> None:
+    def check_continues(self, after: ChecksumsBefore) -> None:
         for (tp, offset), checksum in after.items():
             look = self._looks.get(tp)
             if look is not None and look.end.until == offset:

@@ -105,7 +105,7 @@ class KafkaLog:
         """None: Kafka has no such thing."""
         return {}
 
-    def hold_to(self, after: ChecksumsBefore) -> None:
+    def check_continues(self, after: ChecksumsBefore) -> None:
         """Nothing: Kafka has no such thing."""
 
     def at_timestamps(

@@ -36,7 +36,7 @@ class ReceiverReport:
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
-        held: Why its senders wait whatever the limit, in a sentence; None if they need not.
+        refusing: Why its senders wait whatever the limit, in a sentence; None if they need not.
         rejected: How many requests and senders it has rejected since it began, by kind, such as
             ``HTTP 429``.
     """
@@ -54,7 +54,7 @@ class ReceiverReport:
     bytes: int
     buffered_bytes: int
     waiting_records: int
-    held: str | None
+    refusing: str | None
     rejected: Mapping[str, int]
 
 

@@ -353,7 +353,7 @@ receiver: Final = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
-    Column("held", Text),
+    Column("refusing", Text),
     # A JSON object: how many, by kind.
     Column("rejected", Text, nullable=False, server_default="{}"),
 )

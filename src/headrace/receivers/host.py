@@ -263,8 +263,8 @@ def _follow_rates(
     def apply(limit_per_s: float) -> None:
         loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
 
-    def hold(reason: str | None) -> None:
-        loop.call_soon_threadsafe(intake.hold, "gate", reason)
+    def refuse(reason: str | None) -> None:
+        loop.call_soon_threadsafe(intake.refuse, "gate", reason)
 
     ledger = stack.enter_context(Ledger.open(hosting.ledger))
     _check_end(ledger, journal, hosting, writer)
@@ -277,7 +277,7 @@ def _follow_rates(
             describe=describe,
             end=lambda: writer.end,
             apply=apply,
-            hold=hold,
+            refuse=refuse,
         )
     )
     return ledger
@@ -353,9 +353,9 @@ def _description(
             records_per_s=meter.rate_per_s(time.monotonic(), done.stored_records),
             records=done.stored_records,
             bytes=done.stored_bytes,
-            buffered_bytes=done.held_bytes,
+            buffered_bytes=done.reserved_bytes,
             waiting_records=done.waiting_records,
-            held=intake.held,
+            refusing=intake.refusing,
             rejected=dict(intake.rejections.totals),
         )
 

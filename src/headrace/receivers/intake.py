@@ -20,7 +20,7 @@ from headrace.receivers.limiter import Limiter
 from headrace.receivers.memory_budget import MemoryBudget, memory_bytes
 from headrace.receivers.settings import IntakeSettings
 
-HELD_S: Final = 5.0
+REFUSING_S: Final = 5.0
 """When it is worth trying again while all senders wait (s)."""
 
 _CLOSED: Final = "The intake is closed, and takes no records any more; send them again later."
@@ -32,11 +32,11 @@ class RetryAfter:
 
     Attributes:
         delay_s: An estimate of when it is worth trying again (s).
-        held: Why all senders must wait, in a sentence; None if they need not.
+        refusing: Why all senders must wait, in a sentence; None if they need not.
     """
 
     delay_s: float
-    held: str | None = None
+    refusing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class IntakeStatistics:
         stored_bytes: Their keys, values and headers.
         failed_records: Records whose block could not be appended; their senders received the error.
         duplicate_records: Records that had been taken before, by their message ids.
-        held_bytes: The memory that records take at present, at most ``buffer_bytes``.
+        reserved_bytes: The memory that records take at present, at most ``buffer_bytes``.
         waiting_records: Those of them that wait for the rate.
     """
 
@@ -56,7 +56,7 @@ class IntakeStatistics:
     stored_bytes: int
     failed_records: int
     duplicate_records: int
-    held_bytes: int
+    reserved_bytes: int
     waiting_records: int
 
 
@@ -123,7 +123,7 @@ class Intake:
             at_once=at_once,
         )
         self._open = False
-        self._holds: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         self._released = asyncio.Event()
         self._submissions: dict[asyncio.Task[Receipt], _Submission] = {}
         self._stored_records = self._stored_bytes = self._failed_records = 0
@@ -142,21 +142,21 @@ class Intake:
         return self._open
 
     @property
-    def held(self) -> str | None:
+    def refusing(self) -> str | None:
         """Why senders wait whatever their rate, in a sentence; None if they need not."""
-        return next(iter(self._holds.values()), None)
+        return next(iter(self._refusals.values()), None)
 
-    def hold(self, by: str, reason: str | None) -> None:
+    def refuse(self, by: str, reason: str | None) -> None:
         """Let senders wait until this is called with None, by all who have made them wait.
 
         What is in the buffer is stored.
         """
-        before = self.held
+        before = self.refusing
         if reason is None:
-            self._holds.pop(by, None)
+            self._refusals.pop(by, None)
         else:
-            self._holds[by] = reason
-        if before is not None and self.held is None:
+            self._refusals[by] = reason
+        if before is not None and self.refusing is None:
             self._released.set()
             self._released = asyncio.Event()
 
@@ -168,7 +168,7 @@ class Intake:
             self._stored_bytes,
             self._failed_records,
             self._deduplicator.duplicate_records,
-            self._budget.held_bytes,
+            self._budget.reserved_bytes,
             self._limiter.waiting_records,
         )
 
@@ -225,8 +225,8 @@ class Intake:
         `submit`.
         """
         self._check(records)
-        if (held := self.held) is not None:
-            return RetryAfter(HELD_S, held)
+        if (refusing := self.refusing) is not None:
+            return RetryAfter(REFUSING_S, refusing)
         if not self._budget.is_available(memory_bytes(records)):
             return RetryAfter(max(wait_s, self.settings.block_interval_ms / 1000))
         delay_s = self._limiter.delay_s(records)
@@ -315,7 +315,7 @@ class Intake:
         self, delivery: Delivery, *, is_awaited: bool
     ) -> list[asyncio.Future[OffsetRange]]:
         """Wait for the tokens of the new records, and put them into the buffer."""
-        while self.held is not None:
+        while self.refusing is not None:
             await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:

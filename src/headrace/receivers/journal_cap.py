@@ -83,9 +83,9 @@ class JournalCap:
         reason = await asyncio.to_thread(self._measured, before)
         self._measured_s = time.monotonic()
         self._reason = reason
-        intake.hold("journal", reason)
+        intake.refuse("journal", reason)
         if before is None and reason is not None:
-            _LOG.warning("%s", reason, extra=event("held", reason=reason))
+            _LOG.warning("%s", reason, extra=event("refusing", reason=reason))
         elif before is not None and reason is None:
             _LOG.info("Senders need not wait for the journal any more.", extra=event("released"))
 

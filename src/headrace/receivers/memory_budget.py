@@ -21,23 +21,23 @@ class MemoryBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._held_bytes = 0
+        self._reserved_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
-    def held_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """What is granted and not released."""
-        return self._held_bytes
+        return self._reserved_bytes
 
     def is_available(self, wanted_bytes: int) -> bool:
         """Whether `try_acquire` would succeed."""
-        return not self._waiting and self._held_bytes + wanted_bytes <= self.max_bytes
+        return not self._waiting and self._reserved_bytes + wanted_bytes <= self.max_bytes
 
     def try_acquire(self, wanted_bytes: int) -> bool:
         """Take memory if it is free and nobody waits for some; never waits itself."""
         if not self.is_available(wanted_bytes):
             return False
-        self._held_bytes += wanted_bytes
+        self._reserved_bytes += wanted_bytes
         return True
 
     async def acquire(self, wanted_bytes: int) -> None:
@@ -50,21 +50,21 @@ class MemoryBudget:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():  # granted to a task that has gone
-                self._held_bytes -= wanted_bytes
+                self._reserved_bytes -= wanted_bytes
             self._grant()
             raise
 
-    def release(self, held_bytes: int) -> None:
+    def release(self, reserved_bytes: int) -> None:
         """Give memory back, all of a grant or a part of it."""
-        self._held_bytes -= held_bytes
+        self._reserved_bytes -= reserved_bytes
         self._grant()
 
     def _grant(self) -> None:
         while self._waiting:
             wanted_bytes, granted = self._waiting[0]
             if not granted.done():
-                if self._held_bytes + wanted_bytes > self.max_bytes:
+                if self._reserved_bytes + wanted_bytes > self.max_bytes:
                     return
-                self._held_bytes += wanted_bytes
+                self._reserved_bytes += wanted_bytes
                 granted.set_result(None)
             self._waiting.popleft()

@@ -70,12 +70,12 @@ class ReceiverLimits:
         demands = [_demand(each) for each in (*others, own)]
         even_per_s, part_per_s = rate_per_s / len(demands), fair_shares(rate_per_s, demands)[-1]
         backlog = max(0, end - stream.begun.get(own.lane, end))
-        held_per_s = catch_up_rate(part_per_s, backlog, stream.interval_ms or 0)
+        capped_per_s = catch_up_rate(part_per_s, backlog, stream.interval_ms or 0)
         return RateShare(
-            held_per_s if self.max_rate is None else min(held_per_s, self.max_rate),
-            even_per_s * held_per_s / part_per_s,
+            capped_per_s if self.max_rate is None else min(capped_per_s, self.max_rate),
+            even_per_s * capped_per_s / part_per_s,
             len(demands),
-            backlog if held_per_s < part_per_s else 0,
+            backlog if capped_per_s < part_per_s else 0,
         )
 
 
@@ -120,7 +120,7 @@ class RateFollower:
     nothing: the limit stays; one line is logged then, and one when it is reachable again.
 
     The gate need not be declared yet. ``describe`` answers how the receiver fares under this limit,
-    ``end`` where its lane goes on, ``apply`` puts a limit in force (records/s), and ``hold`` has
+    ``end`` where its lane goes on, ``apply`` puts a limit in force (records/s), and ``refuse`` has
     senders wait, with the reason, or no more, with None; on entry the caller's thread calls them,
     later the follower's. An end waits for ``deregister_s`` for a ledger
     that does not answer. Default: 2.
@@ -135,7 +135,7 @@ class RateFollower:
         describe: Callable[[float], ReceiverReport],
         end: Callable[[], int],
         apply: Callable[[float], None],
-        hold: Callable[[str | None], None] = lambda _reason: None,
+        refuse: Callable[[str | None], None] = lambda _reason: None,
         deregister_s: float = DEREGISTER_S,
     ) -> None:
         self._ledger = ledger
@@ -144,7 +144,7 @@ class RateFollower:
         self._describe = describe
         self._end = end
         self._apply = apply
-        self._hold = hold
+        self._refuse = refuse
         self._waits = False
         self._deregister_s = deregister_s
         self._limit_per_s = min(limits.initial_rate, limits.max_rate or math.inf)
@@ -191,7 +191,7 @@ class RateFollower:
     def _follow(self, stream: StreamRate) -> None:
         if stream.waits != self._waits:
             self._waits = stream.waits
-            self._hold_or_release()
+            self._refuse_or_admit()
         share = self._limits.share(stream, self._own, self._end())
         if share.limit_per_s != self._limit_per_s:
             self._limit_per_s = share.limit_per_s
@@ -202,15 +202,15 @@ class RateFollower:
             self._logged = share, knows_rate
             self._log_limit(share, stream.rate_per_s)
 
-    def _hold_or_release(self) -> None:
+    def _refuse_or_admit(self) -> None:
         """A gate whose sink is away admits nothing, so nothing more is taken in for it."""
         if not self._waits:
-            self._hold(None)
+            self._refuse(None)
             _LOG.info("Gate %r goes on.", self._gate, extra=event("released", gate=self._gate))
             return
         reason = f"The sink of gate {self._gate} is away; senders wait."
-        self._hold(reason)
-        _LOG.warning("%s", reason, extra=event("held", reason=reason, gate=self._gate))
+        self._refuse(reason)
+        _LOG.warning("%s", reason, extra=event("refusing", reason=reason, gate=self._gate))
 
     def _log_limit(self, share: RateShare, rate_per_s: float | None) -> None:
         why = (

@@ -91,7 +91,7 @@ class GateLedger:
         self._ledger = open_ledger(ledger_url, timeouts=timeouts)
         self._owner = new_owner()
         self._interval_ms = gate.interval_ms
-        self._held: ClaimedGate | None = None
+        self._claimed: ClaimedGate | None = None
         self._begun: str | None = None
         self._begun_before: str | None = None
         self._seen_action: int | None = None
@@ -101,7 +101,7 @@ class GateLedger:
 
         Raises `GateInUseError` where another query stands behind it.
         """
-        if self._held is not None:
+        if self._claimed is not None:
             return
         gate = self._gate
         claim = GateClaim(
@@ -116,7 +116,7 @@ class GateLedger:
             keeps_interval=gate.estimator.auto is not None,
         )
         with self._while_the_driver_lives():
-            self._held = ClaimedGate(self._ledger, claim, self._wait_for_the_gate)
+            self._claimed = ClaimedGate(self._ledger, claim, self._wait_for_the_gate)
 
     def _wait_for_the_gate(self, seconds: float) -> None:
         if os.getppid() != self._driver:
@@ -278,8 +278,8 @@ class GateLedger:
 
     def close(self) -> None:
         """Let the gate and the ledger go."""
-        if self._held is not None:
-            self._held.release()
+        if self._claimed is not None:
+            self._claimed.release()
         self._ledger.close()
 
 

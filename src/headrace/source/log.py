@@ -94,7 +94,7 @@ class Log(Protocol):
         answered, none of them 0; a log that has no such thing answers none.
         """
 
-    def hold_to(self, after: ChecksumsBefore) -> None:
+    def check_continues(self, after: ChecksumsBefore) -> None:
         """Refuse a log in which something else is before an offset now than was read there.
 
         This is as far as `latest` or `bounds` have just seen it, at no cost; the rest is found when

@@ -173,7 +173,7 @@ class StreamPlanner:
             cut=self._log.cut,
         )
         known = offset.after_of(starts.topic_ids)
-        self._log.hold_to(known)
+        self._log.check_continues(known)
         self._latest = latest
         self._account_for(starts.losses, starts.topic_ids)
         self._withdraw_losses(starts)

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.status import words as out
-from headrace.status.sentences import headline, records_held, records_waiting, since
+from headrace.status.sentences import headline, records_in_all, records_waiting, since
 from headrace.status.states import GateState, ReceiverState
 
 if TYPE_CHECKING:
@@ -262,8 +262,8 @@ def _receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
         yield _need(snapshot, NeedKind.SILENT_RECEIVERS, Urgency.SOON, sentence, command)
-    held = [each for each in snapshot.receivers if each.state is ReceiverState.HELD]
-    for reason in sorted({each.held.rstrip(".") for each in held if each.held}):
+    refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
+    for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
         sentence = f"Senders wait: {reason}{_in_force(snapshot)}."
         yield _need(snapshot, NeedKind.WAITING_SENDERS, Urgency.SOON, sentence, command)
 
@@ -279,7 +279,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
     on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
     records = newest.records if newest and on_a_batch else records_waiting(snapshot)
     if state is GateState.WAITING:
-        records = records_held(snapshot)
+        records = records_in_all(snapshot)
     sentence, command = headline(snapshot), _command(snapshot)
     yield _need(snapshot, NeedKind(str(state)), urgency, sentence, command, records)
 
@@ -333,7 +333,7 @@ _RANKS: Final = {
             GateState.ISOLATING,
             GateState.INTERRUPTED,
             GateState.FALLING_BEHIND,
-            GateState.HOLDING,
+            GateState.STEADY,
             GateState.LIMITED,
             GateState.CATCHING_UP,
             GateState.PAUSED,

@@ -29,7 +29,7 @@ class Measured:
         rates_per_s: What the newest batches have taught, the newest first.
         took_ms: How long each of them took.
         cost: What is known of a batch's cost; None where nothing is.
-        is_held_back: Whether an operator, a stage after it or a ceiling makes the batches smaller.
+        is_throttled: Whether an operator, a stage after it or a ceiling makes the batches smaller.
     """
 
     settings: EstimatorSettings
@@ -38,7 +38,7 @@ class Measured:
     rates_per_s: tuple[float, ...]
     took_ms: tuple[int, ...]
     cost: SourceCost | None
-    is_held_back: bool = False
+    is_throttled: bool = False
 
 
 def diagnose(found: Measured) -> str | None:
@@ -48,7 +48,7 @@ def diagnose(found: Measured) -> str | None:
     m for the lowest rate: no interval carries more than 1/b, and this one (i - a) / (b · i). Of
     batches that were all of one size nobody can tell a from b, and then it says so.
     """
-    if found.is_held_back:
+    if found.is_throttled:
         return None
     b = _record_s(found.cost)
     is_slow, lowest = _is_slow(found), found.settings.min_rate

@@ -13,7 +13,7 @@ HEADLINES: Final = {
     GateState.NEW: "No batch yet.",
     GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
     GateState.CATCHING_UP: "Catching up: {waiting}, {to_go}.",
-    GateState.HOLDING: "Holding: {waiting}.",
+    GateState.STEADY: "Holding: {waiting}.",
     GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
     GateState.LIMITED: "{operator_limits}; {waiting}.",
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
@@ -102,14 +102,14 @@ def _away(snapshot: "GateSnapshot") -> str:
 
 
 def _waiting_for_it(snapshot: "GateSnapshot") -> str:
-    records = records_held(snapshot)
+    records = records_in_all(snapshot)
     waits = "waits" if records == 1 else "wait"
     old = snapshot.lag_seconds
     oldest = f", the oldest for {out.duration(old * 1000)}" if old and records > 1 else ""
     return f"{out.plural(records, 'record')} {waits}{oldest}"
 
 
-def records_held(snapshot: "GateSnapshot") -> int:
+def records_in_all(snapshot: "GateSnapshot") -> int:
     """What waits for a sink that is away, the batch included that is tried."""
     return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
 

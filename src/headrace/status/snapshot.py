@@ -61,7 +61,7 @@ class ReceiverSnapshot:
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
         waiting_records: Those of them that wait for the limit.
-        held: Why its senders wait whatever the limit; None if they need not.
+        refusing: Why its senders wait whatever the limit; None if they need not.
         rejected: How many requests and senders it has rejected, by kind.
         started_ms: When it began (ms since the epoch).
         seen_ms: When it said all this.
@@ -76,7 +76,7 @@ class ReceiverSnapshot:
     bytes: int
     buffered_bytes: int
     waiting_records: int
-    held: str | None
+    refusing: str | None
     rejected: Mapping[str, int]
     started_ms: int
     seen_ms: int
@@ -86,8 +86,8 @@ class ReceiverSnapshot:
         """Work out a snapshot from the ledger's record."""
         if not record.is_present(now_ms):
             state = ReceiverState.SILENT
-        elif record.held is not None:
-            state = ReceiverState.HELD
+        elif record.refusing is not None:
+            state = ReceiverState.REFUSING
         elif record.waiting_records:
             state = ReceiverState.LIMITED
         else:

@@ -24,7 +24,7 @@ class GateState(StrEnum):
     """The last batch admitted all that was waiting."""
     CATCHING_UP = "catching up"
     """Records wait, and fewer each time."""
-    HOLDING = "holding"
+    STEADY = "steady"
     """Records wait, about as many each time, or it is too early to say."""
     FALLING_BEHIND = "falling behind"
     """Records wait, and more each time."""
@@ -59,8 +59,8 @@ class ReceiverState(StrEnum):
 
     RECEIVING = "receiving"
     """Records come, and none waits for the rate."""
-    HELD = "held"
-    """All records wait: its journal is at its cap, which its ``held`` says."""
+    REFUSING = "refusing"
+    """All records wait: its journal is at its cap, which its ``refusing`` says."""
     LIMITED = "limited"
     """Records wait for the rate: more come than it allows."""
     IDLE = "idle"
@@ -94,7 +94,7 @@ def gate_state(
     if limited and newest.reason.startswith(Reason.LIMITED):
         return GateState.LIMITED
     moving = {Trend.FALLING: GateState.CATCHING_UP, Trend.RISING: GateState.FALLING_BEHIND}
-    return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
+    return moving.get(change.lag_trend, GateState.STEADY) if change else GateState.STEADY
 
 
 def _trouble(history: GateHistory, now_ms: int) -> GateState | None:

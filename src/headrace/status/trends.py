@@ -164,7 +164,7 @@ def _low_rate(
             tuple(each.rate_per_s or 0.0 for each in taught),
             tuple(each.processing_delay_ms for each in taught),
             batch_cost_of(gate),
-            is_held_back=any(map(is_held_back, batches[:1])),
+            is_throttled=any(map(is_throttled, batches[:1])),
         )
     )
 
@@ -181,7 +181,7 @@ def _too_small_batches(gate: GateRecord, batches: Sequence[BatchRecord]) -> str 
     )
 
 
-def is_held_back(batch: BatchRecord) -> bool:
+def is_throttled(batch: BatchRecord) -> bool:
     """Whether an operator, a stage after it or a ceiling made a batch as small as it was."""
     others = (Reason.LIMITED, Reason.THROTTLED, Reason.HELD, Reason.CEILING)
     return batch.reason.startswith(others)

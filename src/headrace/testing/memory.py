@@ -235,7 +235,7 @@ class MemoryLog:
     def checksums(self, positions: Positions) -> Checksums:
         return {}
 
-    def hold_to(self, after: ChecksumsBefore) -> None:
+    def check_continues(self, after: ChecksumsBefore) -> None:
         pass
 
     def at_timestamps(

@@ -97,7 +97,7 @@ class MemoryReader:
         """Have the records in these ranges used."""
         use(self.frame([each.offsets for each in ranges]))
 
-    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
+    def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
         """Itself: what it reads is in memory."""
         return nullcontext(self)
 

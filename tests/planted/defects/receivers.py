@@ -114,7 +114,7 @@ DEFECTS: Final = (
     Planted(
         "memory that a sender which has gone keeps",
         "receivers/memory_budget.py",
-        "                self._held_bytes -= wanted_bytes\n",
+        "                self._reserved_bytes -= wanted_bytes\n",
         "                pass\n",
         "tests/receivers/test_memory_budget.py",
     ),

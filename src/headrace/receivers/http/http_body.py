@@ -74,7 +74,7 @@ class RequestBody:
         self._settings = settings
         self._budget = budget
         self._pieces: list[bytearray] = []
-        self._held_bytes = 0
+        self._reserved_bytes = 0
         self._stream = request.stream()
         self.ended = False
         self.was_bytes = 0
@@ -82,7 +82,7 @@ class RequestBody:
     @property
     def size_bytes(self) -> int:
         """What has been read of it, decompressed."""
-        return self._held_bytes
+        return self._reserved_bytes
 
     def take(self) -> bytes:
         """All that was read, once; the memory stays counted until `release`."""
@@ -139,9 +139,9 @@ class RequestBody:
     def release(self) -> None:
         """Give back the memory."""
         self._pieces = []
-        self.was_bytes = max(self.was_bytes, self._held_bytes)
-        self._budget.release(self._held_bytes)
-        self._held_bytes = 0
+        self.was_bytes = max(self.was_bytes, self._reserved_bytes)
+        self._budget.release(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
         sent_bytes = 0
@@ -165,7 +165,7 @@ class RequestBody:
 
     def _hold(self, piece: bytes) -> None:
         max_bytes = self._settings.max_decompressed_bytes
-        if self._held_bytes + len(piece) > max_bytes:
+        if self._reserved_bytes + len(piece) > max_bytes:
             raise HttpRejection(
                 413,
                 f"The body has more than the {max_bytes} bytes that it may when decompressed;"
@@ -173,7 +173,7 @@ class RequestBody:
             )
         if not self._budget.try_acquire(len(piece)):
             raise retry_after(_RETRY_S, "There is no memory for more bodies at present")
-        self._held_bytes += len(piece)
+        self._reserved_bytes += len(piece)
         if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES:
             self._pieces[-1] += piece
         else:

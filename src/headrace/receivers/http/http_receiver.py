@@ -231,8 +231,10 @@ def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Rec
     except ReceiverError as error:
         raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
     if isinstance(receipt, RetryAfter):
-        if receipt.held is not None:
-            raise HttpRejection(503, receipt.held, {"retry-after": str(math.ceil(receipt.delay_s))})
+        if receipt.refusing is not None:
+            raise HttpRejection(
+                503, receipt.refusing, {"retry-after": str(math.ceil(receipt.delay_s))}
+            )
         raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
     return receipt
 

@@ -28,7 +28,7 @@ def status_routes(intake: Intake) -> list[Route]:
     path      200   503, with ``{"error": ...}``
     ========= ===== ============================================================================
     /health   records can be stored                  nothing can: a full disk, for one
-    /ready    the same, and senders need not wait    it stops, or its intake is held
+    /ready    the same, and senders need not wait    it stops, or its intake refuses
     ========= ===== ============================================================================
 
     ``/metrics`` is Prometheus' text.
@@ -42,7 +42,7 @@ def status_routes(intake: Intake) -> list[Route]:
     async def ready(_: Request) -> Response:
         if not intake.is_open:
             return _answer("The receiver stops; send to another one.")
-        return _answer(intake.held or await intake.health.trouble())
+        return _answer(intake.refusing or await intake.health.trouble())
 
     async def metrics(_: Request) -> Response:
         # Its default is to count what the process has done too: memory, descriptors, time.
@@ -81,12 +81,12 @@ class _IntakeCollector(Collector):
             counter.add_metric(place, value)
             yield counter
         for name, text, value in (
-            ("buffer_bytes", "Memory of records that are not durable yet.", done.held_bytes),
+            ("buffer_bytes", "Memory of records that are not durable yet.", done.reserved_bytes),
             ("waiting_records", "Those of them that wait for the rate.", done.waiting_records),
             (
-                "held",
+                "refusing",
                 "1 while all senders wait: see /ready.",
-                bool(intake.held),
+                bool(intake.refusing),
             ),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
