@@ -16,6 +16,7 @@ from headrace.control import BatchLimits, EstimatorSettings, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.execution import Batch
 from headrace.execution.handler import GatedHandler
+from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, RateSample
 from headrace.ledger.outages import OF_A_QUERY
 from headrace.source.gate_ledger import GateIdentity, GateLedger
@@ -85,7 +86,7 @@ class _Gate:
         identity = GateIdentity(name, interval_ms, EstimatorSettings(), "kafka", "127.0.0.1:9092")
         self._pages = GateLedger(planner.url, identity, open_ledger=lambda *_, **__: planner)
         self._pages.claim()
-        self._handler = GatedHandler(name, driver, _processed)
+        self._handler = GatedHandler(name, RunContext(ledger=driver, handler=_processed))
         self._began = dict.fromkeys(self._partitions, 0)
         self._key = ""
 

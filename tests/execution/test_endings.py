@@ -23,6 +23,7 @@ from headrace.execution.batch import Handler, call_handler, check_handler
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
+from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
@@ -57,14 +58,14 @@ class Sink:
 
 
 def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler:
-    handler = GatedHandler(
-        "orders",
-        shared_ledger(url),
-        sink,
+    context = RunContext(
+        ledger=shared_ledger(url),
+        handler=sink,
         policy=policy,
         reader=READER,
         sleep=lambda _s: None,
     )
+    handler = GatedHandler("orders", context)
     handler.follow(sink.query, None)
     return handler
 

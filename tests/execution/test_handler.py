@@ -12,7 +12,6 @@ from tests.execution.events import planned
 from tests.execution.readers import READER
 from tests.ledger.samples import stored
 
-from headrace.backfill import OwnerSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch
@@ -20,7 +19,8 @@ from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import shared_ledger, state_of
 from headrace.execution.handler import GatedHandler
-from headrace.execution.policy import STOP, retry
+from headrace.execution.policy import retry
+from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
@@ -49,7 +49,10 @@ class Scene:
         self, handler: Handler | None = None, gate: str = "orders", **options: Any
     ) -> GatedHandler:
         """The handler of a query that has just been started."""
-        return GatedHandler(gate, shared_ledger(self.ledger.url), handler or self, **options)
+        ledger = shared_ledger(self.ledger.url)
+        read = options.pop("read", None)
+        context = RunContext(ledger=ledger, handler=handler or self, **options)
+        return GatedHandler(gate, context, read=read)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
         return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).batch_key
@@ -307,9 +310,8 @@ def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
     key = scene.begin(FIRST)
     attached = scene.ledger.batches.attach(key, 0, owner="me", lease_ms=LEASE_MS)
     assert attached is not None
-    executor = BatchExecutor(
-        scene.ledger, scene, OwnerSettings("me"), policy=STOP, reader=None, turn=turn()
-    )
+    context = RunContext(ledger=scene.ledger, handler=scene, owner="me", turn=turn())
+    executor = BatchExecutor(context)
     executor.run_live(DF, attached, 0)
     (batch,) = scene.batches
     assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]

@@ -1,7 +1,7 @@
 """Batches that are isolated, with a real ledger, and with crashes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +27,7 @@ from tests.ledger.samples import stored
 from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import MAX_BACKFILLS, OwnerSettings
+from headrace.backfill import MAX_BACKFILLS
 from headrace.control import EstimatorSettings
 from headrace.control.sink_outage import OutageSettings
 from headrace.core.lease import LEASE_MS
@@ -43,6 +43,7 @@ from headrace.execution.policy import (
     retry,
     with_outages,
 )
+from headrace.execution.run_context import RunContext
 from headrace.ledger import (
     BatchRecord,
     DeadLetterStatus,
@@ -81,18 +82,20 @@ class Scene:
         policy: OnFailure | None = None,
         reader: MemoryReader = READER,
         max_backfills: int = MAX_BACKFILLS,
+        control_wait_s: float = 0,
         **options: Any,
     ) -> BatchExecutor:
-        return BatchExecutor(
-            self.ledger,
-            handler,
-            OwnerSettings(owner, max_backfills=max_backfills),
+        context = RunContext(
+            ledger=self.ledger,
+            handler=handler,
+            owner=owner,
+            max_backfills=max_backfills,
             policy=policy or isolate(max_runs=1_000),
             reader=reader,
-            turn=nullcontext(),
             health=self.health,
             **options,
         )
+        return BatchExecutor(context, control_wait_s=control_wait_s)
 
     def run_live(
         self,

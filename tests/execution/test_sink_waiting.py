@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from tests.execution.readers import READER, KeyedSink, Killed, OnceSink, Place, 
 from tests.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import OwnerSettings
 from headrace.control.sink_outage import OutageSettings, SinkOutage
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
@@ -21,6 +20,7 @@ from headrace.errors import OptionError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
+from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.processes import new_owner
 
@@ -62,16 +62,16 @@ class Gate:
             assert self.ledger.repairs.retry_sink("orders", "ada", "it is back")
 
     def starts(self, handler: Handler) -> BatchExecutor:
-        return BatchExecutor(
-            self.ledger,
-            handler,
-            OwnerSettings(self.owner),
+        context = RunContext(
+            ledger=self.ledger,
+            handler=handler,
+            owner=self.owner,
             policy=self.policy,
             reader=READER,
-            turn=nullcontext(),
             stopped=lambda: self.now_s >= self.stops_at_s,
             sleep=self.sleep,
         )
+        return BatchExecutor(context)
 
     def run(
         self, executor: BatchExecutor, offsets: OffsetRange = WHOLE, gone: str | None = None

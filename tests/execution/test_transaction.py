@@ -28,6 +28,7 @@ from headrace.execution import Batch
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import parse_on_failure, retry
+from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, normalize_url
 
 DF = cast(DataFrame, None)
@@ -75,14 +76,14 @@ class Scene:
             handler(df, batch)
 
         named = retry(2, "1 ms") if policy == "retry" else parse_on_failure(policy)
-        return GatedHandler(
-            "orders",
-            shared_ledger(self.url),
-            counted,
+        context = RunContext(
+            ledger=shared_ledger(self.url),
+            handler=counted,
             policy=named,
             reader=READER,
             sleep=lambda _s: None,
         )
+        return GatedHandler("orders", context)
 
     def run(self, handler: Handler, policy: str = "stop") -> BaseException | None:
         """Run one batch; what reaches Spark."""

@@ -33,8 +33,8 @@ import headrace
 from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
 from headrace.execution import handling
-from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
+from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
 
@@ -189,7 +189,7 @@ def hurry() -> None:
     A run that was slow, as the first one is, keeps others from running for no longer.
     """
     for module, name, value in (
-        (handling, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
+        (handling, "RunContext", partial(RunContext, lease_ms=HURRIED_LEASE_MS)),
         (handling, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
         (
             handling,

@@ -5,7 +5,6 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -49,6 +48,7 @@ from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
+from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
 from headrace.processes import new_owner
@@ -121,18 +121,17 @@ class ManualBackfill:
     def _scheduler_of(self, source: SourceAccess) -> BackfillScheduler:
         settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
         reader = SparkBatchReader(self._spark, source.connector, source.options)
-        executor = BatchExecutor(
-            self._ledger,
-            _without_exit(self._job.handler),
-            settings,
+        context = RunContext(
+            ledger=self._ledger,
+            handler=_without_exit(self._job.handler),
             policy=parse_on_failure(self._job.policy),
             reader=reader,
-            records=reader,
-            turn=nullcontext(),
+            owner=self._owner,
+            max_backfills=self._job.max_backfills,
         )
         return BackfillScheduler(
             self._ledger,
-            executor.run,
+            BatchExecutor(context).run,
             reader,
             settings,
             budget=self._budget,

@@ -1,35 +1,24 @@
 """Runs a batch, live or again, and its children, and does what the failure policy says."""
 
 import logging
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
 from pyspark.sql import DataFrame
 
-from headrace.backfill import OwnerSettings
-from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, Ranges, count
+from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, count
 from headrace.control.sink_outage import OnOutage
-from headrace.errors import HandlerExitError, LedgerError, NotProcessedError, OptionError
-from headrace.execution.batch import Handler
+from headrace.errors import LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import (
-    ends_query,
-    not_the_records,
-)
-from headrace.execution.handler_health import HandlerHealth
+from headrace.execution.handler_errors import ends_query, not_the_records
 from headrace.execution.handler_runs import HandlerRuns
-from headrace.execution.isolator import Cause, Isolator
-from headrace.execution.policy import OnFailure
-from headrace.execution.rejections import RecordReader
+from headrace.execution.isolator import Cause, IsolationTerms, Isolator
 from headrace.execution.resource_failures import took_too_much
+from headrace.execution.run_context import RunContext
 from headrace.execution.sink_waiting import SinkWaiting, is_away
-from headrace.ledger import Attached, BatchRecord, ErrorReport, Ledger
-from headrace.ledger.error_report import query_stopped
+from headrace.ledger import Attached, BatchRecord, ErrorReport
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -37,78 +26,36 @@ _SURELY_RAISES: Final = 10
 """How many backfills of a batch fail, over some hours, before the run whose outcome is unknown is
 assumed to have failed too."""
 
-_STOP_POLL_S: Final = 0.5
-"""How often it is checked, between retries, whether the query is being stopped."""
+_USUAL: Final = IsolationTerms()
 
 
 class BatchExecutor:
     """A gate's handler, with what an exception in it does.
 
     Args:
-        ledger: the gate's.
-        handler: the user's.
-        settings: of the batches' owner.
-        policy: what follows an exception.
-        reader: None where the policy skips nothing.
-        records: reads what the handler rejects. Default: the reader.
-        turn: held while the handler runs: it is never called twice at a time. It returns whether it
-            was free; None where nobody knows.
-        health: what is known of the handler; one for all who call it. Default: a new one.
-        control_wait_s: how long a backfill waits for the stream to process something, before it
+        context: How the gate's batches are run.
+        control_wait_s: How long a backfill waits for the stream to process something, before it
             says that a record failed alone while others passed (s). Default: 0.
-        on_isolated: called when a batch that failed has been isolated, in one go.
-        stopped: whether the query is being stopped: what the handler raises then says nothing of
-            the batch.
-        sleep: waits so many seconds.
+        on_isolated: Called when a batch that failed has been isolated, in one go.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
-        handler: Handler,
-        settings: OwnerSettings,
+        context: RunContext,
         *,
-        policy: OnFailure,
-        reader: BatchReader | None,
-        turn: AbstractContextManager[bool | None],
-        health: HandlerHealth | None = None,
         control_wait_s: float = 0,
         on_isolated: Callable[[BatchRecord, Isolated[Cause]], None] = lambda _batch, _isolated: (
             None
         ),
-        records: RecordReader | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._ledger = ledger
-        self._owner = settings.owner
-        self._settings = settings
-        self._policy = policy
-        self._optional_reader = reader
-        self._health = HandlerHealth() if health is None else health
+        self._context = context
+        self._ledger = context.ledger
+        self._policy = context.policy
+        self._health = context.health
         self._control_wait_s = control_wait_s
         self._on_isolated = on_isolated
-        self._stopped = stopped
-        self._sleep = sleep
-        self._runs = HandlerRuns(
-            ledger,
-            settings.owner,
-            handler,
-            policy=policy,
-            records=reader if records is None else records,
-            turn=turn,
-            health=self._health,
-            ends=self._is_ended_by,
-        )
-        self._waiting = SinkWaiting(
-            ledger,
-            settings,
-            policy,
-            self._health,
-            stopped=stopped,
-            ends=self._ends,
-            sleep=sleep,
-        )
+        self._runs = HandlerRuns(context)
+        self._waiting = SinkWaiting(context)
         self._is_split = False
         """Whether the live batch stands in the ledger as parts."""
         self._left = 0
@@ -130,36 +77,36 @@ class BatchExecutor:
         """
         batch = attached.batch
         ranges = tuple(planned.offsets for planned in attached.ranges)
-        sequence = attached.sequence
         may_try = self._policy.skips and not self._runs.is_unknown(batch)
+
+        def run(row: BatchRecord, sequence: int | None = None) -> Exception | None:
+            if self._is_split:
+                return self._try_parts(batch, leases, None)
+            return self._runs.live(df, row, ranges, number, sequence)
+
         with self._leases(batch) as leases:
-            waited = self._waiting.resume(batch, waits=not attached.was_split)
+            # Step 4: wait on for a sink that was away, call the handler, and retry in place.
             self._is_split, self._left = attached.was_split, 0
-            if attached.was_split:
-                error = self._try_parts(batch, leases, None)
-                at_once = False
-            else:
-                error = self._runs.live(df, batch, ranges, number, None if waited else sequence)
-                at_once = error is None and not waited
+            waited = self._waiting.resume(batch, waits=not self._is_split)
+            error = run(batch, None if waited else attached.sequence)
+            at_once = error is None and not waited and not attached.was_split
             if error is not None and not self._is_split:
-                error = self._retry(error, df, batch, ranges, number)
+                error = self._retry(error, batch, run)
+            # Step 5: hold the gate while the sink is away.
             if error is not None:
                 error = self._waiting.hold(
                     batch,
                     error,
-                    run=lambda row: (
-                        self._try_parts(batch, leases, None)
-                        if self._is_split
-                        else self._runs.live(df, row, ranges, number)
-                    ),
+                    run=run,
                     try_parts=partial(self._try_parts, batch, leases) if may_try else None,
                     has_parts=count(ranges) >= UNLIKE,
                 )
             self.had_no_sink = self._waiting.end(is_back=error is None, left=self._left)
-            if error is not None and self._is_split and not self._is_ended_by(error):
+            # Step 6: write down the success, or do what the failure policy says.
+            if error is None:
+                self._ledger.batches.succeed(batch.batch_key, owner=self._context.owner)
+            elif self._is_split and not self._context.is_ended_by(error):
                 self._isolate(batch, leases, None)
-            elif error is None:
-                self._ledger.batches.succeed(batch.batch_key, owner=self._owner)
             else:
                 self._apply_policy(batch, leases, error)
             return at_once
@@ -174,9 +121,9 @@ class BatchExecutor:
         """
         # Where nothing is isolated, a few parts only tell whether any of them passes.
         asks = self._policy.last != "isolate" and not self._is_split
-        budget = IsolationBudget(max_runs=UNLIKE) if asks else self._policy.budget
+        budget = IsolationBudget(max_runs=UNLIKE) if asks else None
         why = None if self._is_split else error
-        isolated = self._isolate(batch, leases, why, budget=budget, undo=True)
+        isolated = self._isolate(batch, leases, why, IsolationTerms(budget, undo=True))
         self._is_split = isolated.nothing_passed and not isolated.is_undone
         if not isolated.nothing_passed:
             self._left = sum(count(part) for part, _ in isolated.left)
@@ -198,8 +145,8 @@ class BatchExecutor:
         with self._leases(batch) as leases:
             error = self._runs.again(batch, self._reader)
             why = None if error is None else not_the_records(error)
-            ended = error is not None and (why is not None or self._is_ended_by(error))
-            final = batch.backfills + 1 >= self._settings.max_backfills
+            ended = error is not None and (why is not None or self._context.is_ended_by(error))
+            final = batch.backfills + 1 >= self._context.max_backfills
             down = None if final else self._health.down
             if error is None or ended or down is not None or not self._may_isolate(batch):
                 self._reader.close()
@@ -207,7 +154,8 @@ class BatchExecutor:
             try:
                 idle = self._health.is_idle(self._control_wait_s)
                 wait_s = 0 if idle else self._control_wait_s
-                isolated = self._isolate(batch, leases, error, wait_s, final=final)
+                terms = IsolationTerms(control_wait_s=wait_s, final=final)
+                isolated = self._isolate(batch, leases, error, terms)
             except LedgerError:
                 raise
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
@@ -218,23 +166,25 @@ class BatchExecutor:
 
     @property
     def _reader(self) -> BatchReader:
-        if self._optional_reader is None:
+        if self._context.reader is None:
             raise OptionError(
                 "A batch of this query was split by on_failure='isolate', and is not finished;"
                 " start the query with that policy once more, so that the rest is run."
             )
-        return self._optional_reader
+        return self._context.reader
 
     def _leases(self, batch: BatchRecord) -> BatchLeases:
-        return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.batch_key)
+        return BatchLeases(
+            self._ledger, self._context.owner, self._context.lease_ms, batch.batch_key
+        )
 
     def _retry(
-        self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
+        self, error: Exception, batch: BatchRecord, run: Callable[[BatchRecord], Exception | None]
     ) -> Exception | None:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
-            if last is None or self._ends(last):
+            if last is None or self._context.ends(last):
                 break
             if self._policy.last == "isolate" and took_too_much(last):
                 break
@@ -248,36 +198,29 @@ class BatchExecutor:
                 self._policy.retries,
                 ErrorReport.of(last).line,
             )
-            if not self._waited(wait_ms / 1000):
+            if not self._context.wait(wait_ms / 1000):
                 break
             if not self._ledger.batches.retry(
-                batch.batch_key, self._owner, self._settings.lease_ms
+                batch.batch_key, self._context.owner, self._context.lease_ms
             ):
                 break
             again = self._ledger.batches.get(batch.batch_key) or batch
-            last = self._runs.live(df, again, ranges, number)
+            last = run(again)
         return last
-
-    def _waited(self, wait_s: float) -> bool:
-        """Wait; whether the query was not stopped meanwhile."""
-        while wait_s > 0 and not self._stopped():
-            self._sleep(min(wait_s, _STOP_POLL_S))
-            wait_s -= _STOP_POLL_S
-        return not self._stopped()
 
     def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
         """Stop, defer or isolate a live batch that failed; raises what stops the query."""
-        if (report := self._end(error)) is not None:
+        if (report := self._context.end_report(error)) is not None:
             self._ledger.batches.fail(
-                batch.batch_key, report, owner=self._owner, outcome_unknown=True
+                batch.batch_key, report, owner=self._context.owner, outcome_unknown=True
             )
             raise error
         if self._policy.outage.on_outage is OnOutage.STOP and is_away(error):
-            self._ledger.batches.fail(batch.batch_key, error, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, error, owner=self._context.owner)
             raise error
         if (why := ends_query(error)) is not None:
             # Not the handler's failure: the batch is run again when the query is started again.
-            self._ledger.batches.fail(batch.batch_key, why, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, why, owner=self._context.owner)
             raise why from None
         blameless = not_the_records(error) or self._health.down if self._policy.skips else None
         of_parts: Cause | None = None
@@ -300,22 +243,8 @@ class BatchExecutor:
         )
         raise error
 
-    def _is_ended_by(self, error: Exception) -> bool:
-        """Whether the query ends with this, and what was raised says nothing of the records."""
-        return self._stopped() or isinstance(error, HandlerExitError)
-
-    def _ends(self, error: Exception) -> bool:
-        """Whether the query ends with this, for that reason or because it cannot go on."""
-        return self._is_ended_by(error) or ends_query(error) is not None
-
-    def _end(self, error: Exception) -> ErrorReport | None:
-        """Why a batch failed whose query ends with this; None if it goes on."""
-        if self._stopped():
-            return query_stopped(error)
-        return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
-
     def _fail(self, batch: BatchRecord, error: Exception) -> None:
-        moved = self._ledger.batches.fail(batch.batch_key, error, owner=self._owner)
+        moved = self._ledger.batches.fail(batch.batch_key, error, owner=self._context.owner)
         if not self._policy.skips:
             raise error
         _LOG.warning(
@@ -335,7 +264,7 @@ class BatchExecutor:
         have come further: unless the sink can be asked, such a batch is run whole, until it has
         failed so often that it has most likely failed in that run too, or one backfill is left.
         """
-        enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
+        enough = min(self._context.max_backfills, _SURELY_RAISES) - 1
         known = batch.backfills >= enough or not self._runs.is_unknown(batch)
         return self._policy.last == "isolate" and known
 
@@ -344,31 +273,13 @@ class BatchExecutor:
         batch: BatchRecord,
         leases: BatchLeases,
         error: Exception | None,
-        control_wait_s: float = 0,
-        *,
-        final: bool = False,
-        budget: IsolationBudget | None = None,
-        undo: bool = False,
+        terms: IsolationTerms = _USUAL,
     ) -> Isolated[Cause]:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
         planned = self._ledger.batches.ranges(batch.batch_key)
         try:
             with self._reader.persisted(planned) as reader:
-                isolator = Isolator(
-                    self._ledger,
-                    leases,
-                    reader,
-                    policy=replace(self._policy, budget=budget or self._policy.budget),
-                    health=self._health,
-                    run=partial(self._runs.again, reader=reader),
-                    end=self._end,
-                    is_unknown=self._runs.is_unknown,
-                    stopped=self._stopped,
-                    sleep=self._sleep,
-                    control_wait_s=control_wait_s,
-                    final=final,
-                    undo=undo,
-                )
+                isolator = Isolator(self._context, self._runs, leases, reader, terms)
                 isolated = (
                     isolator.resume(batch) if error is None else isolator.isolate(batch, error)
                 )

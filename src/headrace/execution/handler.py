@@ -2,8 +2,6 @@
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -11,23 +9,20 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.backfill import MAX_BACKFILLS, OwnerSettings
+from headrace.backfill import MAX_BACKFILLS
 from headrace.control.rate_law import Reason
-from headrace.core.lease import LEASE_MS
 from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, LedgerError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction, call_handler
+from headrace.execution.batch import Batch, HandlerTransaction, call_handler
 from headrace.execution.batch_leases import OWNER_POLL_S
-from headrace.execution.batch_reader import BatchReader
 from headrace.execution.ceiling_keeper import CeilingKeeper
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
-from headrace.execution.handler_health import HandlerHealth
-from headrace.execution.policy import STOP, OnFailure
-from headrace.execution.rejections import RecordReader, Rejections
-from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, batch_key
-from headrace.processes import is_gone, new_owner
+from headrace.execution.rejections import Rejections
+from headrace.execution.run_context import RunContext
+from headrace.ledger import Attached, BatchRecord, Kind, Status, batch_key
+from headrace.processes import is_gone
 from headrace.spark_versions import is_remote
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -42,47 +37,25 @@ class GatedHandler:
     a backfill has claimed meanwhile.
 
     Args:
-        gate: the gate's name.
-        ledger: the gate's.
-        handler: the user's.
-        policy: what follows an exception in it.
-        reader: reads a batch once more; None where the policy skips nothing.
-        records: reads what the handler rejects. Default: the reader.
-        read: names what the gate has read of which this is the handler.
-        lease_ms: how long a batch is this process's without a renewal (ms). Default: 30 000.
-        sleep: waits so many seconds.
+        gate: The gate's name.
+        context: How its batches are run, with the user's handler.
+        read: Names what the gate has read of which this is the handler.
     """
 
-    def __init__(
-        self,
-        gate: str,
-        ledger: Ledger,
-        handler: Handler,
-        *,
-        policy: OnFailure = STOP,
-        reader: BatchReader | None = None,
-        records: RecordReader | None = None,
-        read: str | None = None,
-        lease_ms: int = LEASE_MS,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, gate: str, context: RunContext, *, read: str | None = None) -> None:
         self._gate = gate
-        self._handler = handler
-        self._sleep = sleep
-        self._ledger = ledger
-        self._state = state_of(ledger.url, gate)
-        self._turn = threading.Lock()
-        self._policy = policy
-        self._reader = reader
-        self._records = records
-        self._lease_ms = lease_ms
-        self._owner = new_owner()
+        self._ledger = context.ledger
+        self._state = state_of(context.ledger.url, gate)
+        self._user_handler = context.handler
+        self._lock = threading.Lock()
+        self._live_turn = Turn(self._lock)
+        self._context = replace(
+            context, handler=self._handle, stopped=self._stopped, turn=self._live_turn
+        )
         self._query: StreamingQuery | None = None
-        self._live_turn = Turn(self._turn)
-        self._health = HandlerHealth()
-        self._ceiling = CeilingKeeper(gate, ledger)
-        self._executor = self.executor(self._owner, self._live_turn)
-        begun = ledger.gates.last_begun(gate)
+        self._ceiling = CeilingKeeper(gate, context.ledger)
+        self._executor = BatchExecutor(self._context, on_isolated=self._ceiling.note_isolated)
+        begun = context.ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
         self._planner: str | None = None
@@ -102,27 +75,14 @@ class GatedHandler:
         self._state.follow(query, is_bounded=is_bounded)
 
     def executor(
-        self,
-        owner: str,
-        turn: Turn | None = None,
-        *,
-        control_wait_s: float = 0,
-        max_backfills: int = MAX_BACKFILLS,
+        self, owner: str, *, control_wait_s: float = 0, max_backfills: int = MAX_BACKFILLS
     ) -> BatchExecutor:
-        """Runs batches with this handler as an owner; no two of them at a time."""
+        """Return what runs backfills with this handler as an owner; never two runs at a time."""
+        turn = Turn(self._lock)
         return BatchExecutor(
-            self._ledger,
-            self._handle,
-            OwnerSettings(owner, self._lease_ms, max_backfills),
-            policy=self._policy,
-            reader=self._reader,
-            records=self._records,
-            stopped=self._stopped,
-            turn=turn or Turn(self._turn),
-            health=self._health,
+            replace(self._context, owner=owner, turn=turn, max_backfills=max_backfills),
             control_wait_s=control_wait_s,
             on_isolated=self._ceiling.note_isolated,
-            sleep=self._sleep,
         )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -138,14 +98,18 @@ class GatedHandler:
             self._run(df, batch_id)
 
     def _run(self, df: DataFrame, batch_id: int) -> None:
+        # Step 1: find the row that the planner wrote for this batch.
         record = self._begun()
         if record is None:
             self._run_nothing(df, batch_id)
             return
+        # Step 2: resolve what a process that is gone has left in progress.
         self._resolve_abandoned(record)
+        # Step 3: attach the batch to this process, unless somebody has done it.
         owned = self._attach(record, batch_id)
         if owned is None:
             return
+        # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
         is_limited = record.reason.startswith((Reason.LIMITED, Reason.CEILING))
         self._state.batch_began(record.batch_key, is_limited=is_limited)
         try:
@@ -165,7 +129,7 @@ class GatedHandler:
             batch = replace(batch, sequence=number)
         self._newest_sequence = batch.sequence
         with exits_as_errors(batch.key), shorten_interrupts():
-            call_handler(self._handler, df, batch)
+            call_handler(self._user_handler, df, batch)
 
     def _stopped(self) -> bool:
         return self._query is not None and not self._query.isActive
@@ -218,8 +182,8 @@ class GatedHandler:
             self._ledger.batches.attach,
             record.batch_key,
             batch_id,
-            owner=self._owner,
-            lease_ms=self._lease_ms,
+            owner=self._context.owner,
+            lease_ms=self._context.lease_ms,
             gone=gone,
         )
         while (owned := attach()) is None:
@@ -238,7 +202,7 @@ class GatedHandler:
                     " is taken over if that one gives no sign of life for %d s.",
                     record.batch_key,
                     self._gate,
-                    self._lease_ms // 1000,
+                    self._context.lease_ms // 1000,
                 )
             waited = True
             self._state.batch_was_helped(record.batch_key)
@@ -248,7 +212,7 @@ class GatedHandler:
                     f" gate {self._gate!r} from another process; it is run when the query is"
                     " started again."
                 )
-            self._sleep(OWNER_POLL_S)
+            self._context.sleep(OWNER_POLL_S)
         return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
@@ -258,7 +222,7 @@ class GatedHandler:
         else:
             query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = batch_key(self._gate, f"{query} {batch_id}", ())
-        nothing = Rejections(key, (), self._records, tuple)
+        nothing = Rejections(key, (), self._context.record_reader, tuple)
         run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
         with self._live_turn, run.watched():
             number = self._ledger.gates.next_sequence(self._gate)

@@ -31,9 +31,6 @@ _PROGRAM: Final = frozenset(
 )
 """Names of exceptions that a program raises whatever its records; a record may lead to some."""
 
-_LOOK_S: Final = 0.05
-"""How often it is looked whether something has passed."""
-
 
 class HandlerHealth:
     """Shared by all who call one handler, live and in a backfill. Any thread may use it.
@@ -105,16 +102,6 @@ class HandlerHealth:
     def is_idle(self, for_s: float) -> bool:
         """Whether nothing was processed for so long (s): then nothing is worth waiting for."""
         return self._clock() - self._last_s > for_s
-
-    def await_pass(
-        self, wait_s: float, sleep: Callable[[float], None], stopped: Callable[[], bool]
-    ) -> bool:
-        """Wait until another run has passed; whether one has."""
-        before = self.passes
-        while wait_s > 0 and self.passes == before and not stopped():
-            sleep(_LOOK_S)
-            wait_s -= _LOOK_S
-        return self.passes > before
 
     def __enter__(self) -> None:
         """Have passes counted; it may cost a small job each."""

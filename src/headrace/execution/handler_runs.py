@@ -1,8 +1,7 @@
 """Runs of a handler: with a batch of the stream, or with what a batch planned, read once more."""
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -10,52 +9,23 @@ from pyspark.sql import DataFrame
 
 from headrace.control.isolation import Ranges
 from headrace.core.ranges import OffsetRange
-from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.execution.batch import Batch, HandlerTransaction
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import machinery_error, not_the_records
-from headrace.execution.handler_health import HandlerHealth
-from headrace.execution.policy import OnFailure
-from headrace.execution.rejections import RecordReader, Rejections
-from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.execution.rejections import Rejections
+from headrace.execution.run_context import RunContext
+from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
 from headrace.source.connector import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class HandlerRuns:
-    """Calls a handler, and says what it raised; a batch that it commits itself is done then.
+    """Calls a handler, and returns what it raised; a batch that it commits itself is done then."""
 
-    Args:
-        ledger: the gate's.
-        owner: whose batches are run.
-        handler: the user's.
-        policy: what follows an exception.
-        records: reads what the handler rejects.
-        turn: held while the handler runs; it returns whether it was free.
-        health: what is known of the handler.
-        ends: whether the query ends by what was raised, which says nothing of the records.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        owner: str,
-        handler: Handler,
-        *,
-        policy: OnFailure,
-        records: RecordReader | None,
-        turn: AbstractContextManager[bool | None],
-        health: HandlerHealth,
-        ends: Callable[[Exception], bool],
-    ) -> None:
-        self._ledger = ledger
-        self._owner = owner
-        self._handler = handler
-        self._policy = policy
-        self._records = records
-        self._turn = turn
-        self._health = health
-        self._ends = ends
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._ledger = context.ledger
         self._asked: set[str] = set()
         """Batches that have failed in a run that asked its sink what it has of them."""
 
@@ -78,18 +48,18 @@ class HandlerRuns:
         ends the query.
         """
         transaction = self._transaction(batch, ranges)
-        with self._turn as was_free:
+        with self._context.turn as was_free:
             counted = sequence if was_free else None
             described = self._describe(batch, ranges, number, transaction, counted)
             try:
                 with transaction.watched():
-                    self._handler(df, described)
-                self._health.note(df)
+                    self._context.handler(df, described)
+                self._context.health.note(df)
             except Exception as error:
                 if not self._is_done(batch, transaction, error):
                     self._note_asked(batch, transaction)
                     return error
-                if not self._policy.skips or self._ends(error):
+                if not self._context.policy.skips or self._context.ends(error):
                     raise
         self._report_rejected(batch, transaction)
         return None
@@ -102,24 +72,24 @@ class HandlerRuns:
         raised: list[Exception] = []
 
         def handle(df: DataFrame) -> None:
-            with self._turn:
+            with self._context.turn:
                 described = self._describe(batch, ranges, None, transaction)
                 try:
                     with transaction.watched():
-                        self._handler(df, described)
+                        self._context.handler(df, described)
                 except Exception as error:
                     raised.append(error)
                     if transaction.committed:
-                        self._health.note(df, is_dense=reader.is_dense)
+                        self._context.health.note(df, is_dense=reader.is_dense)
                     raise
-                self._health.note(df, is_dense=reader.is_dense)
+                self._context.health.note(df, is_dense=reader.is_dense)
 
         try:
             reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
             if not self._is_done(batch, transaction, error):
                 self._note_asked(batch, transaction)
-                if raised or self._ends(error):
+                if raised or self._context.ends(error):
                     return error
                 # The handler was not called, or it had returned.
                 return not_the_records(error) or machinery_error(
@@ -145,8 +115,8 @@ class HandlerRuns:
                 reasons={missing: why},
             )
 
-        rejections = Rejections(key, ranges, self._records, planned, lose)
-        open_ = partial(batches.transaction, key, self._owner, rejected=rejections.read)
+        rejections = Rejections(key, ranges, self._context.record_reader, planned, lose)
+        open_ = partial(batches.transaction, key, self._context.owner, rejected=rejections.read)
         return HandlerTransaction(key, open_, rejections)
 
     def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
@@ -165,8 +135,8 @@ class HandlerRuns:
             letters[0].offset,
             letters[0].error.message,
         )
-        records = self._records
-        topic = None if records is None else records.dead_letter_topic(self._policy.topic)
+        records = self._context.record_reader
+        topic = None if records is None else records.dead_letter_topic(self._context.policy.topic)
         if topic is not None:
             for letter in letters:
                 topic.send(letter)

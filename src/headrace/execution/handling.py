@@ -26,6 +26,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
+from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger
 from headrace.processes import new_owner
 from headrace.source.connector import Connector
@@ -133,15 +134,14 @@ class Handling:
         ledger = use_ledger(self.gate, self.ledger_url)
         records = SparkBatchReader(spark, self.connector, self.options, derived, self.transform)
         reader = records if self.policy.skips else None
-        gated = GatedHandler(
-            self.gate,
-            ledger,
-            self.handler,
+        context = RunContext(
+            ledger=ledger,
+            handler=self.handler,
             policy=self.policy,
             reader=reader,
             records=records,
-            read=self.read,
         )
+        gated = GatedHandler(self.gate, context, read=self.read)
 
         def started(
             query: StreamingQuery,

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from headrace.control.isolation import (
     Cut,
     Isolated,
     Isolation,
+    IsolationBudget,
     Ranges,
     Run,
     Step,
@@ -21,10 +22,10 @@ from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
-from headrace.execution.handler_health import HandlerHealth
-from headrace.execution.policy import OnFailure
+from headrace.execution.handler_runs import HandlerRuns
+from headrace.execution.run_context import RunContext
 from headrace.execution.sink_waiting import is_away
-from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
 from headrace.processes import is_gone
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -32,9 +33,30 @@ _LOG: Final = logging.getLogger("headrace.execution")
 Cause = Exception | ErrorReport
 """Why a batch, or a child, failed."""
 
+_LOOK_S: Final = 0.05
+"""How often it is checked whether another batch has passed."""
+
 _NOT_RUN: Final = ErrorReport(
     "NotRun", "It is a child of a batch that failed, and was not run.", ""
 )
+
+
+@dataclass(frozen=True)
+class IsolationTerms:
+    """How much one isolation may take, and how it ends.
+
+    Attributes:
+        budget: Runs and time. Default: the policy's.
+        control_wait_s: How long to wait for a run of another batch that passes (s). Default: 0.
+        final: Whether a batch of one record has been tried as often as it may be.
+        undo: Whether a batch of which nothing passes is made whole again, if it can be, and is left
+            to the caller.
+    """
+
+    budget: IsolationBudget | None = None
+    control_wait_s: float = 0
+    final: bool = False
+    undo: bool = False
 
 
 class Isolator:
@@ -47,54 +69,35 @@ class Isolator:
     that says nothing of the child's records.
 
     Args:
-        ledger: of the batch.
-        leases: keep the batch, and its children, for their owner.
-        reader: reads the children.
-        policy: how much this may take, and which topic receives the dead letters.
-        health: what the handler processes meanwhile, for this batch and for others.
-        run: runs the handler on a child; returns why it failed.
-        end: describes what a run raised if the query ends with it, and it says nothing of the
-            records; None for anything else.
-        is_unknown: whether an interrupted run may have left a batch in its sink.
-        stopped: whether the query is being stopped.
-        sleep: waits so many seconds.
-        control_wait_s: how long to wait for a run of another batch that passes (s).
-        undo: whether a batch of which nothing passes is made whole again, if it can be, and is left
-            to the caller.
-        final: whether a batch of one record has been tried as often as it may be.
+        context: How the gate's batches are run.
+        runs: Runs of its handler.
+        leases: Keep the batch, and its children, for their owner.
+        reader: Reads the children.
+        terms: How much this may take, and how it ends.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        context: RunContext,
+        runs: HandlerRuns,
         leases: BatchLeases,
         reader: BatchReader,
-        *,
-        policy: OnFailure,
-        health: HandlerHealth,
-        run: Callable[[BatchRecord], Exception | None],
-        end: Callable[[Exception], ErrorReport | None],
-        is_unknown: Callable[[BatchRecord], bool],
-        stopped: Callable[[], bool],
-        sleep: Callable[[float], None],
-        control_wait_s: float = 0,
-        final: bool = False,
-        undo: bool = False,
+        terms: IsolationTerms,
     ) -> None:
-        self._ledger = ledger
+        self._context = context
+        self._ledger = context.ledger
+        self._health = context.health
+        self._runs = runs
         self._leases = leases
         self._owner = leases.owner
         self._reader = reader
-        self._health = health
-        self._run = run
-        self._letters = reader.dead_letter_topic(policy.topic)
-        self._end = end
-        self._is_unknown = is_unknown
-        self._stopped = stopped
-        self._sleep = sleep
-        self._control_wait_s = control_wait_s
+        self._letters = reader.dead_letter_topic(context.policy.topic)
+        self._terms = terms
         self._isolation: Callable[..., Isolation[Cause]] = partial(
-            Isolation, policy.budget, can_wait=control_wait_s > 0, final=final
+            Isolation,
+            terms.budget or context.policy.budget,
+            can_wait=terms.control_wait_s > 0,
+            final=terms.final,
         )
         self._rows: dict[Ranges, BatchRecord] = {}
         self._parents: list[BatchRecord] = []
@@ -102,8 +105,6 @@ class Isolator:
         self._root: Ranges | None = None
         self._batch: BatchRecord | None = None
         self._has_passed = False
-        self._final = final
-        self._undo = undo
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
@@ -153,17 +154,21 @@ class Isolator:
         return isolation.next_step(elapsed_ms, self._health.passes)
 
     def _await_control(self, isolation: Isolation[Cause]) -> None:
-        if not self._health.await_pass(self._control_wait_s, self._sleep, self._stopped):
+        before = self._health.passes
+        self._context.wait(
+            self._terms.control_wait_s, lambda: self._health.passes > before, look_s=_LOOK_S
+        )
+        if self._health.passes == before:
             isolation.give_up_waiting()
 
     def _run_part(self, isolation: Isolation[Cause], part: Ranges) -> None:
         row = self._counted(self._rows[part])
-        error = self._run(row)
+        error = self._runs.again(row, self._reader)
         if error is None:
             self._has_passed = True
             self._succeed(row)
             isolation.record(part, None)
-        elif (end := self._end(error)) is not None:
+        elif (end := self._context.end_report(error)) is not None:
             self._abandon(end, running=row)
             raise error
         elif (unread := ends_query(error)) is not None:
@@ -171,7 +176,7 @@ class Isolator:
             isolation.leave(part, unread)
         elif (blameless := not_the_records(error)) is not None:
             isolation.defer(part, blameless)
-        elif self._is_unknown(row) and part != self._root:
+        elif self._runs.is_unknown(row) and part != self._root:
             # It may be in the sink, under its own key.
             isolation.leave(part, error)
         else:
@@ -196,14 +201,14 @@ class Isolator:
         whys = [result.down, *(why for _, why in result.left)]
         away = any(isinstance(why, Exception) and is_away(why) for why in whys)
         nothing_passes = not self._has_passed and (result.down is not None or away)
-        if self._undo and self._batch is not None and nothing_passes:
+        if self._terms.undo and self._batch is not None and nothing_passes:
             key, lease_ms = self._batch.batch_key, self._leases.lease_ms
             result.nothing_passed = True
             result.is_undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
             return result
         down = None if result.down is None else self._health.stopped_by(result.down)
         for each, why in list(result.alone):
-            is_spared = no_connection(why) and not self._final
+            is_spared = no_connection(why) and not self._terms.final
             if is_spared or not self._keep_dead_letter(self._rows[(each,)], why):
                 result.alone.remove((each, why))
                 result.left.append(((each,), why))
@@ -221,7 +226,7 @@ class Isolator:
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
         if row.kind is Kind.BACKFILL or goes_on:
             return
-        self._abandon(self._end(why) or ErrorReport.of(why))
+        self._abandon(self._context.end_report(why) or ErrorReport.of(why))
         raise why from None
 
     def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
@@ -264,14 +269,14 @@ class Isolator:
             if not others:
                 break
             gone = {owner for owner in others if owner is not None and is_gone(owner)}
-            if self._stopped():
+            if self._context.stopped():
                 raise LedgerError(
                     f"The query was stopped before it could take over children of batch"
                     f" {parent.batch_key} of gate {parent.gate!r} from another process; they are"
                     " run when the query is started again."
                 )
             if not gone:
-                self._sleep(OWNER_POLL_S)
+                self._context.sleep(OWNER_POLL_S)
         self._parents.append(parent)
         self._rows.update(zip(children, rows, strict=True))
         self._leases.keep(*[row.batch_key for row in rows])

@@ -1,30 +1,25 @@
 """Keeps a gate's batch waiting, in place, while its sink is away."""
 
+import itertools
 import logging
 import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from headrace.backfill import OwnerSettings
 from headrace.control.sink_outage import Next, SinkOutage, failed, going_on, next_step
 from headrace.errors import BatchSplitError, RejectionError
 from headrace.execution.handler_errors import not_the_records, unreachable_source
-from headrace.execution.handler_health import HandlerHealth
-from headrace.execution.policy import OnFailure
 from headrace.execution.resource_failures import took_too_much
+from headrace.execution.run_context import RunContext
 from headrace.execution.sink_outage import sink_is_away
-from headrace.ledger import BatchRecord, ErrorReport, Ledger
+from headrace.ledger import BatchRecord, ErrorReport
 from headrace.ledger.error_report import query_stopped
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
-_LOOK_S: Final = 0.5
-"""How often it is looked, while a batch waits, whether its query is stopped, or somebody has asked
-to try at once."""
-
 _LOOKS_A_QUERY: Final = 4
-"""The ledger is asked in every fourth look: a thousand gates may wait for one sink."""
+"""Every fourth look, some 2 s, asks the ledger: a thousand gates may wait for one sink."""
 
 _LOG_MS: Final = 60_000
 
@@ -33,37 +28,14 @@ class SinkWaiting:
     """The outage of a gate's sink, if there is one: in the ledger, so that a restart goes on in it.
 
     Args:
-        ledger: the gate's.
-        settings: of the batch's owner.
-        policy: what happens where the sink is away.
-        health: what is known of the handler.
-        stopped: whether the query is being stopped.
-        ends: whether the query ends by what was raised.
-        sleep: waits so many seconds.
-        chance: answers a number of [0, 1), by which gates that wait for one sink are spread.
+        context: How the gate's batches are run.
+        chance: Answers a number of [0, 1), by which gates that wait for one sink are spread.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: OwnerSettings,
-        policy: OnFailure,
-        health: HandlerHealth,
-        *,
-        stopped: Callable[[], bool],
-        ends: Callable[[Exception], bool],
-        sleep: Callable[[float], None],
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self._ledger = ledger
-        self._owner = settings.owner
-        self._lease_ms = settings.lease_ms
-        self._settings = policy.outage
-        self._isolates = policy.last == "isolate"
-        self._health = health
-        self._stopped = stopped
-        self._ends = ends
-        self._sleep = sleep
+    def __init__(self, context: RunContext, chance: Callable[[], float] = random.random) -> None:
+        self._context = context
+        self._ledger = context.ledger
+        self._settings = context.policy.outage
         self._chance = chance
         self._gate = ""
         self._outage: SinkOutage | None = None
@@ -126,7 +98,7 @@ class SinkWaiting:
             Exception: what it failed with last, for the query is being stopped.
         """
         last: Exception | None = error
-        while last is not None and not self._ends(last):
+        while last is not None and not self._context.ends(last):
             is_certain = is_away(last)
             # The commit of a part was lost, and the sink has that part: it is run as parts again.
             is_split = isinstance(last, BatchSplitError) and try_parts is not None
@@ -141,7 +113,8 @@ class SinkWaiting:
                     0 if self._outage is None else self._ledger.database_time_ms(),
                     is_certain=is_certain,
                     has_parts=has_parts,
-                    may_try=try_parts is not None and (is_certain or self._isolates),
+                    may_try=try_parts is not None
+                    and (is_certain or self._context.policy.last == "isolate"),
                 )
             )
             if step is Next.TRY_PARTS and try_parts is not None:
@@ -151,7 +124,7 @@ class SinkWaiting:
                     break
             if step is Next.LEAVE:
                 if self._outage is not None:
-                    self._health.stopped_by(last)
+                    self._context.health.stopped_by(last)
                 break
             row = self._await_next(batch, last, is_certain=is_certain)
             if row is None:
@@ -167,7 +140,9 @@ class SinkWaiting:
         However often it is run, the batch has one attempt more.
         """
         key, batches = batch.batch_key, self._ledger.batches
-        if self._outage is None and not batches.retry(key, self._owner, self._lease_ms):
+        if self._outage is None and not batches.retry(
+            key, self._context.owner, self._context.lease_ms
+        ):
             return None
         before, line = self._outage, ErrorReport.of(error).line
         now_ms = self._ledger.database_time_ms()
@@ -200,7 +175,7 @@ class SinkWaiting:
             )
         self._wait(batch, wait_ms, error)
         row = batches.get(key)
-        return row if row is not None and row.owner == self._owner else None
+        return row if row is not None and row.owner == self._context.owner else None
 
     def _how_long(self, *, is_certain: bool) -> str:
         if not is_certain:
@@ -213,17 +188,15 @@ class SinkWaiting:
 
         The batch is left to the query's next start: its last run has raised.
         """
-        left_s, outages = wait_ms / 1000, self._ledger.sink_outages
-        looks = 0
-        while left_s > 0 and not self._stopped():
-            looks += 1
-            if looks % _LOOKS_A_QUERY == 0 and outages.is_asked(batch.gate):
-                break
-            self._sleep(min(left_s, _LOOK_S))
-            left_s -= _LOOK_S
-        if self._stopped():
+        looks = itertools.count(1)
+
+        def is_asked() -> bool:
+            is_due = next(looks) % _LOOKS_A_QUERY == 0
+            return is_due and self._ledger.sink_outages.is_asked(batch.gate)
+
+        if not self._context.wait(wait_ms / 1000, is_asked):
             report = query_stopped(error)
-            self._ledger.batches.fail(batch.batch_key, report, owner=self._owner)
+            self._ledger.batches.fail(batch.batch_key, report, owner=self._context.owner)
             raise error
 
     def end(self, *, is_back: bool, left: int = 0) -> bool:

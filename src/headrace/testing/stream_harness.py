@@ -29,6 +29,7 @@ from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.execution.progress_events import progress_event
+from headrace.execution.run_context import RunContext
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
@@ -71,15 +72,15 @@ class _Program:
             harness.log, harness.source_options, harness.clock, open_ledger=self._open_ledger
         )
         self._resources.callback(self.planner.close)
-        self.handler = GatedHandler(
-            TESTED_GATE,
-            self.ledger,
-            self._handle,
+        context = RunContext(
+            ledger=self.ledger,
+            handler=self._handle,
             policy=harness.policy,
             reader=harness.reader if harness.policy.skips else None,
             records=harness.reader,
             sleep=harness.clock.sleep,
         )
+        self.handler = GatedHandler(TESTED_GATE, context)
         self.listener = GateListener(lambda _gate, _run: self.ledger, new_worker=_InThisThread)
 
     def close(self) -> None:
