@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit changed compat set-up lint bench soak planted docs dist lock clean
+.PHONY: help demo demo-kafka test unit changed compat set-up lint bench soak measure planted docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -68,6 +68,9 @@ bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's
 
 soak: set-up  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
+
+measure: set-up  ## print the measures of the source: sizes, sentences, circles of imports
+	@$(BIN)/python -m tests.measure
 
 planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
 	@$(BIN)/python -m tests.planted $(ARGS)

@@ -13,12 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import MachineryError
-from headrace.execution.gate import Before, GatedWriting
 from headrace.execution.gate_state import state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handling import Handling
 from headrace.execution.spark_session import adopt, known_secrets
 from headrace.execution.stream_reader import GatedReading
+from headrace.execution.stream_writer import Before, GatedWriting
 
 
 class RemoteStreamReader(GatedReading, DataStreamReader):  # type: ignore[misc]

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headrace.backfill import (
@@ -22,7 +21,7 @@ from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
-from headrace.execution.handling import Handling, Started
+from headrace.execution.handling import Handling
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
@@ -32,6 +31,7 @@ from headrace.execution.stream_reader import (
     check_batches_can_be_skipped,
     read_of,
 )
+from headrace.execution.stream_writer import GatedStreamWriter
 from headrace.ledger import Ledger, normalize_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in
@@ -50,99 +50,6 @@ _POLL_MS: Final = 50
 
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 """The session's setting of a folder in which Spark keeps a checkpoint for each query, by name."""
-
-Before = Callable[[str | None, str], str]
-"""Called before a query starts, with its option ``checkpointLocation`` if it is set, and its name;
-returns where its checkpoint is."""
-
-_WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
-
-
-class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
-    """What is added to Spark's writer, whose methods come after: hooks around the query's start.
-
-    What ``before`` raises, `start` raises.
-    """
-
-    _before: Before
-    _started: Started
-    _name: str = ""
-    _checkpoint: str | None = None
-    _is_bounded: bool = False
-
-    def queryName(self, queryName: str) -> Self:  # noqa: N803  (Spark's own name)
-        """Name the query, as Spark does."""
-        self._name = queryName
-        super().queryName(queryName)
-        return self
-
-    def option(self, key: str, value: Any) -> Self:
-        """Set an option, as Spark does."""
-        if key.lower() == "checkpointlocation":
-            self._checkpoint = str(value)
-        super().option(key, value)
-        return self
-
-    def options(self, **options: Any) -> Self:
-        """Set options, as Spark does."""
-        for key, value in options.items():
-            self.option(key, value)
-        return self
-
-    def trigger(self, **chosen: Any) -> Self:
-        """Choose when batches start, as Spark does.
-
-        Raises:
-            OptionError: the trigger is one with which Spark plans no batches before it runs them.
-        """
-        for mode in _WITHOUT_BATCHES & chosen.keys():
-            if chosen[mode] is not None:
-                raise OptionError(
-                    f"The trigger is {mode}={chosen[mode]!r}, but in Spark's real-time mode and in"
-                    " its continuous mode offsets are written after their records were processed,"
-                    " so no ledger can record a batch before it runs; use processingTime or"
-                    " availableNow."
-                )
-        super().trigger(**chosen)
-        self._is_bounded = bool(chosen.get("availableNow") or chosen.get("once"))
-        return self
-
-    def start(
-        self,
-        path: str | None = None,
-        format: str | None = None,  # noqa: A002  (Spark's own names)
-        outputMode: str | None = None,  # noqa: N803
-        partitionBy: str | list[str] | None = None,  # noqa: N803
-        queryName: str | None = None,  # noqa: N803
-        **options: Any,
-    ) -> StreamingQuery:
-        """Start the query, and what goes beside it.
-
-        Raises:
-            OptionError: the query has no checkpoint, or another gate's.
-            GateInUseError: another query stands behind the gate.
-        """
-        self.options(**options)
-        if queryName:
-            self.queryName(queryName)
-        checkpoint = self._before(self._checkpoint, self._name)
-        query: StreamingQuery = super().start(path, format, outputMode, partitionBy)
-        self._started(query, checkpoint, self._is_bounded)
-        return query
-
-
-class GatedStreamWriter(GatedWriting, DataStreamWriter):
-    """The writer of a session with a JVM of its own."""
-
-    def __init__(
-        self,
-        df: DataFrame,
-        before: Before,
-        started: Started,
-    ) -> None:
-        super().__init__(df)
-        self._before = before
-        self._started = started
 
 
 def pace_options(

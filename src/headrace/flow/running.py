@@ -8,25 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headrace.core.extras import needs_extra
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.channels import Channel
 from headrace.flow.checks import errors_of
-from headrace.flow.flow import Flow
 from headrace.flow.signals.ledger_transport import ledger_signals
 from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.stage import Stage
 from headrace.ledger import ErrorReport, Ledger
 from headrace.spark_versions import Py4JError, is_remote
+
+if TYPE_CHECKING:
+    from headrace.flow.flow import Flow
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -37,7 +40,7 @@ MAX_RESTARTS: Final = 3
 """How often a stage that fails before its handler was called is restarted."""
 
 
-def reader_options(flow: Flow, stage: Stage) -> dict[str, str]:
+def reader_options(flow: "Flow", stage: Stage) -> dict[str, str]:
     """The options with which a stage reads its channel. Default: from the earliest record on."""
     channel = flow.graph.links[stage.reads].channel
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
@@ -60,7 +63,7 @@ class WritingHandler:
             self.channels[name].write(output, batch.key, shared_ledger(self.ledger_url))
 
 
-def writing_handler(flow: Flow, stage: Stage) -> WritingHandler:
+def writing_handler(flow: "Flow", stage: Stage) -> WritingHandler:
     """The handler of a flow's stage."""
     links = flow.graph.links
     return WritingHandler(stage, {name: links[name].channel for name in stage.writes}, flow.ledger)
@@ -232,7 +235,7 @@ def _in_one_line(failure: StreamingQueryException) -> str:
     return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
-def start(flow: Flow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
+def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
     """Start stages of a flow that was checked."""
     register(spark)
     with ExitStack() as opened:
@@ -258,14 +261,16 @@ def start(flow: Flow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFl
         return RunningFlow(started, opened.pop_all())
 
 
-def _signals(flow: Flow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
+def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
     """What makes a stage's part in the signals."""
     graph = flow.graph
     if flow.signals is None:
         return lambda stage: ledger_signals(
             ledger, flow.name, stage.name, graph.downstream(stage.name)
         )
-    from headrace.flow import ZookeeperSession, zookeeper_signals  # noqa: PLC0415  (an extra)
+    with needs_extra("zookeeper", "Signalling over ZooKeeper"):
+        from headrace.flow.signals.zookeeper_session import ZookeeperSession  # noqa: PLC0415
+        from headrace.flow.signals.zookeeper_transport import zookeeper_signals  # noqa: PLC0415
 
     session = opened.enter_context(ZookeeperSession(flow.signals))
     return lambda stage: zookeeper_signals(
@@ -274,7 +279,7 @@ def _signals(flow: Flow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage],
 
 
 def _agent(
-    flow: Flow, stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
+    flow: "Flow", stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
 ) -> StageAgent:
     graph, gate = flow.graph, flow.gate(stage.name)
     downstream = graph.downstream(stage.name)
@@ -299,12 +304,12 @@ def _agent(
     return agent
 
 
-def _gate(flow: Flow, stage: Stage) -> Gate:
+def _gate(flow: "Flow", stage: Stage) -> Gate:
     return Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
 
 
 def _writer(
-    flow: Flow, spark: SparkSession, stage: Stage, called: threading.Event
+    flow: "Flow", spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
     """The query of a stage, with all that can be checked of it checked."""
     handler = writing_handler(flow, stage)
@@ -334,7 +339,7 @@ def _writer(
 
 
 def _remote_writer(
-    flow: Flow, spark: SparkSession, stage: Stage, handler: WritingHandler
+    flow: "Flow", spark: SparkSession, stage: Stage, handler: WritingHandler
 ) -> DataStreamWriter:
     """The query of a stage over Spark Connect, where a batch is derived by the function itself."""
     gate = _gate(flow, stage)
@@ -352,7 +357,7 @@ def _remote_writer(
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 
-def _checkpoint(flow: Flow, stage: Stage) -> str:
+def _checkpoint(flow: "Flow", stage: Stage) -> str:
     """A folder; a URL of another file system stays as it is."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())

@@ -17,11 +17,11 @@ from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.ledger import Admission, Ledger, PlannedRange
-from headrace.source.connector import gone, next_replay
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
 from headrace.source.read_bounds import AtOffsets, starting_positions
+from headrace.source.replay import gone, next_replay
 from headrace.source.source_options import SourceOptions
 from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset

@@ -1,0 +1,204 @@
+"""Measures of the source: its size, its value classes, its sentences, and its circles of imports.
+
+`make measure` prints them. ARCHITECTURE.md has a copy beside what they should be.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SOURCE: Final = Path(__file__).parents[1] / "src"
+
+MOST_LINES: Final = 50
+"""Lines of a function beyond which it does not fit on a screen."""
+
+MOST_PARAMETERS: Final = 8
+"""Parameters of a constructor beyond which a value of its own is missing."""
+
+FILLERS: Final = ("What", "Who", "Whoever", "Where", "How", "Of")
+"""First words of a sentence without a noun; Whether is left out, for a boolean begins with it."""
+
+_VALUES: Final = {"dataclass", "NamedTuple", "TypedDict"}
+_SENTENCE: Final = re.compile(r"(?<=[.:])\s+(?=[A-Z])")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the source, parsed."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """Name of the module's package: the second part of its name."""
+        return self.name.split(".")[1] if "." in self.name else ""
+
+
+def modules(source: Path = SOURCE) -> dict[str, Module]:
+    """Return every module under the source folder by its dotted name."""
+    result = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text()
+        result[name] = Module(name, text, ast.parse(text))
+    return result
+
+
+def imports(module: Module, names: set[str], *, lazy: bool = True) -> set[str]:
+    """Return the project's modules that a module imports.
+
+    Args:
+        module: The module.
+        names: Names of all modules of the project.
+        lazy: Whether imports within functions count. Those for type checkers never do.
+    """
+    result: set[str] = set()
+    for node in _nodes(module.tree, lazy=lazy):
+        if isinstance(node, ast.Import):
+            result |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                result.add(inner if inner in names else node.module)
+    return (result & names) - {module.name}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected groups of more than one node, each sorted (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * len(graph)))
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def import_circles(source: Path = SOURCE) -> list[list[str]]:
+    """Return the circles between modules, imports within functions included."""
+    every = modules(source)
+    return circles({name: imports(module, set(every)) for name, module in every.items()})
+
+
+def long_functions(module: Module) -> list[str]:
+    """Return the functions that are longer than a screen, without their docstrings."""
+    result = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            lines = (node.end_lineno or 0) - node.lineno + 1 - len(docstring.splitlines())
+            if lines > MOST_LINES and not _is_command(node):
+                result.append(f"{module.name}.{node.name}: {lines} lines")
+    return result
+
+
+def wide_constructors(module: Module) -> list[str]:
+    """Return the constructors with more parameters than a reader keeps in mind."""
+    result = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            count = len(node.args.args) + len(node.args.kwonlyargs) - 1
+            if count > MOST_PARAMETERS:
+                result.append(f"{module.name}:{node.lineno}: {count} parameters")
+    return result
+
+
+def value_classes(module: Module) -> dict[str, int]:
+    """Return the number of fields of each dataclass, named tuple and typed dictionary."""
+    return {
+        node.name: sum(isinstance(each, ast.AnnAssign) for each in node.body)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and _VALUES & set(_marks(node))
+    }
+
+
+def sentences(module: Module) -> list[str]:
+    """Return the sentences of all docstrings, the lists of arguments left out."""
+    result: list[str] = []
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(module.tree):
+        docstring = ast.get_docstring(node) if isinstance(node, kinds) else None
+        for paragraph in (docstring or "").split("\n\n"):
+            if not re.match(r"(Args|Attributes|Returns|Raises|Yields):", paragraph):
+                result += _SENTENCE.split(" ".join(paragraph.split()))
+    return [each for each in result if each]
+
+
+def table(source: Path = SOURCE) -> list[tuple[str, str]]:
+    """Return each measure with its value, as `make measure` prints them."""
+    every = modules(source)
+    values = [value_classes(module) for module in every.values()]
+    spoken = [each for module in every.values() for each in sentences(module)]
+    fillers = sum(each.split()[0] in FILLERS for each in spoken)
+    lines = Counter(module.package for module in every.values() for _ in module.text.splitlines())
+    shown = sum(lines[name] for name in ("cli", "dashboard", "status", "metrics"))
+    total = sum(lines.values())
+    circular = import_circles(source)
+    long = sum(len(long_functions(module)) for module in every.values())
+    wide = sum(len(wide_constructors(module)) for module in every.values())
+    return [
+        ("modules", f"{len(every)}"),
+        ("lines", f"{total:,}"),
+        ("value classes", f"{sum(map(len, values))}"),
+        ("fields of value classes", f"{sum(sum(each.values()) for each in values):,}"),
+        (f"sentences that begin with {', '.join(FILLERS)}", f"{fillers / len(spoken):.1%}"),
+        ("command line, dashboard, status and metrics", f"{shown / total:.0%} of the lines"),
+        ("circles of imports", f"{len(circular)}"),
+        (f"functions over {MOST_LINES} lines", f"{long}"),
+        (f"constructors over {MOST_PARAMETERS} parameters", f"{wide}"),
+    ]
+
+
+def _nodes(tree: ast.AST, *, lazy: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        yield node
+        yield from _nodes(node, lazy=lazy)
+
+
+def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is a command of Typer's, whose parameters are its options."""
+    return any("command" in ast.unparse(each) for each in node.decorator_list) or any(
+        "typer." in ast.unparse(each.annotation) for each in node.args.args if each.annotation
+    )
+
+
+def _marks(node: ast.ClassDef) -> Iterator[str]:
+    for each in (*node.decorator_list, *node.bases):
+        yield ast.unparse(each).split("(")[0].rpartition(".")[2]
+
+
+if __name__ == "__main__":
+    for what, value in table():
+        print(f"| {what} | {value} |")  # noqa: T201
+    for group in import_circles():
+        print(" ".join(group), file=sys.stderr)  # noqa: T201
