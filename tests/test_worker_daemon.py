@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.execution.worker_python import DAEMON
+from headrace.execution.spark_session import DAEMON
 
 pytestmark = pytest.mark.integration
 

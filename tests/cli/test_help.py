@@ -10,8 +10,7 @@ import typer
 from tests.docs.pages import ROOT
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
-from headrace.cli.examples import EXAMPLES
+from headrace.cli.app import EXAMPLES, app
 from headrace.cli.exit_status import ExitStatus
 
 

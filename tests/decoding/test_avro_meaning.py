@@ -9,7 +9,7 @@ from tests.decoding.test_avro_format import decoded, record, written
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.decoding.avro_meaning import other_meaning
+from headrace.decoding.avro_check import other_meaning
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}

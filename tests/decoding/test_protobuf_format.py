@@ -16,8 +16,7 @@ from tests.services.registry import RegistryServer, framed
 
 import headrace
 from headrace.decoding.formats import Decoded
-from headrace.decoding.proto_text import message_at
-from headrace.decoding.protobuf_format import ProtobufFormat
+from headrace.decoding.protobuf_format import ProtobufFormat, message_at
 from headrace.errors import OptionError
 
 KINDS = descriptor_pb2.FieldDescriptorProto

@@ -35,7 +35,6 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
-from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import (
     OnFailure,
     isolate,
@@ -43,7 +42,7 @@ from headrace.execution.policy import (
     retry,
     with_outages,
 )
-from headrace.execution.run_context import RunContext
+from headrace.execution.run_context import HandlerHealth, RunContext
 from headrace.ledger import (
     BatchRecord,
     DeadLetterStatus,

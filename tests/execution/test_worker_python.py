@@ -12,7 +12,7 @@ import pytest
 from tests.docs.test_commands_run import SPARK
 
 from headrace.errors import SetupError
-from headrace.execution.worker_python import LAUNCHER, VARIABLE, choose_python
+from headrace.execution.spark_session import LAUNCHER, VARIABLE, choose_python
 
 CHOSEN: Final = {VARIABLE: "chosen"}
 

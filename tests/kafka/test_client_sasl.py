@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
-from headrace.kafka.client.sasl import parse_jaas, sasl_config
+from headrace.kafka.client.security import parse_jaas, sasl_config
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_PLAINTEXT"}
 MODULES = "org.apache.kafka.common.security"

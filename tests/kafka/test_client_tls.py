@@ -9,7 +9,7 @@ from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PAS
 
 from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
-from headrace.kafka.client.tls import pem
+from headrace.kafka.client.security import pem
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
 TRUST = {"ssl.truststore.type": "PEM"}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Headers, TopicFactory
 
-from headrace.kafka.range_reader import read_ranges
-from headrace.kafka.record_batches import Chunk, RecordBatchBuilder, bounded
+from headrace.kafka.range_reader import Chunk, RecordBatchBuilder, bounded, read_ranges
 
 CORNERS: list[tuple[bytes | None, bytes | None, Headers]] = [
     (None, None, []),

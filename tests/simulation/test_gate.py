@@ -18,7 +18,7 @@ from headrace.simulation import (
     Slow,
     batches_to_settle,
 )
-from headrace.simulation.simulated_gate import SimulatedGate, partitions_of
+from headrace.simulation.simulated_stage import SimulatedGate, partitions_of
 
 SLOW = Slow("job", 20, 50, factor=0.25)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.control import EstimatorSettings, SourceCost
-from headrace.status.diagnosis import Measured, diagnose
+from headrace.status.trends import Measured, diagnose
 
 
 def cost(fixed_s: float, record_s: float, *, off: float = 0.01) -> SourceCost:

@@ -1,24 +1,195 @@
 """``headrace simulate``: what gates and flows would do, before they do it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
 
-from headrace.cli.printing import write_svg
+from headrace.cli.printing import count, duration, write_svg
 from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, gates_of
-from headrace.cli.simulate_view import chart_svg, comparison, view
 from headrace.control import LawName
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, Kind, Ledger, redact_url
-from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run
+from headrace.simulation import (
+    Load,
+    Phase,
+    Policy,
+    Result,
+    Scenario,
+    Series,
+    StageFigures,
+    phases,
+    read_scenario,
+    run,
+)
 from headrace.status.trends import batch_cost_of, newest_run
+
+MOST_ROWS: Final = 20
+"""Stages that a table shows: of more, those throttled hardest, or with the largest queues."""
+
+_MB: Final = 1_000_000
+
+MOST_CURVES: Final = 8
+"""Stages that are drawn: of more, those whose queues were the largest."""
+
+_WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 960, 180, 80, 20, 60, 60
+_COLOURS: Final = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
+)  # fmt: skip
+_PANELS: Final[tuple[tuple[str, Callable[[Series], Sequence[float]]], ...]] = (
+    ("admitted, records/s", lambda series: series.admitted_per_s),
+    ("waiting, MB", lambda series: [size / _MB for size in series.waiting_bytes]),
+    ("delay, s", lambda series: series.delay_s),
+)
+
+
+def view(result: Result) -> RenderableType:
+    """Every phase of one run."""
+    scenario = result.scenario
+    stages = f"{len(scenario.stages)} stages, {scenario.duration_s:g} s"
+    title = f"{scenario.name}, {_name_of(result)}: {stages}"
+    return Group(title, *(_table(scenario, phase) for phase in phases(result)))
+
+
+def comparison(results: Sequence[Result]) -> RenderableType:
+    """The same phases under several policies and laws, side by side."""
+    scenario = results[0].scenario
+    sources = [stage.name for stage in scenario.stages if not stage.after]
+    read = {name for stage in scenario.stages for name in stage.after}
+    sinks = [stage.name for stage in scenario.stages if stage.name not in read]
+    table = Table(title="Side by side", title_justify="left")
+    table.add_column("seconds", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    table.add_column("law", no_wrap=True)
+    for heading in ("sinks /s", "swing", "MB", "delay", "turns"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.caption = "swing: of the sources; MB, delay: the most between two stages"
+    together = zip(*(phases(result) for result in results), strict=True)
+    for same in together:
+        for result, phase in zip(results, same, strict=True):
+            inner = [phase.of(name) for name in read.union(sinks).difference(sources)]
+            table.add_row(
+                f"{phase.from_s:g} - {phase.until_s:g}",
+                result.policy,
+                ", ".join(result.scenario.laws),
+                count(sum(phase.of(name).processed_per_s for name in sinks)),
+                f"{max(phase.of(name).swing for name in sources):.2f}",
+                f"{max((each.largest_bytes for each in inner), default=0) / _MB:.1f}",
+                duration(1000 * max((each.longest_delay_s for each in inner), default=0.0)),
+                count(max(each.turns for each in phase.stages)),
+            )
+    return table
+
+
+def _name_of(result: Result) -> str:
+    return f"{result.policy}, {' and '.join(result.scenario.laws)}"
+
+
+def _table(scenario: Scenario, phase: Phase) -> Table:
+    table = Table(title=f"{phase.from_s:g} s to {phase.until_s:g} s", title_justify="left")
+    table.add_column("stage")
+    for heading in ("records/s", "could", "MB", "delay", "swing", "turns", "level"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown = _shown(phase.stages)
+    for each in shown:
+        table.add_row(
+            each.stage,
+            count(each.processed_per_s),
+            count(each.capacity_per_s),
+            f"{each.largest_bytes / _MB:.1f}",
+            duration(1000 * each.longest_delay_s),
+            f"{each.swing:.2f}",
+            count(each.turns),
+            f"{each.most_level:.2f}",
+        )
+    if len(shown) < len(scenario.stages):
+        table.caption = f"and {len(scenario.stages) - len(shown):,} others; --json has all"
+    return table
+
+
+def _shown(stages: Sequence[StageFigures]) -> list[StageFigures]:
+    def weight(each: StageFigures) -> tuple[float, int]:
+        return each.most_level, each.largest_bytes
+
+    chosen = {each.stage for each in sorted(stages, key=weight, reverse=True)[:MOST_ROWS]}
+    return [each for each in stages if each.stage in chosen]
+
+
+def chart_svg(results: Sequence[Result]) -> str:
+    """Rates, queues and delays of one run, or of several below one another, as SVG."""
+    height_of_one = _TOP + len(_PANELS) * (_PANEL + _GAP)
+    height = height_of_one * len(results)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}"'
+        f' viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+    ]
+    for number, result in enumerate(results):
+        names, above = _drawn(result), number * height_of_one
+        title = f"{result.scenario.name}: {_name_of(result)}"
+        lines.append(_label(title, _LEFT, above + 20, ' font-size="15" font-weight="bold"'))
+        for place, name in enumerate(names):
+            left = _LEFT + place * (_WIDTH - _LEFT - _RIGHT) / MOST_CURVES
+            shown = name if len(name) <= 14 else name[:13] + "…"
+            lines.append(_label(shown, left, above + 40, f' fill="{_COLOURS[place]}"'))
+        for place, (heading, values) in enumerate(_PANELS):
+            curves = [values(result.series[name]) for name in names]
+            lines += _panel(heading, result, curves, above + _TOP + place * (_PANEL + _GAP))
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _drawn(result: Result) -> list[str]:
+    """Sources have no queue of the flow's own, but are drawn first: it is they who are slowed."""
+    names = list(result.scenario.order)
+    sources = [stage.name for stage in result.scenario.stages if not stage.after]
+    inner = sorted(set(names) - set(sources), key=lambda n: (-result.largest_bytes[n], n))
+    chosen = {*(sources + inner)[:MOST_CURVES]}
+    return [name for name in names if name in chosen]
+
+
+def _panel(
+    heading: str, result: Result, curves: Sequence[Sequence[float]], top: int
+) -> Iterator[str]:
+    until_s, right, bottom = result.times_s[-1] or 1.0, _WIDTH - _RIGHT, top + _PANEL
+    most = max((max(curve) for curve in curves), default=0.0) or 1.0
+
+    def x_at(at_s: float) -> float:
+        return _LEFT + (right - _LEFT) * min(at_s, until_s) / until_s
+
+    yield _label(heading, _LEFT, top - 4)
+    for disturbance in result.scenario.disturbances:
+        from_x, until_x = x_at(disturbance.from_s), x_at(disturbance.until_s)
+        yield (
+            f'<rect x="{from_x:.1f}" y="{top}" width="{until_x - from_x:.1f}" height="{_PANEL}"'
+            f' fill="#f2f2f2"><title>{disturbance.kind} {escape(disturbance.stage)}</title></rect>'
+        )
+    yield _polyline([(_LEFT, top), (_LEFT, bottom), (right, bottom)], "#666666")
+    at_end = ' text-anchor="end"'
+    yield _label(f"{most:,.4g}", _LEFT - 6, top + 10, at_end)
+    yield _label("0", _LEFT - 6, bottom, at_end)
+    yield _label(f"{until_s:g} s", right, bottom + 16, at_end)
+    yield _label("0 s", _LEFT, bottom + 16)
+    for colour, curve in zip(_COLOURS, curves, strict=False):
+        points = zip(result.times_s, curve, strict=True)
+        yield _polyline([(x_at(s), top + _PANEL * (1 - n / most)) for s, n in points], colour)
+
+
+def _polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
+    listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{listed}" fill="none" stroke="{colour}"/>'
+
+
+def _label(text: str, x: float, y: float, attributes: str = "") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}"{attributes}>{escape(text)}</text>'
+
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]
 

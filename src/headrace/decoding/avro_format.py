@@ -17,9 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
-from headrace.decoding.avro_check import AvroCheck, MalformedError
+from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
-from headrace.decoding.avro_meaning import other_meaning
 from headrace.decoding.columns import Columns
 from headrace.decoding.formats import Decoded
 from headrace.decoding.registry import (

@@ -1,22 +1,237 @@
 """``format("headrace-kafka")``: Spark's source, streaming and bounded, and its sinks."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from headrace.core.ranges import OffsetRange
-from headrace.errors import OptionError
+from headrace.core.ranges import OffsetRange, nested
+from headrace.errors import DataLossError, OptionError
+from headrace.kafka.client.config import producer_config
+from headrace.kafka.client.option_values import PREFIX, client_options
+from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.kafka.kafka_options import FORMAT, KafkaOptions, parse_options
+from headrace.kafka.lookup import Lookup
+from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
-from headrace.kafka.same_topics import read_same_topics
-from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headrace.kafka.topic_log import KafkaLog
+from headrace.source.connector import OF_A_GATE, Connector
+from headrace.source.losses import OnLoss
 from headrace.source.packing import pack
 from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
-from headrace.source.source_options import SourceOptions
+from headrace.source.source_options import SourceOptions, unknown_option
+from headrace.spark_versions import VersionedStreamWriter
+
+Read = Callable[[Sequence[OffsetRange]], Iterator[pa.RecordBatch]]
+
+_WHY = "its topic was deleted and recreated since the batch was planned"
+
+
+def read_same_topics(
+    client: ClientConfig,
+    planned_ids: Mapping[str, str],
+    ranges: Sequence[OffsetRange],
+    on_loss: OnLoss,
+    read: Read,
+) -> Iterator[pa.RecordBatch]:
+    """What ``read`` reads of the ranges, each of the topic that was planned.
+
+    Of a topic that is not among ``planned_ids`` nobody can tell. ``on_loss`` is called with each
+    range of a topic that was recreated.
+
+    Raises:
+        DataLossError: A topic was recreated while it was read, and what was read may be of either.
+    """
+    recreated = _recreated(client, planned_ids, ranges)
+    for each in ranges:
+        if each.topic in recreated:
+            on_loss(each, _WHY)
+    there = [each for each in ranges if each.topic not in recreated]
+    yield from read(there)
+    if meanwhile := sorted(_recreated(client, planned_ids, there)):
+        raise DataLossError(
+            f"The topic {meanwhile[0]} was deleted and recreated while a batch of it was read, so"
+            " what was read may be of either; start the query again, which sees what is gone."
+        )
+
+
+def _recreated(
+    client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
+) -> set[str]:
+    """The topics with another id now; one that is not there is the reader's to see."""
+    names = {each.topic for each in ranges} & planned_ids.keys()
+    if not names:
+        return set()
+    found = _lookup(json.dumps(dict(client), sort_keys=True)).topics(names)
+    return {
+        name
+        for name, topic in found.items()
+        if topic.topic_id is not None and topic.topic_id != planned_ids[name]
+    }
+
+
+@lru_cache(maxsize=8)
+def _lookup(client: str) -> Lookup:
+    """One for each configuration in a worker: opening one costs a connection."""
+    return Lookup(json.loads(client), retries=0, retry_interval_ms=0)
+
+
+TOPIC: Final = "topic"
+"""The option that names the topic of all rows, whatever their column says."""
+
+# What Spark itself, or a builder, says to a sink; and what the native one takes without effect.
+_OF_SPARK: Final = frozenset(
+    {"checkpointlocation", "path", "queryname", "outputmode", "includeheaders"}
+)
+_BYTES: Final[tuple[DataType, ...]] = (BinaryType(), StringType())
+_HEADERS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_COLUMNS: Final[Mapping[str, tuple[DataType, ...]]] = {
+    "topic": (StringType(),),
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": (_HEADERS,),
+    "partition": (IntegerType(),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Produces the rows of a task; a topic of its own overrides that of the rows."""
+
+    client: Mapping[str, Any] = field(repr=False)
+    topic: str | None
+    columns: tuple[str, ...]
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Produce all rows; they are acknowledged when it returns how many there were.
+
+        Raises:
+            OptionError: a row lacks a topic, a header its key, or a partition is below 0.
+            BrokerError: the brokers did not take one; others may be in their topics.
+        """
+        return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[ProducedRecord]:
+        found = {name: batch.column(name).to_pylist() for name in self.columns}
+        nothing = [None] * batch.num_rows
+        for topic, key, value, headers, partition in zip(
+            *(found.get(name, nothing) for name in _COLUMNS), strict=True
+        ):
+            to = self.topic or topic
+            if to is None:
+                raise OptionError(
+                    "A row's topic is null; give every row one, or set the option topic for all."
+                )
+            if partition is not None and partition < 0:
+                raise OptionError(
+                    f"A row's partition is {partition}; it must be 0 or more, or null, which leaves"
+                    " it to the key."
+                )
+            yield ProducedRecord(to, _bytes(key), _bytes(value), _pairs(headers), partition)
+
+
+class KafkaBatchWriter(DataSourceArrowWriter):
+    """Spark's face of the sink, for ``df.write``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of one task."""
+        self._sink.write(iterator)
+        return WriterCommitMessage()
+
+
+class KafkaStreamWriter(VersionedStreamWriter):
+    """Spark's face of the sink, for ``df.writeStream``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is written of each row."""
+        return self._sink.columns
+
+    def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of one task."""
+        self._sink.write(batches)
+        return WriterCommitMessage()
+
+
+def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
+    """Check the options and the columns of what is written; other columns are not written."""
+    topic = None
+    for name, value in options.items():
+        if name.lower() == TOPIC:
+            topic = value
+        elif not name.lower().startswith(PREFIX) and name.lower() not in _OF_SPARK:
+            raise unknown_option(f"writing {source}", name, {TOPIC: TOPIC})
+    columns = _checked(source, schema, topic)
+    return Sink(producer_config(client_options(options)), topic, columns)
+
+
+def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, ...]:
+    types = {each.name: each.dataType for each in schema if each.name in _COLUMNS}
+    for name, found in types.items():
+        if not any(_same(found, allowed) for allowed in _COLUMNS[name]):
+            allowed = " or ".join(each.simpleString() for each in _COLUMNS[name])
+            raise OptionError(
+                f"The column {name} is {found.simpleString()}, and {source} writes {allowed};"
+                " cast it."
+            )
+    if "value" not in types:
+        raise OptionError(
+            f"There is no column value to be written to {source}; select one, string or binary."
+        )
+    if topic is None and "topic" not in types:
+        raise OptionError(
+            f"Nothing says to which topic {source} writes; set the option topic, or give each row"
+            " a column topic."
+        )
+    return tuple(types)
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    """Whether two types differ by nullability at most, or by a string's collation."""
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return _same(one.elementType, other.elementType)
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return one.names == other.names and all(
+            _same(a.dataType, b.dataType) for a, b in zip(one, other, strict=True)
+        )
+    return type(one) is type(other)
+
+
+def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]]:
+    for each in headers or ():
+        # The native sink fails then, too, without saying why.
+        if each is None:
+            raise OptionError("A header is null; leave it out, or give it a key.")
+        if each["key"] is None:
+            raise OptionError("The key of a header is null; give every header one.")
+    return [(each["key"], each["value"]) for each in headers or () if each is not None]
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 class KafkaSource(SourceFormat):
@@ -92,3 +307,77 @@ class KafkaReading:
         )
         read = partial(read_ranges, config)
         return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)
+
+
+_SERVERS: Final = "kafka.bootstrap.servers"
+_SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
+
+# Of a stream's options, those that say how Kafka is reached and what a record's columns are; where
+# to read, and how much, is the ranges' business.
+_KEPT_IN_REPLAYS: Final = frozenset(
+    {
+        "headrace.channel",
+        "includeheaders",
+        "groupidprefix",
+        "minpartitions",
+        "maxrecordsperpartition",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+    }
+)
+
+
+def _check(options: Mapping[str, str]) -> None:
+    # Spark finds either only when the query runs, and wraps it in a traceback.
+    KafkaLog(parse_options(options, streaming=True)).topics(must_exist=True)
+
+
+def _replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    """The options of a bounded read of exactly these ranges, in which nothing may be gone."""
+    kept = {
+        name: value
+        for name, value in options.items()
+        if name.lower() in _KEPT_IN_REPLAYS or name.lower().startswith(PREFIX)
+    }
+    starts = nested({r.topic_partition: r.start for r in ranges})
+    ends = nested({r.topic_partition: r.until for r in ranges})
+    partitions = {topic: sorted(map(int, offsets)) for topic, offsets in starts.items()}
+    return {
+        **kept,
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "failOnDataLoss": "true",
+    }
+
+
+def _bounded_log(options: Mapping[str, str]) -> KafkaLog:
+    return KafkaLog(parse_options(options, streaming=False))
+
+
+def _servers(options: Mapping[str, str]) -> str:
+    return {name.lower(): value for name, value in options.items()}[_SERVERS]
+
+
+def _complete(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
+    """The options, with the brokers they lack; checked as a stream's."""
+    names = {name.lower() for name in options}
+    complete = dict(options)
+    if _SERVERS not in names and servers is not None:
+        complete[_SERVERS] = servers
+    subscription = {} if names & _SUBSCRIPTIONS else {"subscribe": "topic"}
+    parse_options(OF_A_GATE | subscription | complete, streaming=True)
+    return complete
+
+
+KAFKA: Final = Connector(
+    "kafka",
+    KafkaSource,
+    _check,
+    _replay_options,
+    _bounded_log,
+    _servers,
+    _complete,
+    DeadLetterTopic,
+)

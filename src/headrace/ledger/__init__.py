@@ -5,12 +5,12 @@ where the processes of a query meet, for they share no memory.
 """
 
 from headrace.core.clock import WallClock
+from headrace.ledger.batch_queries import IsolationProgress
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
-from headrace.ledger.isolating import IsolationProgress
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.missed import Accepted, Missed
 from headrace.ledger.outages import Timeouts

@@ -1,19 +1,202 @@
 """All metrics of a ledger as text, from the ledger alone, and from sources where they are asked."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from headrace.control import SourceCost
+from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import known_ceiling
 from headrace.core.clock import WallClock, wall_clock_ms
-from headrace.errors import LedgerError
-from headrace.ledger import Ledger
-from headrace.metrics.flows import flow_families
-from headrace.metrics.gates import lag_families, open_families, rate_families
-from headrace.metrics.partitions import partition_families
-from headrace.metrics.text import Family, gauge, labels_text, render
+from headrace.errors import LedgerError, OptionError
+from headrace.ledger import Ledger, Status
+from headrace.ledger.metric_rows import GateNow, OpenBatches
+from headrace.metrics.text import Family, MetricKind, gauge, labels_text, render
 from headrace.metrics.totals import Totals
-from headrace.status.lags import LagWatch
+from headrace.status.lags import GateLag, LagWatch
+from headrace.status.sources import SourceAnswer
+from headrace.status.stages import BOTTLENECK, StageSnapshot, stages_of
+
+CONSUMER_LAG = "kafka_consumergroup_lag"
+"""As danielqsj's kafka_exporter calls it; the consumer group is the gate."""
+
+
+def partition_families(
+    ledger: Ledger,
+    gates: Sequence[GateNow],
+    answers: Mapping[str, SourceAnswer],
+    *,
+    per_partition: bool,
+    kafka_exporter_names: bool,
+) -> list[Family]:
+    """What no batch of a gate has begun yet of each partition: those of its newest batch.
+
+    Of a gate whose source was asked since then, all partitions that it has read.
+    """
+    own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
+    theirs = Family(CONSUMER_LAG, MetricKind.GAUGE, "Records of a partition that are not read.")
+    now = {gate.name: gate for gate in gates}
+    asked = {
+        name: answer
+        for name, answer in answers.items()
+        if name in now and answer.asked_ms >= (now[name].created_ms or 0)
+    }
+
+    def add(gate: str, topic: str, partition: int, lag: int) -> None:
+        if per_partition:
+            own.add(_labels(gate, topic, partition), lag)
+        if kafka_exporter_names and now[gate].source == "kafka":
+            theirs.add(_consumer_labels(gate, topic, partition), lag)
+
+    for gate, topic, partition, until, latest, _ in ledger.metrics.partitions():
+        if gate in now and gate not in asked and latest is not None:
+            add(gate, topic, partition, max(latest - until, 0))
+    for gate, answer in asked.items():
+        for place, each in answer.partitions.items():
+            add(gate, place.topic, place.partition, each.lag)
+    return [own, theirs]
+
+
+@lru_cache(maxsize=50_000)
+def _labels(gate: str, topic: str, partition: int) -> str:
+    return labels_text(gate=gate, topic=topic, partition=partition)
+
+
+@lru_cache(maxsize=50_000)
+def _consumer_labels(gate: str, topic: str, partition: int) -> str:
+    return labels_text(consumergroup=gate, topic=topic, partition=partition)
+
+
+def flow_families(ledger: Ledger, gates: Sequence[GateNow], now_ms: int) -> list[Family]:
+    """Each stage that runs and publishes its state in this ledger."""
+    ratio = gauge("stage_time_ratio", "Parts of the stage's time, by what it did.")
+    level = gauge("stage_throttle_level", "How hard a later stage throttles it; 0: not at all.")
+    queue = gauge("stage_queue_bytes", "What waits on its input channel.")
+    bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
+    by_name = {gate.name: gate for gate in gates}
+    for each in stages_of(ledger):
+        own = labels_text(flow=each.flow, stage=each.stage)
+        level.add(own, each.throttle_level)
+        bottleneck.add(own, each.state == BOTTLENECK)
+        if each.queue_bytes is not None:
+            queue.add(own, each.queue_bytes)
+        gate = by_name.get(f"{each.flow}.{each.stage}")
+        for state, part in _parts(each, gate, now_ms).items():
+            ratio.add(f'{own},state="{state}"', part)
+    return [ratio, level, queue, bottleneck]
+
+
+def _parts(stage: StageSnapshot, gate: GateNow | None, now_ms: int) -> Mapping[str, float]:
+    """What the stage has done since its newest batch was planned, or in an interval if longer.
+
+    It is busy while a batch runs; the rest of its time it is throttled, or else has nothing to do.
+    """
+    busy = 0.0
+    if gate is not None and gate.created_ms is not None:
+        passed_ms = max(now_ms - gate.created_ms, gate.interval_ms, 1)
+        ran_ms = (now_ms if gate.ended_ms is None else gate.ended_ms) - gate.created_ms
+        busy = min(max(ran_ms / passed_ms, 0.0), 1.0)
+    throttled = stage.throttled_by is not None
+    return {
+        "busy": busy,
+        "throttled": 1 - busy if throttled else 0.0,
+        "idle": 0.0 if throttled else 1 - busy,
+    }
+
+
+def lag_families(
+    gates: Sequence[GateNow], lags: Mapping[str, GateLag], labels: Mapping[str, str]
+) -> list[Family]:
+    """How far each gate is behind."""
+    families = {
+        "records": gauge("lag_records", "Records that no batch has begun yet."),
+        "seconds": gauge("lag_seconds", "Age of the oldest record that no batch has begun yet."),
+        "age_s": gauge("lag_age_seconds", "Time since the lag was measured."),
+        "drain_s": gauge("drain_seconds", "Time until nothing waits, at the pace of late."),
+        "retention_left_s": gauge(
+            "retention_remaining_seconds", "Time until records are deleted before they are read."
+        ),
+    }
+    for gate in gates:
+        lag = lags[gate.name]
+        for name, family in families.items():
+            value: float | None = getattr(lag, name)
+            if value is not None:
+                family.add(labels[gate.name], value)
+    return list(families.values())
+
+
+def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: int) -> list[Family]:
+    """The rate of each gate, and what it goes by."""
+    limit = gauge("rate_limit_records_per_second", "The most that a batch is planned for.")
+    capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
+    fixed = gauge("batch_fixed_cost_seconds", "What a batch costs before its first record.")
+    interval = gauge("batch_interval_seconds", "The time that a batch should take.")
+    ceiling = gauge("batch_ceiling_records", "The largest batch that the handler takes.")
+    paused = gauge("paused", "1 while an operator has paused or drained the gate.")
+    away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
+    running = gauge("query_running", "1 while a query stands behind the gate.")
+    for gate in gates:
+        own = labels[gate.name]
+        rates = [each for each in (gate.rate_per_s, gate.limit_per_s) if each is not None]
+        if rates:
+            limit.add(own, min(rates))
+        if gate.capacity_per_s is not None:
+            capacity.add(own, gate.capacity_per_s)
+        if (cost_s := _fixed_cost_s(gate.batch_cost)) is not None:
+            fixed.add(own, cost_s)
+        if (most := _ceiling_records(gate.size_ceiling)) is not None:
+            ceiling.add(own, most)
+        interval.add(own, gate.interval_ms / 1000)
+        paused.add(own, gate.held)
+        outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
+        away.add(own, max(now_ms - outage.since_ms, 0) / 1000 if outage else 0)
+        running.add(own, gate.has_query)
+    return [limit, capacity, fixed, ceiling, interval, paused, away, running]
+
+
+@lru_cache(maxsize=10_000)
+def _fixed_cost_s(batch_cost: str | None) -> float | None:
+    """What is known of a batch's fixed cost; None where nothing is, or another version wrote it."""
+    if batch_cost is None:
+        return None
+    try:
+        return SourceCost.from_text(batch_cost).fixed_s
+    except OptionError:
+        return None
+
+
+@lru_cache(maxsize=10_000)
+def _ceiling_records(size_ceiling: str | None) -> int | None:
+    """The most records of the next batch; None without a ceiling, or with one in bytes only."""
+    known = known_ceiling(size_ceiling)
+    return known.records.most if known and known.records else None
+
+
+def open_families(
+    gates: Sequence[GateNow],
+    open_batches: Sequence[OpenBatches],
+    letters: Mapping[str, int],
+    labels: Mapping[str, str],
+    now_ms: int,
+) -> list[Family]:
+    """What is not done, and what waits for somebody; of each gate, 0 where nothing does."""
+    number = gauge("batches_open", "Batches and children of batches that are not done.")
+    unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
+    oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
+    counts = {(each.gate, each.status): each for each in open_batches}
+    statuses = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
+    for gate in gates:
+        own = labels[gate.name]
+        found = {each: counts.get((gate.name, each)) for each in statuses}
+        for status, batches in found.items():
+            number.add(f'{own},status="{status}"', batches.number if batches else 0)
+        unresolved.add(own, letters.get(gate.name, 0))
+        failed = found[Status.FAILED]
+        oldest.add(own, max(now_ms - failed.oldest_ms, 0) / 1000 if failed else 0)
+    return [number, unresolved, oldest]
 
 
 @dataclass(slots=True)

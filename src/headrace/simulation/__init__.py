@@ -1,15 +1,5 @@
 """Gates and flows in simulated time: the control code itself against a scripted scenario."""
 
-from headrace.simulation.results import (
-    Phase,
-    RateLimitChange,
-    Result,
-    Series,
-    StageFigures,
-    batches_to_settle,
-    phases,
-    turns,
-)
 from headrace.simulation.scenario import (
     Dead,
     Disturbance,
@@ -25,7 +15,17 @@ from headrace.simulation.scenario import (
 )
 from headrace.simulation.scenario_file import read_scenario
 from headrace.simulation.simulated_stage import SimulatedBatch
-from headrace.simulation.simulator import run
+from headrace.simulation.simulator import (
+    Phase,
+    RateLimitChange,
+    Result,
+    Series,
+    StageFigures,
+    batches_to_settle,
+    phases,
+    run,
+    turns,
+)
 
 __all__ = [
     "Dead",

@@ -42,7 +42,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "an empty batch that counts as a proof that the sink works",
-        "execution/handler_health.py",
+        "execution/run_context.py",
         "        if self._asking and (is_dense or _has_records(df)):\n",
         "        if self._asking:\n",
         "tests/execution/test_handler_health.py",
@@ -92,7 +92,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a split that is undone although a part may be in the sink",
-        "ledger/isolating.py",
+        "ledger/batch_queries.py",
         "                and not each.outcome_unknown\n",
         "",
         "tests/ledger/test_batches.py",
@@ -191,7 +191,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a handler that has worked, and whose query a few bad records stop",
-        "execution/handler_health.py",
+        "execution/run_context.py",
         'if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:',
         'if why.error_class.rpartition(".")[2] not in _PROGRAM:',
         "tests/execution/test_isolator.py",

@@ -91,7 +91,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a rate that is measured from one chunk to the next, however rarely it is looked at",
-        "control/chunk_rate.py",
+        "control/hop.py",
         "if lasted_ms >= max(least_ms, 1) and is_exact:",
         "if lasted_ms >= max(least_ms, 1):",
         "tests/control/test_chunk_rate.py",
@@ -140,21 +140,21 @@ DEFECTS: Final = (
     ),
     Planted(
         "a simulated trigger that waits a whole interval after a long batch",
-        "simulation/simulated_gate.py",
+        "simulation/simulated_stage.py",
         "return max(end_ms, (start_ms // interval_ms + 1) * interval_ms)",
         "return (end_ms // interval_ms + 1) * interval_ms",
         "tests/simulation/test_gate.py tests/simulation/test_long_batches.py",
     ),
     Planted(
         "a run that has not settled, and counts as settled",
-        "simulation/results.py",
+        "simulation/simulator.py",
         "    if off and off[-1]:\n",
         "    if off and all(off):\n",
         "tests/simulation/test_gate.py",
     ),
     Planted(
         "PID that takes a batch which an operator has limited for all that the job can do",
-        "control/query_rates.py",
+        "control/rates.py",
         "None if name in limited else each,",
         "each,",
         "tests/control/test_query_rates.py",

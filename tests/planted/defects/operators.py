@@ -42,7 +42,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "an interval in milliseconds under a name in seconds",
-        "metrics/gates.py",
+        "metrics/exposition.py",
         "interval.add(own, gate.interval_ms / 1000)",
         "interval.add(own, gate.interval_ms)",
         "tests/metrics/test_exposition.py",
@@ -178,7 +178,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a diagnosis that blames the interval whatever a record costs",
-        "status/diagnosis.py",
+        "status/trends.py",
         "if is_slow and b is not None and 1 / b < lowest:",
         "if is_slow and b is not None and b < lowest < 0:",
         "tests/status/test_diagnosis.py",

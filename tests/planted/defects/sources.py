@@ -91,7 +91,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a negative partition of a row that is passed on",
-        "kafka/sink.py",
+        "kafka/kafka_source.py",
         "            if partition is not None and partition < 0:\n",
         "            if partition is not None and partition < -1:\n",
         "tests/kafka/test_sink.py",
@@ -105,7 +105,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "timestamps of records whose milliseconds are taken for microseconds",
-        "kafka/record_batches.py",
+        "kafka/range_reader.py",
         'chunk.timestamps[:, 1].clip(-_MOST_MS, _MOST_MS) * 1000, pa.timestamp("us", tz="UTC")',
         'chunk.timestamps[:, 1].clip(-_MOST_MS, _MOST_MS), pa.timestamp("us", tz="UTC")',
         "tests/kafka/test_record_batches.py",

@@ -21,8 +21,7 @@ from headrace.kafka.client.java_options import (
     Unsupported,
 )
 from headrace.kafka.client.option_values import Value, describe, integer, is_secret
-from headrace.kafka.client.sasl import sasl_config
-from headrace.kafka.client.tls import tls_config
+from headrace.kafka.client.security import sasl_config, tls_config
 
 _Client = type[Consumer] | type[Producer]
 

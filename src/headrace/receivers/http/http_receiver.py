@@ -2,28 +2,25 @@
 
 import asyncio
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.clock import wall_clock_ms
-from headrace.errors import JournalError, ReceiverError
+from headrace.errors import JournalError, ReceiverError, SetupError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
-from headrace.receivers.http.exchanges import (
-    Exchange,
-    logs_exchange,
-    records_exchange,
-)
-from headrace.receivers.http.http_body import BodyFormat, RequestBody
+from headrace.receivers.http.http_body import BodyFormat, RequestBody, RequestFormat
 from headrace.receivers.http.http_connection import (
     HttpRejection,
     limited_protocol,
@@ -36,6 +33,73 @@ from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
 from headrace.receivers.unused_memory import GiveBack
+
+_JSON: Final = "application/json"
+
+_PARSED_AT_ONCE: Final = 2
+"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How the requests of one path are read and answered.
+
+    Attributes:
+        form: What reads a request's body; raises HttpRejection for a wrong header.
+        success: The answer when the records are durable, if there were any.
+        failure: The body of any other answer, and its content type.
+        turn: How many large bodies are read at a time, each in a thread.
+    """
+
+    form: Callable[[Request], BodyFormat]
+    success: Callable[[Request, Receipt | None], Response]
+    failure: Callable[[Request, HttpRejection], tuple[bytes, str]]
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
+
+
+def records_exchange(settings: HttpSettings) -> Exchange:
+    """``POST /records``."""
+
+    def success(_: Request, receipt: Receipt | None) -> Response:
+        assert receipt is not None  # noqa: S101  (a body without records is rejected)
+        offsets = receipt.offsets
+        answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
+        if receipt.duplicates:
+            answer["duplicates"] = receipt.duplicates
+        return JSONResponse(answer)
+
+    return Exchange(
+        lambda request: RequestFormat(request, settings),
+        success,
+        lambda _, rejection: (rejection.body, _JSON),
+    )
+
+
+def logs_exchange(settings: HttpSettings) -> Exchange:
+    """``POST /v1/logs``, of which one at a time is decoded: no budget counts that memory."""
+
+    def form(request: Request) -> BodyFormat:
+        try:
+            from headrace.receivers.http import otlp  # noqa: PLC0415  # it needs an extra
+        except SetupError as error:
+            raise HttpRejection(501, str(error)) from error
+        return otlp.OtlpFormat(request, settings)
+
+    def success(request: Request, _: Receipt | None) -> Response:
+        from headrace.receivers.http import otlp  # noqa: PLC0415
+
+        content, media_type = otlp.success(request)
+        return Response(content, media_type=media_type)
+
+    def failure(request: Request, rejection: HttpRejection) -> tuple[bytes, str]:
+        if rejection.status == 501:
+            return rejection.body, _JSON
+        from headrace.receivers.http import otlp  # noqa: PLC0415
+
+        return otlp.failure(request, rejection.sentence)
+
+    return Exchange(form, success, failure, asyncio.Semaphore(1))
+
 
 _LARGE_BODY_BYTES: Final = 8 * 2**20
 """After a body from this size on, unused memory is given back to the system."""
