@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from tests.ledger.samples import a_batch
 
 from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
-from headrace.core.clock import WallClock
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import WallClock
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

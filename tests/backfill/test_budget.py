@@ -10,7 +10,7 @@ from tests.ledger.samples import a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.backfill import Cost, ExternalBudget, InProcessBudget, LiveStream, UnlimitedBudget
-from headrace.backfill.budget import (
+from headrace.backfill.schedule import (
     ASSUMED_RATE_PER_S,
     Account,
     live_per_s,

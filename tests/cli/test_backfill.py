@@ -33,7 +33,7 @@ from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
-from headrace.status.source_access import SourceAccess
+from headrace.status.sources import SourceAccess
 
 HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"

@@ -17,7 +17,7 @@ from headrace.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.errors import OptionError
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import Ledger
-from headrace.status.source_access import SourceAccess, source_access
+from headrace.status.sources import SourceAccess, source_access
 
 NOW_MS = 1_732_197_600_500  # 2024-11-21T14:00:00.500Z
 

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.core.lease import LONGEST_LEASE_MS, is_in_force
+from headrace.core.timing import LONGEST_LEASE_MS, is_in_force
 
 NOW_MS = 1_700_000_000_000
 

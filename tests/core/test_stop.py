@@ -1,6 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.core.stop import cancel_when, cancellation
+from headrace.core.timing import cancel_when, cancellation
 
 
 def test_the_innermost_cancellation_holds_within_and_for_its_thread_alone() -> None:

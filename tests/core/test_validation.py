@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from headrace.core.validation import require_name, require_number, require_whole
+from headrace.core.options import require_name, require_number, require_whole
 from headrace.errors import OptionError
 
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import (
     DeadLetter,
     ErrorReport,

@@ -16,8 +16,8 @@ from tests.dashboard.browsers import OFFLINE, find_browser
 from tests.services.waiting import wait_until
 
 from headrace.control import EstimatorSettings
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 PICTURE: Final = Path(__file__).parents[2] / "docs/images/dashboard.png"

@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from tests.dashboard.histories import a_ledger, add_batch
 
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.app import PAGES
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.ledger_link import LedgerLink

@@ -15,7 +15,7 @@ from tests.dashboard.histories import (
     add_failure,
 )
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import Ledger, ReceiverReport
 
 pytestmark = pytest.mark.integration

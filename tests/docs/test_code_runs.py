@@ -29,7 +29,7 @@ from tests.services.waiting import wait_until
 from urllib3.util import Retry
 
 import headrace
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.journal import Journal, Records
 from headrace.receivers.host import Hosting, host
 from headrace.simulation import Policy, phases, read_scenario, run

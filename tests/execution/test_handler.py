@@ -12,8 +12,8 @@ from tests.execution.events import planned
 from tests.execution.readers import READER
 from tests.ledger.samples import stored
 
-from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS
 from headrace.execution import Batch
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor

@@ -14,8 +14,8 @@ from tests.execution.readers import OrdersLog, Place, Poisoned, places
 from tests.execution.test_isolator import Scene, a_scene, owner_that_is_gone
 from tests.services.examples import count_of
 
-from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS
 from headrace.errors import LedgerError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import isolate

@@ -30,8 +30,8 @@ from tests.services.ledgers import new_ledger
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control import EstimatorSettings
 from headrace.control.sink_outage import OutageSettings
-from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor

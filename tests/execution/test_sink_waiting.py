@@ -14,8 +14,8 @@ from tests.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
 from headrace.control.sink_outage import OutageSettings, SinkOutage
-from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor

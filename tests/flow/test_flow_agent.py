@@ -12,8 +12,8 @@ from tests.services.ledgers import new_ledger, report_sample
 from tests.services.waiting import wait_until
 
 from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError
 from headrace.flow import Signals, StageState
 from headrace.flow.agent import SavedPressure, StageAgent, StageSpec

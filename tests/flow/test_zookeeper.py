@@ -15,7 +15,7 @@ from tests.services.zookeeper import ZookeeperServer
 import headrace.flow
 from headrace.errors import OptionError, SetupError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
-from headrace.flow.signals.transport import UnreachableError
+from headrace.flow.signals.codec import UnreachableError
 from headrace.local import Java
 from headrace.local.server import free_ports
 

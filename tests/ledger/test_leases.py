@@ -8,8 +8,8 @@ from tests.ledger.samples import HALVES, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import Monitor
-from headrace.core.lease import LEASE_MS, LONGEST_LEASE_MS
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS, LONGEST_LEASE_MS
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status
 from headrace.testing import ManualClock

@@ -18,7 +18,7 @@ from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
 from tests.services.ledgers import patient
 
-from headrace.core.stop import cancel_when
+from headrace.core.timing import cancel_when
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.outages import (

@@ -16,7 +16,7 @@ from tests.metrics.fleets import ERROR, letter, plan
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateClaim, Ledger
 from headrace.local.server import free_ports
 from headrace.metrics import (

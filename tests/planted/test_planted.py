@@ -20,10 +20,14 @@ PACKAGES = {
 }
 
 HARMLESS = Planted(
-    "a comment", "core/clock.py", "import time\n", "import time  # see\n", "tests/core/test_stop.py"
+    "a comment",
+    "core/timing.py",
+    "import time\n",
+    "import time  # see\n",
+    "tests/core/test_stop.py",
 )
 UNTESTED = Planted(
-    "a comment", "core/clock.py", "import time\n", "\nimport time\n", "tests/none.py"
+    "a comment", "core/timing.py", "import time\n", "\nimport time\n", "tests/none.py"
 )
 
 

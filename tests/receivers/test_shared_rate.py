@@ -16,7 +16,7 @@ from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
-from headrace.core.clock import WallClock
+from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.database import Database

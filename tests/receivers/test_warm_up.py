@@ -10,7 +10,7 @@ pytestmark = pytest.mark.integration
 _PROGRAM = """
 import gc, sys
 from headrace.journal.records import Records
-from headrace.receivers.warm_up import warm_up
+from headrace.receivers.memory_budget import warm_up
 
 warm_up()
 modules = set(sys.modules)

@@ -15,7 +15,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
 from headrace.status.sentences import headline

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from sqlalchemy import Engine, event, make_url
 
-from headrace.core.clock import Clock
+from headrace.core.timing import Clock
 from headrace.ledger import Ledger, PlannedBatch, RateSample, Timeouts
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")

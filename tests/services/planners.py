@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.services.kafka import Topic
 
-from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import Clock
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import KafkaLog
 from headrace.source.planner import StreamPlanner

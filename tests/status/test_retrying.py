@@ -10,7 +10,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import GateClaim, Ledger, PlannedBatch, PlannedRange, Status
-from headrace.status.retrying import RetryQueue, is_queued
+from headrace.status.limiting import RetryQueue, is_queued
 from headrace.testing import ManualClock
 
 IDLE = RetryQueue("orders", (), None, has_query=True, interval_ms=1_000, live=None)

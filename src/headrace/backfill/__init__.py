@@ -1,13 +1,5 @@
 """Backfill: when a failed batch is run again, how much of it at once, and by whom."""
 
-from headrace.backfill.budget import (
-    BackfillBudget,
-    Cost,
-    ExternalBudget,
-    InProcessBudget,
-    LiveStream,
-    UnlimitedBudget,
-)
 from headrace.backfill.events import (
     BackfillEvent,
     Claimed,
@@ -20,7 +12,20 @@ from headrace.backfill.events import (
     Split,
 )
 from headrace.backfill.monitor import Monitor, OpenBatch
-from headrace.backfill.schedule import Cron, Every, Manual, Schedule, Spare, parse_schedule
+from headrace.backfill.schedule import (
+    BackfillBudget,
+    Cost,
+    Cron,
+    Every,
+    ExternalBudget,
+    InProcessBudget,
+    LiveStream,
+    Manual,
+    Schedule,
+    Spare,
+    UnlimitedBudget,
+    parse_schedule,
+)
 from headrace.backfill.scheduler import MAX_BACKFILLS, BackfillScheduler, OwnerSettings
 
 __all__ = [

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.backoff import Backoff
-from headrace.core.lease import LONGEST_LEASE_MS
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
 
 

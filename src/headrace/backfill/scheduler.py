@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from headrace.backfill.budget import BackfillBudget, Cost
 from headrace.backfill.events import (
     BackfillEvent,
     Claimed,
@@ -19,7 +18,7 @@ from headrace.backfill.events import (
     Split,
 )
 from headrace.backfill.monitor import Monitor, RetentionWatch
-from headrace.backfill.schedule import Schedule, Timetable
+from headrace.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
 from headrace.backfill.splitting import (
     ChildRanges,
     earlier_and_later,
@@ -27,9 +26,8 @@ from headrace.backfill.splitting import (
     one_of_each,
     split_batch,
 )
-from headrace.core.clock import WallClock
-from headrace.core.lease import LEASE_MS, is_in_force
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import LEASE_MS, WallClock, is_in_force
 from headrace.errors import (
     DataLossError,
     HandlerExitError,

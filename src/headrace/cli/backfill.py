@@ -14,11 +14,11 @@ from headrace.cli import shared_options as opt
 from headrace.cli.batches_command import find_batch, key_text, owner_word
 from headrace.cli.exit_status import ExitStatus
 from headrace.cli.user_code import load_flow, load_handler
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
-from headrace.status.source_access import SourceAccess, source_access
+from headrace.status.sources import SourceAccess, source_access
 
 if TYPE_CHECKING:
     from headrace.execution.batch import Handler

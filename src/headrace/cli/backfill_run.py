@@ -41,8 +41,7 @@ from headrace.backfill.events import (
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.user_code import start_spark
-from headrace.core.clock import wall_clock_ms
-from headrace.core.stop import cancel_when
+from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.execution.batch import Batch, Handler, call_handler
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.executor import BatchExecutor
@@ -53,7 +52,7 @@ from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
 from headrace.processes import new_owner
 from headrace.status.finding_sentences import SHORT
-from headrace.status.source_access import SourceAccess
+from headrace.status.sources import SourceAccess
 
 _NO_LIMIT: Final = 2**31 - 1
 _CANCEL_S: Final = 5.0

@@ -13,8 +13,7 @@ from rich.text import Text
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.watching import Watch, show_or_watch
-from headrace.core.clock import wall_clock_ms
-from headrace.core.lease import is_in_force
+from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,

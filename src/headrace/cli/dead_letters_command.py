@@ -16,7 +16,7 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.user_code import load_function
 from headrace.cli.watching import Watch, show_or_watch
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
 from headrace.status.letter_sending import LetterSender

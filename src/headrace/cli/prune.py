@@ -7,8 +7,8 @@ import typer
 
 from headrace.cli.printing import plural, print_json
 from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl
-from headrace.core.clock import wall_clock_ms
 from headrace.core.options import age_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import Ledger
 
 

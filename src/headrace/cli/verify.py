@@ -38,7 +38,7 @@ from headrace.status.finding_sentences import (
     finding_sentences,
     gone_offsets,
 )
-from headrace.status.source_access import source_access
+from headrace.status.sources import source_access
 
 if TYPE_CHECKING:
     from headrace.source.comparison import Comparison

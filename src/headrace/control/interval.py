@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.control.batch_cost import MOST_FIXED, BatchCost, SourceCost
-from headrace.core.validation import require_number, require_whole
+from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
 
 AUTO: Final = "auto"

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from headrace.core.options import require_whole
 from headrace.core.ranges import OffsetRange
-from headrace.core.validation import require_whole
 
 Ranges = tuple[OffsetRange, ...]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from headrace.core.options import require_number, require_whole
 from headrace.core.ranges import TopicPartition
-from headrace.core.validation import require_number, require_whole
 from headrace.errors import OptionError
 
 Number_co = TypeVar("Number_co", bound=float, covariant=True)

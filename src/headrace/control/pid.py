@@ -14,7 +14,7 @@ gains P, I, Q::
 
 from dataclasses import dataclass
 
-from headrace.core.validation import require_number
+from headrace.core.options import require_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.core.validation import require_name, require_number, require_whole
+from headrace.core.options import require_name, require_number, require_whole
 from headrace.errors import OptionError
 
 MAX_LEVEL: Final = 20

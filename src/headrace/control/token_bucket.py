@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headrace.core.validation import require_number
+from headrace.core.options import require_number
 
 _IN_TIME_S: Final = 1e-6
 """A caller this much too early is in time: its clock may round away a part of the delay. What it

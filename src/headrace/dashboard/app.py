@@ -25,17 +25,15 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from headrace import __version__
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.chart_series import series_of
 from headrace.dashboard.failure_pages import batch_page, failures_page, group_page, letter_page
 from headrace.dashboard.flow_pages import flows_page, receivers_page
-from headrace.dashboard.gate_lists import batches_page, partitions_page
-from headrace.dashboard.gate_page import gate_page
-from headrace.dashboard.history_pages import actions_page, verify_page
+from headrace.dashboard.gate_page import batches_page, gate_page, partitions_page
 from headrace.dashboard.ledger_link import LedgerLink
 from headrace.dashboard.live import LiveHub
-from headrace.dashboard.overview_page import overview_page
+from headrace.dashboard.overview_page import actions_page, overview_page, verify_page
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site
 from headrace.dashboard.rendering import environment
 from headrace.dashboard.security import Guard, RefusedError, Session, Sessions, check_form

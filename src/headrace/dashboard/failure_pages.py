@@ -10,7 +10,7 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
-from headrace.status.retrying import RetryQueue, is_queued
+from headrace.status.limiting import RetryQueue, is_queued
 
 GROUPS: Final = 100
 """Groups of batches, and of records, on a page."""

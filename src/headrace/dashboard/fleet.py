@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from headrace.control import OperatorLimits
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import (
     BatchRecord,
     GateQuery,

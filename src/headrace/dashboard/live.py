@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.ledger_link import LedgerLink
 from headrace.errors import LedgerError

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from jinja2 import Environment
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.ledger_link import LedgerLink
 from headrace.dashboard.live import Look, Revision
 from headrace.errors import HeadraceError

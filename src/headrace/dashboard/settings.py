@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headrace.core.validation import require_whole
+from headrace.core.options import require_whole
 from headrace.errors import OptionError
 
 SHORTEST_TOKEN: Final = 16

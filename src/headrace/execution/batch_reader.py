@@ -24,8 +24,7 @@ from headrace.execution.rejections import Place, RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.source.connector import Connector, DeadLetterSink
-from headrace.source.direct_reading import close_ranges, read_directly
+from headrace.source.connector import Connector, DeadLetterSink, close_ranges, read_directly
 from headrace.source.losses import OnLoss
 from headrace.source.replay import planned_ids, replay_end
 from headrace.source.source_options import TOPIC_IDS

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import MachineryError
 from headrace.execution.gate_state import state_of
 from headrace.execution.handler import GatedHandler

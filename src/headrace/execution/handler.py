@@ -11,16 +11,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.rate_law import Reason
-from headrace.core.stop import cancel_when
+from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, LedgerError
 from headrace.execution.batch import Batch, HandlerTransaction, call_handler
-from headrace.execution.batch_leases import OWNER_POLL_S
 from headrace.execution.ceiling_keeper import CeilingKeeper
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.rejections import Rejections
-from headrace.execution.run_context import RunContext
+from headrace.execution.run_context import OWNER_POLL_S, RunContext
 from headrace.ledger import Attached, BatchRecord, Kind, Status, batch_key
 from headrace.processes import is_gone
 from headrace.spark_versions import is_remote

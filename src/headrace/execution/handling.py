@@ -18,8 +18,7 @@ from headrace.backfill import (
     OwnerSettings,
     Schedule,
 )
-from headrace.core.clock import wall_clock_ms
-from headrace.core.stop import cancel_when
+from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.execution.batch import Handler
 from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.execution.executor import BatchExecutor

@@ -19,11 +19,10 @@ from headrace.control.isolation import (
     Step,
 )
 from headrace.errors import DataLossError, HeadraceError, LedgerError
-from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.execution.handler_runs import HandlerRuns
-from headrace.execution.run_context import RunContext
+from headrace.execution.run_context import OWNER_POLL_S, BatchLeases, RunContext
 from headrace.execution.sink_waiting import is_away
 from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
 from headrace.processes import is_gone

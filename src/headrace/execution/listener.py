@@ -27,15 +27,14 @@ from headrace.control import (
     batch_stats,
 )
 from headrace.control.rate_law import Reason
-from headrace.core.stop import cancel_when
+from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
-from headrace.execution.gate_state import BatchEnd, all_states, state_of
+from headrace.execution.gate_state import BatchEnd, all_states, record_end, state_of
 from headrace.execution.progress_events import (
     BatchReport,
     JsonStreamingQueryListener,
     batch_reports,
 )
-from headrace.execution.query_end import record_end
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, Status
 from headrace.ledger.error_report import root_cause
 from headrace.processes import is_here

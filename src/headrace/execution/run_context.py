@@ -1,17 +1,18 @@
 """What all runs of a handler by one owner share: the handler, its ledger, and how they end."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from pyspark.sql import DataFrame
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.core.lease import LEASE_MS
-from headrace.errors import HandlerExitError, SinkDownError
+from headrace.core.timing import LEASE_MS, cancel_when
+from headrace.errors import HandlerExitError, LedgerError, SinkDownError
 from headrace.execution.batch import Handler
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query
@@ -20,6 +21,9 @@ from headrace.execution.rejections import RecordReader
 from headrace.ledger import ErrorReport, Ledger
 from headrace.ledger.error_report import query_stopped
 from headrace.processes import new_owner
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
 
 ALIKE: Final = 3
 """So many batches in a row fail with the same error of the program, and it is the handler's."""
@@ -205,3 +209,54 @@ class RunContext:
             if until():
                 break
         return not self.stopped()
+
+
+OWNER_POLL_S: Final = 0.5
+"""How often it is checked whether another owner's lease has run out."""
+
+_RENEWALS: Final = 5
+"""How often a lease is renewed within its own length, so that a few may be missed."""
+
+
+class BatchLeases:
+    """Keeps batches for their owner, however long they take; within ``with``."""
+
+    def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
+        self.owner: Final = owner
+        self.lease_ms: Final = lease_ms
+        self._ledger = ledger
+        self._kept = set(batches)
+        self._changing = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="headrace-leases", daemon=True)
+
+    def keep(self, *batches: str) -> None:
+        """Keep these too, until they are resolved."""
+        with self._changing:
+            self._kept.update(batches)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        with cancel_when(self._done.is_set, "it was not needed any more"):
+            while not self._done.wait(self.lease_ms / _RENEWALS / 1000):
+                self._renew_all()
+
+    def _renew_all(self) -> None:
+        with self._changing:
+            kept = list(self._kept)
+        for batch in kept:
+            try:
+                if not self._ledger.batches.renew(batch, self.owner, self.lease_ms):
+                    with self._changing:
+                        self._kept.remove(batch)
+            except LedgerError as error:
+                if self._done.is_set():
+                    return
+                _LOG.warning("The lease of batch %s was not renewed: %s", batch, error)

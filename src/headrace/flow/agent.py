@@ -22,7 +22,7 @@ from headrace.control.pressure import (
     require_level,
 )
 from headrace.control.upstream_throttle import UpstreamThrottle
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress

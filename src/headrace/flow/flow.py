@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from headrace.control.pressure import HopSettings
-from headrace.core.validation import require_name
+from headrace.core.options import require_name
 from headrace.errors import OptionError
 from headrace.flow.checks import check
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings

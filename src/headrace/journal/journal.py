@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headrace.journal.block import Compression
 from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost

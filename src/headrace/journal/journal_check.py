@@ -38,7 +38,7 @@ from headrace.journal.second_copies import (
 from headrace.journal.storage import as_journal_error
 
 if TYPE_CHECKING:
-    from headrace.core.clock import Clock
+    from headrace.core.timing import Clock
 
 
 class JournalFindingKind(StrEnum):

@@ -25,7 +25,7 @@ from headrace.source.log import Topic
 from headrace.source.stream_offset import Checksums, ChecksumsBefore
 
 if TYPE_CHECKING:
-    from headrace.core.clock import Clock
+    from headrace.core.timing import Clock
 
 _MOST_HEADERS: Final = 64
 """So many blocks are looked at in one answer; on an object store each is a request."""

@@ -4,7 +4,7 @@ What a batch is about to read stands in it before it is processed, its outcome a
 where the processes of a query meet, for they share no memory.
 """
 
-from headrace.core.clock import WallClock
+from headrace.core.timing import WallClock
 from headrace.ledger.batch_queries import IsolationProgress
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.error_report import ErrorReport

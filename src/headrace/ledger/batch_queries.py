@@ -20,7 +20,7 @@ from sqlalchemy import (
     select,
 )
 
-from headrace.core.lease import LONGEST_LEASE_MS
+from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.ledger.batch_rows import (
     BATCH,
     CHILDREN,

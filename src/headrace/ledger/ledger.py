@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
-from headrace.core.clock import WallClock, wall_clock_ms
+from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
 from headrace.ledger.database import Database
@@ -21,11 +21,10 @@ from headrace.ledger.missed import MissedStore
 from headrace.ledger.operator_limits import OperatorLimitStore
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
-from headrace.ledger.rates import RateStore
+from headrace.ledger.rates import RateStore, SinkOutageStore
 from headrace.ledger.receivers import ReceiverStore
 from headrace.ledger.repairs import RepairStore
 from headrace.ledger.signals import SignalStore
-from headrace.ledger.sink_outages import SinkOutageStore
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
 _NOW: Final = select(NowMs())

@@ -24,7 +24,7 @@ from headrace.control.operator_limits import (
     OperatorActionKind,
     OperatorLimits,
 )
-from headrace.core.validation import require_number, require_whole
+from headrace.core.options import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from headrace.core.backoff import Backoff
-from headrace.core.clock import Clock
-from headrace.core.stop import cancellation
+from headrace.core.timing import Clock, cancellation
 from headrace.errors import LedgerError
 
 

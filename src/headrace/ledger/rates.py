@@ -19,11 +19,13 @@ from sqlalchemy import (
     update,
 )
 
+from headrace.control.sink_outage import SinkOutage
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
+from headrace.ledger.error_report import storable
 from headrace.ledger.records import RateSample
 from headrace.ledger.store import Store
-from headrace.ledger.tables import batch_table, gate, rate
+from headrace.ledger.tables import NowMs, batch_table, gate, rate
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
 LAST_REPORTED: Final = select(gate.c.reported).where(gate.c.name == bindparam("gate"))
@@ -173,3 +175,44 @@ def _refuse_no_rate(sample: RateSample) -> None:
             f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
             "positive number of records per second, or None."
         )
+
+
+_of_gate = gate.c.name == bindparam("of")
+
+_KEEP: Final = (
+    update(gate).where(_of_gate).values(sink_outage=bindparam("text"), sink_retry_ms=None)
+)
+
+_END: Final = (
+    update(gate)
+    .where(_of_gate, gate.c.sink_outage.is_not(None))
+    .values(sink_outage=None, sink_retry_ms=None, rate_per_s=gate.c.rate_per_s / 2)
+)
+
+RUN_AT_ONCE: Final = (
+    update(gate).where(_of_gate, gate.c.sink_outage.is_not(None)).values(sink_retry_ms=NowMs())
+)
+
+_OUTAGE: Final = select(gate.c.sink_outage).where(_of_gate)
+_IS_ASKED: Final = select(gate.c.sink_retry_ms.is_not(None)).where(_of_gate)
+
+
+class SinkOutageStore(Store):
+    """What is known of the sinks that gates wait for, one outage a gate at most."""
+
+    def get(self, gate_name: str) -> SinkOutage | None:
+        """The outage of a gate's sink; None where it is there, as far as is known."""
+        return SinkOutage.from_text(self._database.scalar(_OUTAGE, of=gate_name))
+
+    def keep(self, gate_name: str, outage: SinkOutage) -> None:
+        """Write one more failed run down; whoever has asked for a run has had it."""
+        text = storable(outage.to_text())
+        self._database.change(_KEEP, {"of": gate_name, "text": text})
+
+    def end(self, gate_name: str) -> None:
+        """Say that nothing waits any more: the rate goes on at half of what it was."""
+        self._database.change(_END, {"of": gate_name})
+
+    def is_asked(self, gate_name: str) -> bool:
+        """Whether somebody wants the batch that waits to be run at once."""
+        return bool(self._database.scalar(_IS_ASKED, of=gate_name))

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable
 from sqlalchemy.exc import IntegrityError
 
-from headrace.core.clock import WallClock
+from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import Values, error_values
 from headrace.ledger.database import Database, changed_rows

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from headrace.core.lease import LONGEST_LEASE_MS
+from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.errors import LedgerError
 
 VERSION_TABLE: Final = "headrace_version"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from headrace.control import SourceCost
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import known_ceiling
-from headrace.core.clock import WallClock, wall_clock_ms
+from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from headrace.certificates import server_context
-from headrace.core.validation import require_name
+from headrace.core.options import require_name
 from headrace.errors import OptionError
 from headrace.receivers.settings import HttpSettings, TcpSettings, TlsFiles, require_token
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, Protocol, runtime_checkable
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
@@ -25,9 +25,9 @@ from headrace.receivers.http.status_server import serving_status
 from headrace.receivers.intake import Intake, IntakeStatistics
 from headrace.receivers.journal_cap import CapSettings, JournalCap
 from headrace.receivers.lane_health import LaneHealth
+from headrace.receivers.memory_budget import warm_up
 from headrace.receivers.settings import IntakeSettings, require_port
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
-from headrace.receivers.warm_up import warm_up
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.core.clock import wall_clock_ms
-from headrace.core.validation import require_number, require_whole
+from headrace.core.options import require_number, require_whole
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, LedgerError
 from headrace.journal import Journal
 from headrace.ledger import Ledger

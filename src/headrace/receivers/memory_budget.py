@@ -1,10 +1,16 @@
 """The memory that records may take, granted in the order in which it is asked for."""
 
 import asyncio
+import ctypes
+import gc
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
-from headrace.journal.records import Records
+import pyarrow as pa
+
+from headrace.journal.block import decode, encode
+from headrace.journal.records import SCHEMA, Records
 
 _RECORD_BYTES: Final = 40
 """What a record takes besides its own bytes: offsets of its columns, timestamp. Without it, empty
@@ -68,3 +74,54 @@ class MemoryBudget:
                 self._reserved_bytes += wanted_bytes
                 granted.set_result(None)
             self._waiting.popleft()
+
+
+_QUIET_S: Final = 1.0
+"""So long after the first large request: not for each of many, and not while it is in use."""
+
+
+class GiveBack:
+    """Gives back what allocators keep, a second after it was asked to; of one event loop.
+
+    The C library and Arrow keep what was freed for the next one who needs as much. After a few
+    large requests that is more than the receiver otherwise has.
+    """
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """Ask; while one is to come, this does nothing."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_QUIET_S, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        asyncio.get_running_loop().run_in_executor(None, give_back)
+
+
+def give_back() -> None:
+    """Give unused memory back now; where the C library has no way to, Arrow's alone."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+_SAMPLE_ID: Final = bytes(16)
+
+
+def warm_up() -> None:
+    """Load what the first record would load, and spare the collector what is there by now.
+
+    Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
+    collection looks at every object of every module each time, with all threads waiting: a tenth
+    of a second as well. What is there before the first record stays anyway, so it is frozen
+    (`gc.freeze`), for the whole process: call it only where the process is the receiver's.
+    """
+    records = Records.of([b"{}"], timestamp_ms=0)
+    block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)
+    data = b"".join(bytes(memoryview(part)) for part in block.parts)
+    decode(pa.py_buffer(data), "a sample", SCHEMA.names)
+    gc.collect()
+    gc.freeze()

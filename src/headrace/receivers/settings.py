@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
-from headrace.core.validation import require_number, require_whole
+from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from headrace.control import Demand, catch_up_rate, fair_shares
-from headrace.core.validation import require_number
+from headrace.core.options import require_number
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.receivers.event_log import event, readable

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar, Final
 
 from headrace.control import EstimatorSettings, HopSettings
-from headrace.core.validation import require_name, require_number
+from headrace.core.options import require_name, require_number
 from headrace.errors import OptionError
 
 MOST_STAGES: Final = 1000

@@ -17,10 +17,8 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from headrace.control import EstimatorSettings, OperatorLimits, Plan
-from headrace.core.clock import Clock
-from headrace.core.lease import GATE_LEASE_MS
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
-from headrace.core.stop import cancel_when
+from headrace.core.timing import GATE_LEASE_MS, Clock, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.ledger import (
     Admission,

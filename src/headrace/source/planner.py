@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.control import Plan, empty_plan, plan, should_wait
-from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
+from headrace.core.timing import Clock
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.ledger import Admission, Ledger, PlannedRange
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger

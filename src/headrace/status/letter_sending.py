@@ -8,7 +8,7 @@ from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.ledger.dead_letters import ClaimedLetters
 from headrace.status import words
-from headrace.status.source_access import source_access
+from headrace.status.sources import source_access
 
 if TYPE_CHECKING:
     from headrace.kafka.dead_letter_producer import DeadLetterProducer

@@ -1,12 +1,17 @@
 """The limit that an operator asks for, as the command and the dashboard's form take it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from headrace.control import OperatorLimits
+from headrace.core.backoff import Backoff
 from headrace.core.options import age_ms
+from headrace.core.timing import is_in_force
 from headrace.errors import OptionError
-from headrace.ledger import Ledger
+from headrace.ledger import BatchRecord, Kind, Ledger, Status
+from headrace.status.gate_history import query_behind
+from headrace.status.words import duration, plural
 
 OFF: Final = "off"
 """What ends a limit, in the place of a rate."""
@@ -76,3 +81,99 @@ def _rate_per_s(text: str) -> float | None:
         raise OptionError(
             f"The limit is {text!r}; give a number of records/s above 0, or: {OFF}."
         ) from error
+
+
+MOST_READY: Final = 1_000
+"""Batches that are counted as being before another one."""
+
+
+def is_queued(batch: BatchRecord) -> bool:
+    """Whether a retry of a batch has been asked for and has not begun.
+
+    One that was asked for before its last attempt ended has had its turn.
+    """
+    ended_ms = batch.created_time_ms if batch.end_time_ms is None else batch.end_time_ms
+    is_new = batch.retry_ms is not None and batch.retry_ms >= ended_ms
+    return is_new and batch.status is Status.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class RetryQueue:
+    """What could be run again of a gate at one moment, and what runs.
+
+    Attributes:
+        gate: The gate.
+        ready: The keys of the batches whose wait is over, in the order in which they are run.
+        running: The key of a batch that a backfill runs; None if none does.
+        has_query: Whether a query runs behind the gate, whose process could run them.
+        interval_ms: The gate's interval (ms).
+        live: The newest batch of its stream; None before the first.
+    """
+
+    gate: str
+    ready: tuple[str, ...]
+    running: str | None
+    has_query: bool
+    interval_ms: int
+    live: BatchRecord | None
+
+    @classmethod
+    def read(cls, ledger: Ledger, gate_name: str) -> Self | None:
+        """Read it; None for a gate that is not declared."""
+        gate = ledger.gates.get(gate_name)
+        if gate is None:
+            return None
+        waits_ms = Backoff().waits_ms
+        ready = ledger.batches.failed(gate_name, MOST_READY, waits_ms=waits_ms)
+        query, _ = query_behind(ledger, gate_name)
+        live = ledger.batches.newest(gate_name, 1, kind=Kind.LIVE, children=False)
+        backfilling = ledger.batches.newest(gate_name, MOST_READY, statuses=[Status.BACKFILLING])
+        return cls(
+            gate_name,
+            tuple(batch.batch_key for batch in ready),
+            _running(backfilling, ledger.database_time_ms()),
+            query is not None,
+            gate.interval_ms,
+            live[0] if live else None,
+        )
+
+    def waits_for(self, key: str | None = None) -> str:
+        """What a batch waits for, or all batches of the gate, in a sentence."""
+        command = f"headrace backfill {key[:8] if key else f'--gate {self.gate}'}"
+        if self.running is not None:
+            return f"waits while a backfill runs batch {self.running[:8]}."
+        if not self.has_query:
+            return f"waits for a process: no query runs behind the gate, so run `{command}`."
+        before = self.ready.index(key) if key in self.ready else 0
+        if before:
+            return f"waits for {plural(before, 'batch')} that {_are(before)} ready before it."
+        if (busy := self._busy()) is not None:
+            return f"waits for spare rate: {busy}."
+        return (
+            "runs when its schedule is due and the stream leaves time. The ledger does not know"
+            f" the schedule; if it is `manual`, run `{command}`."
+        )
+
+    def _busy(self) -> str | None:
+        """Why the stream leaves no time for a backfill; None where it does, as far as is known."""
+        live = self.live
+        if live is None:
+            return None
+        if live.end_time_ms is None:
+            return "the stream runs a batch, and a backfill runs between two of them"
+        took_ms = live.end_time_ms - live.created_time_ms
+        if live.status is Status.SUCCESS and took_ms >= self.interval_ms:
+            took, interval = duration(took_ms), duration(self.interval_ms)
+            return f"the last batch of the stream took {took}, and its interval is {interval}"
+        return None
+
+
+def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
+    for batch in backfilling:
+        if batch.lease_until_ms is not None and is_in_force(batch.lease_until_ms, now_ms):
+            return batch.batch_key
+    return None
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateRecord, Ledger
 from headrace.status.gate_history import GateHistory
 from headrace.status.lags import LagWatch

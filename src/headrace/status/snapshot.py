@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from headrace.control.isolation import expected_runs
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import known_ceiling
-from headrace.core.lease import GATE_LEASE_MS
+from headrace.core.timing import GATE_LEASE_MS
 from headrace.ledger import (
     BatchRecord,
     GateQuery,

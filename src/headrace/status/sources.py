@@ -9,16 +9,45 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
 from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
 from headrace.status.gate_history import GateHistory
 
 if TYPE_CHECKING:
     from headrace.source.connector import Connector
+
+
+class SourceAccess(NamedTuple):
+    """How the records of a batch are read: its source's connector, and the stream's options."""
+
+    connector: "Connector"
+    options: dict[str, str]
+
+
+def source_access(
+    ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
+) -> dict[str, SourceAccess]:
+    """How the records of each batch are read, by the batch's key; ``gate_of`` has its gate.
+
+    An address among the options replaces the ledger's.
+    """
+    # It imports pyspark, which takes a second; commands that only list do without.
+    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
+
+    source_of = {gate.name: gate.source for gate in ledger.gates.all()}
+    addresses = {
+        key: (source_of[gate], ledger.batches.servers(key)) for key, gate in gate_of.items()
+    }
+    known = {}
+    for source, servers in set(addresses.values()):
+        connector = connector_of(source)
+        known[source, servers] = SourceAccess(connector, connector.located(options, servers))
+    return {key: known[address] for key, address in addresses.items()}
+
 
 _Place = tuple[TopicPartition, str]
 """A partition, and which of its records: the next to be read, or its first."""
@@ -214,7 +243,7 @@ def _times(
     connector: "Connector", options: Mapping[str, str], wanted: Mapping[_Place, int]
 ) -> dict[_Place, int]:
     """The timestamps (ms) of the records at these offsets; of those that are there."""
-    from headrace.source.direct_reading import read_directly  # noqa: PLC0415  (it brings pyspark)
+    from headrace.source.connector import read_directly  # noqa: PLC0415  (it brings pyspark)
 
     found = dict[_Place, int]()
     # One read has one range of a partition at most.

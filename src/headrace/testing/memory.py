@@ -12,8 +12,8 @@ from typing import Final
 
 from pyspark.sql import Row
 
-from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import DataLossError, OptionError
 from headrace.ledger import Ledger
 from headrace.source.log import Topic

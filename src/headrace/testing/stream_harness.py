@@ -20,9 +20,9 @@ from headrace.backfill import (
     UnlimitedBudget,
 )
 from headrace.core.backoff import Backoff
-from headrace.core.lease import LEASE_MS
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler

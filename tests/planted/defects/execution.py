@@ -49,7 +49,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a lease that is renewed after seconds, for milliseconds",
-        "execution/batch_leases.py",
+        "execution/run_context.py",
         "while not self._done.wait(self.lease_ms / _RENEWALS / 1000):",
         "while not self._done.wait(self.lease_ms / _RENEWALS):",
         "tests/execution/test_batch_leases.py",
@@ -113,7 +113,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a budget that earns in milliseconds what it should in seconds",
-        "backfill/budget.py",
+        "backfill/schedule.py",
         "earned = spare_per_s * max(0, now_ms - self.time_ms) / 1000",
         "earned = spare_per_s * max(0, now_ms - self.time_ms)",
         "tests/backfill/test_budget.py",

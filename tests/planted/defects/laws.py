@@ -35,7 +35,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a lease from before the clock was set back, which is in force until that time",
-        "core/lease.py",
+        "core/timing.py",
         "return now_ms < lease_until_ms <= now_ms + LONGEST_LEASE_MS",
         "return now_ms < lease_until_ms",
         "tests/core/test_lease.py",
@@ -56,7 +56,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a cancellation that outlives its block",
-        "core/stop.py",
+        "core/timing.py",
         "        _CURRENT.reset(before)\n",
         "        pass\n",
         "tests/core/test_stop.py",

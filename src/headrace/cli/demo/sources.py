@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import BrokerError
 from headrace.journal import Journal, Records
 from headrace.local import KafkaBroker, ensure_java, kafka_server_jars

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from headrace.control.input_queue import InputQueue
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import LaneTakenError, NoJournalError, OptionError
 from headrace.flow.channels.channel import (
     ancestry,

@@ -9,9 +9,8 @@ from typing import Final
 
 from headrace.control.pressure import PressureSignal
 from headrace.errors import LedgerError
-from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.signals.stage_signals import KnownStates, Signals
-from headrace.flow.signals.transport import RawSignal, UnreachableError
 from headrace.ledger import Ledger
 from headrace.ledger.signals import StoredSignal
 

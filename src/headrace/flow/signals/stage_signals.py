@@ -9,11 +9,17 @@ from functools import partial
 from typing import Final, Self
 
 from headrace.control.pressure import PressureSignal
-from headrace.core.clock import wall_clock_ms
-from headrace.core.validation import require_name
+from headrace.core.options import require_name
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError, SignalError
-from headrace.flow.signals.codec import StageState, decode_signal, decode_state
-from headrace.flow.signals.transport import RawSignal, Transport, UnreachableError
+from headrace.flow.signals.codec import (
+    RawSignal,
+    StageState,
+    Transport,
+    UnreachableError,
+    decode_signal,
+    decode_state,
+)
 
 RETRY_S: Final = 1.0
 """How soon to poll again where something could not be done."""

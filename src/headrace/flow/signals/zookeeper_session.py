@@ -29,7 +29,7 @@ from kazoo.security import ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, make_acl, make_dig
 
 from headrace.certificates import client_context
 from headrace.errors import SignalError
-from headrace.flow.signals.transport import UnreachableError
+from headrace.flow.signals.codec import UnreachableError
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
 
 _MAX_BACKOFF_S: Final = 1.0

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from headrace.core.validation import require_number
+from headrace.core.options import require_number
 from headrace.errors import OptionError
 
 DEFAULT_CHROOT: Final = "/headrace"

@@ -28,9 +28,8 @@ from kazoo.exceptions import (
 
 from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
-from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.signals.stage_signals import Signals
-from headrace.flow.signals.transport import RawSignal, UnreachableError
 from headrace.flow.signals.zookeeper_session import ZookeeperSession
 
 POLL_S: Final = 5.0

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError, SetupError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
@@ -30,9 +30,8 @@ from headrace.receivers.http.http_connection import (
 from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
-from headrace.receivers.memory_budget import MemoryBudget
+from headrace.receivers.memory_budget import GiveBack, MemoryBudget
 from headrace.receivers.settings import HttpSettings
-from headrace.receivers.unused_memory import GiveBack
 
 _JSON: Final = "application/json"
 

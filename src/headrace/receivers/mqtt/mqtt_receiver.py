@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError
 from headrace.journal.records import Records
 from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, Receipt

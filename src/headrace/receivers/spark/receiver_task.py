@@ -19,6 +19,7 @@ from headrace.errors import (
 from headrace.journal import Journal
 from headrace.receivers import Hosting, HttpReceiver, Intake, Receiver, TcpReceiver
 from headrace.receivers.host import serve
+from headrace.receivers.memory_budget import warm_up
 from headrace.receivers.spark.reporting import (
     MAX_LINE_BYTES,
     REPORT_S,
@@ -28,7 +29,6 @@ from headrace.receivers.spark.reporting import (
     decode_order,
     read_line,
 )
-from headrace.receivers.warm_up import warm_up
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 

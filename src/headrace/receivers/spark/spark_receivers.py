@@ -15,7 +15,7 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
-from headrace.core.validation import require_whole
+from headrace.core.options import require_whole
 from headrace.errors import OptionError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.names import checked_lane
