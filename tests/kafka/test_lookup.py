@@ -1,5 +1,7 @@
+import gc
 import logging
 import re
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -309,3 +311,22 @@ def test_other_errors_are_tried_as_often_as_the_user_says_and_refusals_once(
         assert lookup.topics(["orders"]).keys() == {"orders"}
     with pytest.raises(BrokerError, match="not for you"):
         lookup.topics(["orders"])
+
+
+def test_a_client_ends_with_the_lookup_that_has_it() -> None:
+    """And does not go on to look for a broker that is away, with a line in the log each time."""
+    made: list[weakref.ref[AdminClient]] = []
+
+    def make_admin(settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+        admin = AdminClient(settings, logger=logger)
+        made.append(weakref.ref(admin))
+        return admin
+
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    lookup = Lookup({"bootstrap.servers": servers}, 0, 10, make_admin=make_admin)
+    gc.disable()
+    try:
+        del lookup
+        assert made[0]() is None
+    finally:
+        gc.enable()

@@ -62,6 +62,22 @@ _PASSING: Final = frozenset(
 )
 
 
+class _ClientErrors:
+    """Keeps a client's last error.
+
+    The client calls this and not its owner, so that it ends with its owner: in a circle it would
+    try to connect, and log that it cannot, until the garbage collector comes by.
+    """
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # "All brokers down" only follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last = error
+
+
 class Lookup:
     """Asks a cluster; passing errors are tried again, and so is an empty answer.
 
@@ -93,14 +109,9 @@ class Lookup:
         )
         self._missing: frozenset[str] = frozenset()
         self._reached = False
-        self._reason: KafkaError | None = None
-        settings: dict[str, Any] = {**client, "error_cb": self._on_error}
+        self._errors = _ClientErrors()
+        settings: dict[str, Any] = {**client, "error_cb": self._errors}
         self._admin = make_admin(settings, logger=CLIENT_LOG)
-
-    def _on_error(self, error: KafkaError) -> None:
-        # "All brokers down" only follows the error that says why.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._reason = error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the topics that exist; a topic is missing when no try has found it.
@@ -226,7 +237,7 @@ class Lookup:
             try:
                 answer = self._ask_until_passed(question)
             except (KafkaException, _Unready) as error:
-                self._admin.poll(0)  # runs _on_error, which learns the reason
+                self._admin.poll(0)  # runs _errors, which learns the reason
                 reason = self._explain(error)
                 unreached = not self._reached and isinstance(error, KafkaException)
                 if attempt == attempts or unreached or _code(error) in _PERMANENT:
@@ -238,7 +249,7 @@ class Lookup:
                 _LOG.info("Kafka did not answer (try %d of %d): %s", attempt, attempts, reason)
                 time.sleep(self._retry_interval_s)
             else:
-                self._reached, self._reason = True, None
+                self._reached, self._errors.last = True, None
                 return answer
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -259,7 +270,7 @@ class Lookup:
 
     def _explain(self, error: Exception) -> str:
         text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        return text if self._reason is None else f"{text} ({self._reason.str()})"
+        return text if self._errors.last is None else f"{text} ({self._errors.last.str()})"
 
 
 class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)
