@@ -154,6 +154,33 @@ async def test_a_lost_connection_is_logged_once_and_unacknowledged_messages_come
     assert caplog.text.count("Connected to the broker") == 2
 
 
+@pytest.mark.parametrize(
+    "packet",
+    [b"\x30\x06\x00\x02\xff\xfe\x00x", b"\x30\x0a\x00\x01a\x05\x03\x00\x02\xff\xfex"],
+    ids=["topic", "content type"],
+)
+@in_loop
+async def test_a_message_whose_text_is_no_utf_8_is_a_lost_connection_and_health_says_so(
+    packet: bytes, broker: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the thread that reads, without a word to anybody."""
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    journal = Journal()
+    async with (
+        wired(broker.port, journal.values) as (between, receiver),
+        receiving(receiver, journal) as intake,
+    ):
+        await until(lambda: "Connected to the broker" in caplog.text)
+        assert await intake.health.trouble() is None
+        between.say(packet)
+        await until(lambda: intake.health.no_broker)
+        assert "is unreachable: " in caplog.text
+        await until(lambda: caplog.text.count("Connected to the broker") == 2)
+        assert await intake.health.trouble() is None
+        await publish(broker.port, b"21.5")
+        await until(lambda: journal.values == [b"21.5"])
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 @in_loop
 async def test_a_broker_that_is_unreachable_is_waited_for_and_keeps_its_messages(

@@ -65,7 +65,10 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
             for url in ("http://b", "mqtt://", "mqtt://b:0", "mqtt://b:99999", "mqtt://b/sensors")
         ],
         (mqtt, {"topics": ()}, "No topic is given"),
-        (mqtt, {"topics": ("a", "")}, "No topic is given"),
+        *[
+            (mqtt, {"topics": ("a", topic)}, "must be a topic filter of MQTT")
+            for topic in ("", "s/#/x", "s#", "s/+x", "+#", "a\0b", "é" * 40_000)
+        ],
         (mqtt, {"client_id": ""}, "client_id is empty"),
         (mqtt, {"key_file": "k"}, "key is given without its certificate"),
         (mqtt, {"ca_file": "f"}, "without TLS; use mqtts"),

@@ -39,6 +39,10 @@ class LaneHealth:
         journal: The journal's name, for metrics.
         lane: The lane.
         clock: The time (s), from any moment on. Default: that of the machine.
+
+    Attributes:
+        no_broker: Why the broker sends no records, in a sentence; None where it does, or a receiver
+            has none.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class LaneHealth:
     ) -> None:
         self.journal = journal
         self.lane = lane
+        self.no_broker: str | None = None
         self._append = append
         self._probe = probe
         self._clock = clock
@@ -81,7 +86,9 @@ class LaneHealth:
         return offsets
 
     async def trouble(self) -> str | None:
-        """Why nothing can be stored at present, in a sentence; None if it can."""
+        """Why nothing can be stored, or nothing comes, at present; None if there is no trouble."""
+        if self.no_broker is not None:
+            return self.no_broker
         now_s = self._clock()
         begun_s = self._appending_s
         if begun_s is not None and now_s - begun_s > _SLOW_S:

@@ -10,6 +10,7 @@ from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024
 Framing = Literal["lines", "octet-counting"]
+_MOST_TOPIC_BYTES: Final = 65_535
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -265,8 +266,10 @@ class MqttSettings:
 
     def __post_init__(self) -> None:
         _require_broker(self.url)
-        if not self.topics or not all(self.topics):
-            raise OptionError("No topic is given, or an empty one; name one such as 'sensors/#'.")
+        if not self.topics:
+            raise OptionError("No topic is given; name one such as 'sensors/#'.")
+        for topic in self.topics:
+            _require_topic_filter(topic)
         if not self.client_id:
             raise OptionError("client_id is empty; it must be 1 or more characters.")
         if self.password is not None and self.username is None:
@@ -300,6 +303,20 @@ class MqttSettings:
     @property
     def _parts(self) -> SplitResult:
         return urlsplit(self.url)
+
+
+def _require_topic_filter(topic: str) -> None:
+    """Raise OptionError unless MQTT takes this as a topic filter (MQTT 5.0, 4.7)."""
+    levels = topic.removeprefix("$share/").split("/")
+    hash_is_last = "#" not in "".join(levels[:-1]) and ("#" not in levels[-1] or levels[-1] == "#")
+    plus_is_alone = all("+" not in level or level == "+" for level in levels)
+    fits = 0 < len(topic.encode(errors="replace")) <= _MOST_TOPIC_BYTES and "\0" not in topic
+    if not (hash_is_last and plus_is_alone and fits):
+        raise OptionError(
+            f"The topic is {topic!r}; it must be a topic filter of MQTT, 1 to {_MOST_TOPIC_BYTES:,}"
+            " bytes long, in which '+' stands alone between two '/', and '#' alone and last, such"
+            " as 'sensors/+/temperature' or 'sensors/#'."
+        )
 
 
 def _require_broker(url: str) -> None:

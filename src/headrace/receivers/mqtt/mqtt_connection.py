@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -20,7 +20,7 @@ from headrace.receivers.settings import MqttSettings
 
 with needs_extra("mqtt", "Receiving from MQTT"):
     from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
-    from paho.mqtt.enums import CallbackAPIVersion
+    from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
@@ -193,7 +193,8 @@ class MqttConnection:
 
     def _made(self) -> Client:
         settings = self._settings
-        client = Client(
+        client = _Client(
+            self._on_failure,
             CallbackAPIVersion.VERSION2,
             settings.client_id,
             protocol=MQTTv5,
@@ -211,6 +212,10 @@ class MqttConnection:
         return client
 
     # What follows is called in the network's thread.
+
+    def _on_failure(self, error: Exception) -> None:
+        what = f"what it sent cannot be read: {type(error).__name__}: {error}"
+        self._resolve(self.lost, ConnectionError(what))
 
     def _on_connect(
         self, _client: Client, _data: Any, flags: ConnectFlags, reason: ReasonCode, _more: Any
@@ -279,6 +284,26 @@ class MqttConnection:
     def _arrive(self, message: MqttMessage) -> None:
         self._arrived.append(message)
         self._some.set()
+
+
+class _Client(Client):
+    """Says why its network's thread ends where it ends by an error, such as a topic in no UTF-8.
+
+    That thread would be gone without a word, and with it pings, acknowledgements and reconnection.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None], *named: Any, **more: Any) -> None:
+        super().__init__(*named, **more)
+        self._tell_failure = on_failure
+
+    def loop_forever(
+        self, timeout: float = 1.0, retry_first_connection: bool = False
+    ) -> MQTTErrorCode:
+        try:
+            return super().loop_forever(timeout, retry_first_connection)
+        except Exception as error:  # noqa: BLE001
+            self._tell_failure(error)
+            return MQTTErrorCode.MQTT_ERR_UNKNOWN
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:

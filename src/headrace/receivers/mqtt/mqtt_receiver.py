@@ -69,9 +69,11 @@ class MqttReceiver:
             try:
                 await self._connect(intake)
             except ConnectionError as lost:
-                self._log_lost(str(lost))
+                self._log_lost(intake, str(lost))
             except JournalError:
-                self._log_lost("a block was not stored, and its messages are to be sent again")
+                self._log_lost(
+                    intake, "a block was not stored, and its messages are to be sent again"
+                )
             else:
                 continue  # with other certificates
             await asyncio.sleep(self._delay_s)
@@ -100,7 +102,7 @@ class MqttReceiver:
         submitted: asyncio.Queue[_Submitted] = asyncio.Queue()
         taking = asyncio.create_task(_take(connection, intake, submitted))
         acknowledging = asyncio.create_task(self._acknowledge(connection, submitted))
-        following = asyncio.create_task(self._follow(connection, has_session=has_session))
+        following = asyncio.create_task(self._follow(connection, intake, has_session=has_session))
         renewed = asyncio.create_task(self._renewed.wait())
         tasks = (taking, acknowledging, following, renewed)
         try:
@@ -119,9 +121,12 @@ class MqttReceiver:
             if not task.cancelled():
                 task.result()
 
-    async def _follow(self, connection: "MqttConnection", *, has_session: bool) -> None:
+    async def _follow(
+        self, connection: "MqttConnection", intake: Intake, *, has_session: bool
+    ) -> None:
         """Subscribe, and end with the connection."""
         await connection.subscribe()
+        intake.health.no_broker = None
         self._log_connected(has_session=has_session)
         raise await asyncio.shield(connection.lost)
 
@@ -155,7 +160,8 @@ class MqttReceiver:
         self._had_session = True
         self._is_unreachable = False
 
-    def _log_lost(self, reason: str) -> None:
+    def _log_lost(self, intake: Intake, reason: str) -> None:
+        intake.health.no_broker = f"The broker {self.settings.url} is unreachable: {reason}."
         if not self._is_unreachable:
             _LOG.warning(
                 "The broker %s is unreachable: %s; reconnecting until it is reachable.",
