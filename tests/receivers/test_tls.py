@@ -6,6 +6,7 @@ import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 from tests.receivers.serving import BYTES, DEADLINE_S, TOKEN, Journal, in_loop, receiving, until
 from tests.services.certificates import Authority
 
+from headrace.errors import OptionError
 from headrace.receivers import (
     HttpReceiver,
     HttpSettings,
@@ -21,6 +23,7 @@ from headrace.receivers import (
     TcpSettings,
     TlsFiles,
 )
+from headrace.receivers.access import Access
 
 Make = Callable[..., HttpReceiver | TcpReceiver]
 
@@ -276,6 +279,25 @@ async def test_certificates_and_tokens_are_renewed_while_it_runs(place: Place) -
         assert [await status(after, each) for each in ("1", "2")] == [401, 200]
         with pytest.raises(httpx.ConnectError):
             await status(before, "2")
+
+
+@pytest.mark.parametrize(
+    ("begins", "why"),
+    [(timedelta(days=-3), "has expired"), (timedelta(days=1), "is not valid yet")],
+)
+def test_a_certificate_out_of_its_time_is_said_at_the_start_and_refused_later(
+    place: Place, begins: timedelta, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = TcpSettings(port=0, tls=TlsFiles(*place.server, place.authority.ca))
+    access = Access(settings)
+    good = access.context
+    place.authority.issue("server", begins)
+    with pytest.raises(OptionError, match=f"server.pem {why}; put a valid one there"):
+        access.reload()
+    assert access.context is good
+    assert not caplog.records
+    Access(settings)
+    assert f"server.pem {why}; clients will refuse it" in caplog.text
 
 
 @in_loop

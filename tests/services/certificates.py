@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_A_DAY = timedelta(days=1)
+
 
 class CertificateFiles(NamedTuple):
     """The paths of a certificate and of its key."""
@@ -32,11 +34,14 @@ class Authority:
         self.ca = str(folder / f"{name}.pem")
         Path(self.ca).write_bytes(_pem(self._certificate))
 
-    def issue(self, name: str) -> CertificateFiles:
-        """A certificate of this name, for 127.0.0.1 and localhost, in files of the name."""
+    def issue(self, name: str, begins: timedelta = -_A_DAY) -> CertificateFiles:
+        """A certificate of this name, for 127.0.0.1 and localhost, in files of the name.
+
+        It is valid for two days, which begin so long after now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         places = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
-        made = _begun(_named(name), self._name, key.public_key()).add_extension(
+        made = _begun(_named(name), self._name, key.public_key(), begins).add_extension(
             x509.SubjectAlternativeName(places), critical=False
         )
         files = CertificateFiles(
@@ -62,15 +67,18 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: timedelta = -_A_DAY,
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    begin = datetime.now(UTC) + begins
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(begin)
+        .not_valid_after(begin + 2 * _A_DAY)
     )

@@ -1,15 +1,18 @@
 """Who may send to a receiver that listens: its tokens, and its side of TLS; both can be renewed."""
 
 import hmac
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from headrace.certificates import server_context
+from headrace.certificates import server_context, validity_trouble
 from headrace.core.options import require_name
 from headrace.errors import OptionError
 from headrace.receivers.settings import HttpSettings, TcpSettings, TlsFiles, require_token
+
+_LOG: Final = logging.getLogger("headrace.receivers")
 
 _UNNAMED: Final = "default"
 
@@ -86,13 +89,20 @@ class Access:
 
     def __init__(self, settings: HttpSettings | TcpSettings) -> None:
         self._settings = settings
-        self.reload()
+        self._read()
+        if (trouble := _trouble(settings.tls)) is not None:
+            _LOG.warning("%s; clients will refuse it until it is replaced.", trouble)
 
     def reload(self) -> None:
         """Read the files again; whoever connects from now on meets what they say.
 
         Where one cannot be used, OptionError says why, and everything stays as it was.
         """
+        if (trouble := _trouble(self._settings.tls)) is not None:
+            raise OptionError(f"{trouble}; put a valid one there, and ask again.")
+        self._read()
+
+    def _read(self) -> None:
         context, tokens = _context(self._settings.tls), _tokens(self._settings)
         self.context: ssl.SSLContext | None = context
         self.tokens = tokens
@@ -110,6 +120,14 @@ def _context(tls: TlsFiles) -> ssl.SSLContext | None:
     if tls.certificate_file is None:
         return None
     return server_context(tls.certificate_file, tls.key_file, tls.client_ca_file)
+
+
+def _trouble(tls: TlsFiles) -> str | None:
+    """Return what is wrong with the time of a certificate that can be read; None if nothing is."""
+    if tls.certificate_file is None or _context(tls) is None:
+        return None
+    why = validity_trouble(tls.certificate_file, tls.key_file)
+    return why and f"The certificate of {tls.certificate_file} {why}"
 
 
 def _tokens(settings: HttpSettings | TcpSettings) -> Tokens:
