@@ -111,11 +111,13 @@ async def test_what_is_malformed_or_not_understood_is_refused() -> None:
     async with served() as it:
         for status, headers, body, words in [
             (400, LINES, b'{"a":1}\n{"b":\n', "Line 2 is not JSON"),
-            (400, LINES, b"1\n\n2\n", "Line 2 is not JSON"),
+            (400, LINES, b"1\n\n2\n", "Line 2 is not JSON: it is empty; leave it out"),
+            (400, LINES, b"\xef\xbb\xbf1\n2\n", "Line 1 is not JSON: it begins with a byte order"),
+            (400, JSON, b"\xef\xbb\xbf[1]", "The body is not JSON: it begins with a byte order"),
+            (400, JSON, b"", "The body is not JSON: it is empty; leave it out"),
             (400, LINES, b"", "no records"),
             (400, JSON, b'{"a":', "not JSON"),
             (400, JSON, b"[]", "no records"),
-            (400, JSON, b"", "not JSON"),
             (400, JSON, b"\xff", "UTF-8"),
             (400, JSON, b"[" * 200_000, "not JSON"),
             (400, BYTES | {"content-encoding": "gzip"}, b"plain", "cannot be decompressed"),

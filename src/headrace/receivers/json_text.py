@@ -4,6 +4,7 @@ Nothing is built of what is checked: a parser that skips values needs no memory 
 many, deep or large they are.
 """
 
+import codecs
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -66,7 +67,7 @@ def values_of(body: bytes, max_values: int) -> list[bytes]:
             found = _ARRAY.decode(body)
         _check_integers(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
-        raise MalformedError(f"The body {_wrong(error)}.") from error
+        raise MalformedError(f"The body {_wrong(error, body)}.") from error
     if len(found) > max_values:
         raise TooManyError(
             f"The array has {len(found)} elements, and a request may have {max_values} records"
@@ -198,7 +199,7 @@ def _checked(
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
-        raise MalformedError(f"{name} {_wrong(error)}.", place, ids) from error
+        raise MalformedError(f"{name} {_wrong(error, line)}.", place, ids) from error
     return value
 
 
@@ -232,7 +233,12 @@ def _check_integers(data: bytes) -> None:
             )
 
 
-def _wrong(error: Exception) -> str:
+def _wrong(error: Exception, data: bytes) -> str:
+    """Return what is wrong with a text, as the end of a sentence."""
+    if not data.strip():
+        return "is not JSON: it is empty; leave it out"
+    if data.startswith(codecs.BOM_UTF8):
+        return "is not JSON: it begins with a byte order mark (BOM); send UTF-8 without one"
     if isinstance(error, _LongError):
         return str(error)
     if isinstance(error, RecursionError):

@@ -101,6 +101,7 @@ class RequestBody:
         """
         headers = self._request.headers
         encoding = headers.get("content-encoding", "identity").strip().lower()
+        encoding = "gzip" if encoding == "x-gzip" else encoding  # RFC 9110, 8.4.1.3
         if encoding not in ENCODINGS:
             raise HttpRejection(
                 415,
