@@ -142,12 +142,12 @@ class Batch:
     def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
         """Append the batch's rows to an Iceberg table, unless it has them; whether it had not.
 
-        The rows and a property of the snapshot with the batch's key are one commit. The table has
-        a batch if its current snapshot or one of those before it has the key. That is looked at
-        before the write, and again in each commit, so two runs at a time are one write too. Nor is
-        a child written if a batch that it was split off is there, or a batch if a child of it is.
-        A snapshot that was expired is not there any more: a batch that runs again after that is
-        written again. One that was rolled back does not count, and its batch is written again.
+        The rows and a property of the snapshot with the batch's key are one commit. The table has a
+        batch if its current snapshot or one of that snapshot's ancestors has the key. This is
+        checked before the write, and again in each commit, so two runs at a time are one write too.
+        Nor is a child written if a batch that it was split off is there, or a batch if a child of
+        it is. A batch whose snapshot was expired or rolled back is written again when it runs
+        again.
 
         The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
         'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
@@ -328,7 +328,7 @@ class HandlerTransaction:
         self.committed = self._undone_by is None
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
-        """What `Batch.reject` does.
+        """Do what `Batch.reject` does.
 
         Raises:
             LedgerError: the batch is committed already, or its handler has returned.

@@ -30,12 +30,12 @@ from headrace.source.replay import planned_ids, replay_end
 from headrace.source.source_options import TOPIC_IDS
 
 Use = Callable[[DataFrame], None]
-"""What is done with a batch; what it raises, the reader raises."""
+"""Callable that processes a batch; the reader raises its exceptions."""
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
-"""How often it is seen whether a query that should run a batch has ended."""
+"""Interval at which a query that should run a batch is checked for its end (s)."""
 
 
 class DerivedStream:
@@ -100,7 +100,7 @@ class DerivedStream:
         written.rename(request)
 
     def _following(self) -> Path:
-        """Where the next batch will be asked for."""
+        """Path of the file that requests the next batch."""
         assert self._folder is not None  # noqa: S101  (it is there while a query is)
         return self._folder / f"{self._asked + 1}.json"
 
@@ -130,8 +130,8 @@ class DerivedStream:
 def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
     """Write the part of Spark's checkpoint that says which offsets its first batch ends at.
 
-    Where Spark's source evolution is on, offsets stand beside the source's name, and Spark refuses
-    a checkpoint without names.
+    With Spark's source evolution, offsets stand beside the source's name, and Spark refuses a
+    checkpoint without names.
     """
     times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
     version, named_end = "v1", end
@@ -153,7 +153,7 @@ class BatchReader(RecordReader, Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where the source is."""
+        """Address of the source."""
 
     @property
     def passes_over_losses(self) -> bool:
@@ -166,7 +166,7 @@ class BatchReader(RecordReader, Protocol):
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
 
-        Of a topic that was recreated since they were planned nothing is used.
+        Nothing is used of a topic that was recreated since the ranges were planned.
 
         Raises:
             Exception: what ``use`` raises, or Spark because a record has left the source.
@@ -175,22 +175,22 @@ class BatchReader(RecordReader, Protocol):
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
         """Read these ranges once, for parts of them that are run within the ``with``.
 
-        The reader that it gives has the same parts used as this one. Where they cannot be kept, it
-        reads each part again.
+        The yielded reader serves children of these ranges as this one does. If they cannot be kept,
+        it reads each child again.
         """
 
     def close(self) -> None:
         """End what was started to read again; it is started when it is needed."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What has left the source of these ranges.
+        """Return the parts of these ranges that have left the source.
 
         Raises:
             BrokerError: the brokers cannot be reached.
         """
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where the log begins in each of these partitions; of those that there are.
+        """Return the first offset of the log in each of these partitions that exists.
 
         Raises:
             BrokerError: the brokers cannot be reached.
@@ -231,7 +231,7 @@ class SparkBatchReader:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where the source is."""
+        """Address of the source."""
         return self.connector.servers(self.options)
 
     @property
@@ -253,7 +253,7 @@ class SparkBatchReader:
     def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
         """Persist the ranges, in memory or on disk, until the ``with`` ends.
 
-        What a stream derives is not kept: only its own plan derives it from a part.
+        A derived stream is not kept: only its own plan derives its rows from a part.
         """
         kept = None if self.derived is not None else self._read(ranges)
         if kept is None:
@@ -276,11 +276,11 @@ class SparkBatchReader:
             self.derived.close()
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What has left the source of these ranges."""
+        """Return the parts of these ranges that have left the source."""
         return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where the log begins in each of these partitions."""
+        """Return the first offset of the log in each of these partitions that exists."""
         return self.connector.beginnings(self.options, ranges)
 
     def dead_letter(

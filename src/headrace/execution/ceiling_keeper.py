@@ -61,7 +61,7 @@ class CeilingKeeper:
         if split is None or batch.status is not Status.IN_PROGRESS:
             return
         if split.failed <= self._largest and not self._doubted:
-            # As many have gone through: it may have been something that is over by now.
+            # That many records have passed before: the cause may be over by now.
             self._doubted = split.failed
             return
         self._largest, self._doubted = split.passed, 0

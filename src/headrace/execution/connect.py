@@ -1,8 +1,8 @@
 """A gate over Spark Connect: the client has no JVM, and handlers run in a process of the server.
 
-Spark sends what ``foreachBatch`` calls to the server, where one Python process for each query runs
-it. What keeps the batches' outcomes, and what runs deferred ones again, is there, too: it is made
-at the query's first batch. The client has the listener, and the ledger is where both meet.
+Spark sends the callable of ``foreachBatch`` to the server, where one Python process for each query
+runs it. The batches' outcomes are recorded there, too, and deferred batches backfilled, from the
+query's first batch on. The client has the listener, and both meet in the ledger.
 """
 
 from typing import Any, Final
@@ -55,7 +55,7 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
 
 
 class ServerHandler:
-    """What ``foreachBatch`` calls on the server: makes the gate's handler there, and calls it.
+    """Callable for ``foreachBatch`` on the server: makes the gate's handler there, and calls it.
 
     Args:
         handling: what `Gate.write` was told.

@@ -22,8 +22,9 @@ from headrace.ledger import Attached, BatchRecord, ErrorReport
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _SURELY_RAISES: Final = 10
-"""How many backfills of a batch fail, over some hours, before the run whose outcome is unknown is
-assumed to have failed too."""
+"""Number of failed backfills of a batch, over some hours, after which a run whose outcome is
+unknown is assumed to have failed too.
+"""
 
 _USUAL: Final = IsolationTerms()
 
@@ -118,7 +119,7 @@ class BatchExecutor:
         Else the answer is what was raised last, and the batch is whole again; or it stays split, as
         a part may be in the sink, and its parts are run when this is called again.
         """
-        # Where nothing is isolated, a few parts only tell whether any of them passes.
+        # Without isolation, run a few parts, only to see whether any of them passes.
         asks = self._policy.last != "isolate" and not self._is_split
         budget = IsolationBudget(max_runs=UNLIKE) if asks else None
         why = None if self._is_split else error
@@ -159,7 +160,7 @@ class BatchExecutor:
                 raise
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
                 return raised
-            # What was split is resolved, and so is a record that was convicted.
+            # A batch that was split is resolved, and so is a convicted record.
             ranges = tuple(each.offsets for each in self._ledger.batches.ranges(batch.batch_key))
             return error if any(part == ranges for part, _ in isolated.left) else None
 

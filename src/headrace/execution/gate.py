@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _POLL_MS: Final = 50
-"""How often the trigger fires where the interval is ``auto``: the planner knows what is due."""
+"""Interval of the trigger if the gate's is ``auto`` (ms): the planner knows when a batch is due."""
 
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 """The session's setting of a folder in which Spark keeps a checkpoint for each query, by name."""
@@ -120,7 +120,7 @@ class Gate:
             interval_ms("The gate's interval", interval) if auto is None else auto.first_ms
         )
         self._interval = interval
-        # In full, for the planner is another process.
+        # With its secrets, for the planner is another process.
         self._ledger_url = normalize_url(ledger)
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class Gate:
         return writer.trigger(processingTime=f"{trigger_ms} milliseconds").queryName(self.name)
 
     def status(self) -> "GateSnapshot":
-        """How this gate fares now: the facts of ``headrace status --gate NAME --json``, typed.
+        """Return this gate's state: the facts of ``headrace status --gate NAME --json``, typed.
 
         They come from the ledger alone, so a query need not run, and no broker is asked:
         ``lag_now`` and ``retention_left_s`` are None.
@@ -269,7 +269,7 @@ class Gate:
     def _derived(
         self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool
     ) -> DerivedStream | None:
-        """What reads a batch of this stream once more, where that takes a query of its own."""
+        """Return the reader of this stream, if reading a batch again takes a query of its own."""
         if not policy.skips:
             return None
         check_batches_can_be_skipped(stream, self.name, policy.last)

@@ -1,4 +1,4 @@
-"""What this process knows of its gates: the open ledgers, and how each gate's stream stands."""
+"""State of the gates in this process: the open ledgers, and each gate's stream."""
 
 import atexit
 import contextlib
@@ -26,7 +26,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class BatchEnd(NamedTuple):
-    """What the estimator must know of a batch that ended.
+    """End of a batch, as the estimator needs it.
 
     Attributes:
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
@@ -67,13 +67,13 @@ class Turn:
         self._lock.release()
 
     def take_waited_ms(self) -> int:
-        """How long the caller has waited since this was last asked (ms)."""
+        """Return how long the caller has waited since the last call (ms)."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return round(waited_s * 1000)
 
 
 class StreamState:
-    """How the live stream behind a gate stands. Any thread may use it."""
+    """State of the live stream behind a gate. Any thread may use it."""
 
     def __init__(self, gate: str) -> None:
         self._gate = gate
@@ -156,7 +156,7 @@ class StreamState:
     def batch_was_helped(self, batch: str, *, had_no_sink: bool = False) -> None:
         """A batch failed at first, or waited for its sink or for another process that had it.
 
-        How long it took is not how long such a batch takes.
+        Its duration is not typical of such a batch.
         """
         with self._changing:
             self._helped.add(batch)
@@ -217,7 +217,7 @@ def all_states() -> dict[tuple[str, str], StreamState]:
         return dict(_states)
 
 
-# Not the states' lock: a ledger that is being opened may be waited for.
+# Separate from the states' lock: opening a ledger may take long.
 _ledgers_lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
 _of_gate: Final[dict[str, list[str]]] = {}
@@ -294,8 +294,9 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
 
 
 _EVENTS_S: Final = 2.0
-"""How long a program that ends waits for the events of queries that have ended. Spark logs a trace
-for each event that it can deliver no more."""
+"""Time that a program that ends waits for the events of ended queries (s). Spark logs a trace for
+each event that it can no longer deliver.
+"""
 
 
 @atexit.register
@@ -307,7 +308,7 @@ def _record_ends() -> None:
         # Over Spark Connect a query goes on without its program.
         if not isinstance(query, StreamingQuery):
             continue
-        # Where its Spark was stopped, which delivers the events, nobody answers any more.
+        # If its Spark was stopped, which delivers the events, nobody answers any more.
         with contextlib.suppress(Py4JError):
             is_active, error = query.isActive, _error(query)
             while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:

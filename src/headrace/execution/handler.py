@@ -1,4 +1,4 @@
-"""What ``foreachBatch`` calls: finds the batch in the ledger, attaches it, and has it run."""
+"""Callable for ``foreachBatch``: finds the batch in the ledger, attaches it, and has it run."""
 
 import logging
 import threading
@@ -67,7 +67,7 @@ class GatedHandler:
     ) -> None:
         """Say which query runs this, and where its checkpoint is if that is known.
 
-        What is raised while the query is being stopped is no failure.
+        An exception raised while the query is being stopped is no failure.
         """
         self._query = query
         self._checkpoint = checkpoint
@@ -137,9 +137,9 @@ class GatedHandler:
         """The row of the batch that Spark runs now; None where this gate has nothing in it.
 
         The planner of this query begins it just before, in the same trigger, and no other query can
-        while that planner has the gate. What was begun before it had the gate is another query's.
+        while that planner has the gate. A batch begun before it had the gate is another query's.
         """
-        # Of one moment: whoever has the gate had it when that batch was begun, or has begun none.
+        # Read both in one statement: between two, the gate could change its owner.
         begun, behind = self._ledger.gates.begun_and_query(self._gate)
         if behind is not None:
             if behind.read != self._read:

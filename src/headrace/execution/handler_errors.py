@@ -1,4 +1,4 @@
-"""What an exception of a handler says: the source or the program is at fault, or neither."""
+"""Verdicts on a handler's exception: the source or the program is at fault, or neither."""
 
 import errno
 import re
@@ -110,7 +110,7 @@ def program_error(error: BaseException) -> HeadraceError | None:
     """Why the program cannot run as it is, in one sentence, if that is what was raised.
 
     A schema or an option is wrong, a machine lacks a package, or a jar does not suit this Spark: no
-    record is at fault, and no sink is away. Of what Spark raises the text is searched, as for
+    record is at fault, and no sink is away. Spark's exceptions are searched by their text, as in
     `unreadable`.
     """
     return _raised(error, _PROGRAMS) or _unsuited_jar(error)
@@ -129,7 +129,7 @@ _OF_DELTA: Final = re.compile(
 
 
 def _unsuited_jar(error: BaseException) -> SetupError | None:
-    """That a jar is built for another Spark, in one sentence, if that is what Spark raised."""
+    """Return the error that a jar is built for another Spark, if Spark raised that."""
     for each in with_causes(error):
         text = text_of(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
         if (found := _LINKAGE.search(text)) is None:
@@ -227,7 +227,7 @@ def no_connection(error: BaseException | ErrorReport) -> bool:
 
 
 def machinery_error(what: str, cause: BaseException) -> MachineryError:
-    """That a batch could not be run, in one sentence, with the exception that says why."""
+    """Return the error that a batch could not be run, in one sentence, with its cause."""
     first_line = text_of(cause).strip().partition("\n")[0]
     error = MachineryError(f"{what}, which says nothing of the records: {first_line or cause!r}")
     error.__cause__ = cause
@@ -235,7 +235,7 @@ def machinery_error(what: str, cause: BaseException) -> MachineryError:
 
 
 def _broken_machinery(error: BaseException) -> str | None:
-    """What failed, if an exception is the machinery's, whoever has raised it."""
+    """Name the failure, if an exception is the machinery's, whoever has raised it."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return "A disk is full"
     if isinstance(error, LedgerError) and _is_the_databases(error):

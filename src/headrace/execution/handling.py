@@ -1,4 +1,4 @@
-"""What handles the batches of one query: the gated handler, and the backfill beside it."""
+"""Handling of one query's batches: the gated handler, and the backfill beside it."""
 
 import logging
 import threading
@@ -94,7 +94,7 @@ def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
 
 
 def _control_wait_s(interval_ms: int) -> float:
-    """How long a backfill waits for the next batch of the stream (s): a minute at most."""
+    """Return the time a backfill waits for the next batch of the stream (s): at most a minute."""
     return min(2 * interval_ms / 1000 + 5, 60)
 
 
@@ -105,7 +105,7 @@ its trigger takes what there is and ends."""
 
 @dataclass(frozen=True)
 class Handling:
-    """How a gate's batches are handled, as `Gate.write` was told.
+    """Handling of a gate's batches, with the arguments of `Gate.write`.
 
     Over Spark Connect it is sent to the process on the server that runs the handler.
 
@@ -129,7 +129,7 @@ class Handling:
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None
     ) -> tuple[GatedHandler, Started]:
-        """What ``foreachBatch`` is to call in this process, and what once the query has started."""
+        """Return the callables for ``foreachBatch`` and for the time when the query has started."""
         ledger = use_ledger(self.gate, self.ledger_url)
         records = SparkBatchReader(spark, self.connector, self.options, derived, self.transform)
         reader = records if self.policy.skips else None

@@ -33,7 +33,7 @@ Cause = Exception | ErrorReport
 """Why a batch, or a child, failed."""
 
 _LOOK_S: Final = 0.05
-"""How often it is checked whether another batch has passed."""
+"""Interval at which another batch is checked for its success (s)."""
 
 _NOT_RUN: Final = ErrorReport(
     "NotRun", "It is a child of a batch that failed, and was not run.", ""
@@ -42,7 +42,7 @@ _NOT_RUN: Final = ErrorReport(
 
 @dataclass(frozen=True)
 class IsolationTerms:
-    """How much one isolation may take, and how it ends.
+    """Limits of one isolation, and how it ends.
 
     Attributes:
         budget: Runs and time. Default: the policy's.
@@ -61,11 +61,11 @@ class IsolationTerms:
 class Isolator:
     """Halves a batch until what cannot be processed stands alone.
 
-    Whatever becomes of a child is in the ledger before the next one is run, so that after a crash
-    the same batch goes on where it was left. A record becomes a dead letter when it has failed
-    alone again and again while others passed; what is not proved or not run is ``failed``, and so
-    backfilled. So is all that is left when a child could not be run, or nothing passes any more:
-    that says nothing of the child's records.
+    The outcome of a child is in the ledger before the next one is run, so that after a crash the
+    same batch goes on where it was left. A record becomes a dead letter when it has failed alone
+    again and again while others passed; ranges that are not proved or not run are ``failed``, and
+    so backfilled. So is the rest when a child could not be run, or nothing passes any more: that
+    says nothing of the child's records.
 
     Args:
         context: How the gate's batches are run.
@@ -282,7 +282,7 @@ class Isolator:
         return rows
 
     def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
-        """What is still to be run of a batch: its smallest children, or itself without any."""
+        """Yield the unresolved parts of a batch: its smallest children, or itself without any."""
         children = self._ledger.batches.children(batch.batch_key)
         if not children:
             self._rows[self._ranges(batch)] = batch

@@ -93,7 +93,7 @@ class SerialWorker:
 _NOT_PROCESSED: Final = "A batch's report was not processed: %s"
 
 UNREAD_BATCHES: Final = 3
-"""How many batches in a row of which no record was read lead to a warning."""
+"""Number of batches in a row without a record read that lead to a warning."""
 
 
 @dataclass(slots=True)
@@ -116,10 +116,9 @@ class _GateRun:
 class GateListener(JsonStreamingQueryListener):
     """Feeds the rate laws. Sources are distinguished by the gate's name in their own offsets.
 
-    Each run of a query has laws of its own; the rate that they begin from, and what is known of a
-    batch's cost, are the ledger's.
-    What cannot be processed is logged, for an exception would only vanish in Spark's own log: the
-    planner keeps the last rate then.
+    Each run of a query has laws of its own; the initial rate, and the known cost of a batch, come
+    from the ledger. Events that cannot be processed are logged, for an exception would only vanish
+    in Spark's own log: the planner keeps the last rate then.
 
     Args:
         ledger_of: the ledger of a gate whose query has this run; None for a gate that this
@@ -160,7 +159,7 @@ class GateListener(JsonStreamingQueryListener):
             for report, watched in reports
             if watched is not None
         ]
-        # Whatever helped the batch through did so for all of its sources.
+        # Help for the batch is help for all of its sources.
         ends = [_ended(watched, report) for report, watched in known]
         ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
@@ -230,7 +229,7 @@ class GateListener(JsonStreamingQueryListener):
             or not is_here(batch.owner)
         ):
             return None
-        # Asked for last: the next run begins before it takes the batch.
+        # Check for a newer run last: it starts before it takes the batch.
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
         return None if has_next else batch
 
@@ -285,7 +284,7 @@ def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None
 
 
 def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
-    """How a batch got through; where its handler runs elsewhere, as its row in the ledger says."""
+    """Return how a batch ended, from its row in the ledger if its handler runs elsewhere."""
     state = state_of(watched.ledger.url, report.gate)
     ended = state.batch_ended(report.batch, *report.times_ms)
     if not state.is_remote or not report.batch:
@@ -324,7 +323,7 @@ def _with_backlog(watched: _GateRun, report: BatchReport) -> BatchReport:
 
 
 def _known_cost(gate: str, text: str | None) -> SourceCost | None:
-    """What earlier runs have learnt of a batch's cost."""
+    """Return the cost of a batch that earlier runs have learnt."""
     try:
         return None if text is None else SourceCost.from_text(text)
     except OptionError as error:
@@ -334,7 +333,7 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
 
 @dataclass(frozen=True, slots=True)
 class _Lesson:
-    """What one gate's part of a batch says.
+    """Measurement of one gate's part of a batch.
 
     Attributes:
         present: The batch's times and records.
@@ -365,7 +364,7 @@ def _lesson(watched: _GateRun, report: BatchReport, ended: BatchEnd) -> _Lesson:
 
 
 def _learn(rates: QueryRates | None, lessons: list[_Lesson]) -> dict[str, LearntRate]:
-    """What a batch teaches, by gate: nothing where a part of it says nothing of the job."""
+    """Return the rates by gate that a batch teaches: none if a part says nothing of the job."""
     parts = [lesson for lesson in lessons if lesson.report.batch and lesson.watched.learns]
     if rates is None or not parts or not all(lesson.teaches for lesson in lessons):
         return {}
@@ -417,7 +416,7 @@ def _publish(lesson: _Lesson, learnt: LearntRate | None) -> None:
 
 
 def _sample(lesson: _Lesson, learnt: LearntRate | None) -> RateSample:
-    """What was measured; where nothing was learnt, the rate stays what it is."""
+    """Return the measurement; if nothing was learnt, the rate stays what it is."""
     present, stats, processing_rate = lesson.present, lesson.stats, None
     if learnt is not None and stats.processing_delay_ms > 0:
         processing_rate = stats.num_elements / stats.processing_delay_ms * 1000

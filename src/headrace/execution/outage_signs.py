@@ -21,7 +21,8 @@ ERRNOS: Final = frozenset(
         errno.ENOTCONN,  # also of a FUSE mount whose process is gone
     }
 )
-"""Of an ``OSError``. EACCES counts where it names a path; EMFILE, ENAMETOOLONG and EPERM do not."""
+"""Codes of an ``OSError``. EACCES counts if it names a path; EMFILE, ENAMETOOLONG and EPERM do not.
+"""
 
 HTTP_STATUSES: Final = frozenset({429, 502, 503, 504})
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
@@ -102,7 +103,7 @@ NETWORK_NAMES: Final = frozenset(
         *("LeaderNotAvailableError", "NotLeaderForPartitionError", "RequestTimedOutError"),
     }
 )
-"""Of exceptions in Python itself and in clients, none of which has a code that says more."""
+"""Names of exceptions in Python itself and in clients, none of which has a code that says more."""
 
 _NOT_REACHED_BY_OURSELVES: Final = frozenset({"multiprocessing", "py4j", "pyspark", "sqlalchemy"})
 """Packages in which such a name means a process or a pool of the program's own."""

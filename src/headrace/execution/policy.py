@@ -1,4 +1,4 @@
-"""What an exception in a handler does: stop, retry, defer, isolate, and what follows a retry."""
+"""Policy for an exception in a handler: stop, retry, defer, isolate, and what follows a retry."""
 
 import re
 from dataclasses import dataclass, field, replace

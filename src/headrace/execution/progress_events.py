@@ -32,7 +32,7 @@ class JsonStreamingQueryListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        """What PySpark gives the JVM for this listener; always the same object."""
+        """Java object that PySpark registers for this listener; always the same one."""
         if not hasattr(self, "_jlistenerobj"):
             jvm: Any = active_context()._jvm
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
@@ -40,7 +40,7 @@ class JsonStreamingQueryListener(StreamingQueryListener):
 
 
 class _FromJson(JStreamingQueryListener):
-    """What the JVM calls."""
+    """Listener that the JVM calls."""
 
     def onQueryProgress(self, jevent: Any) -> None:
         self.pylistener.onQueryProgress(progress_event(jevent.progress().json()))
@@ -53,7 +53,7 @@ def progress_event(text: str) -> QueryProgressEvent:
         report.setdefault("inputRowsPerSecond", math.nan)
         report.setdefault("processedRowsPerSecond", math.nan)
     for source in progress["sources"]:
-        # Before 4.2 PySpark writes an offset that is no text as Python would.
+        # Before 4.2 PySpark writes an offset that is no text as Python's ``str`` would.
         for name in _OFFSETS:
             if not isinstance(source[name], str):
                 source[name] = json.dumps(source[name])
@@ -62,7 +62,7 @@ def progress_event(text: str) -> QueryProgressEvent:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What the engine reports of a batch for one gate."""
+    """Report of the engine on a batch, for one gate."""
 
     gate: str
     checkpoint_id: str
@@ -114,7 +114,7 @@ def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
 
 
 def _overhead_ms(phases: Mapping[str, int]) -> int:
-    """How long a batch's trigger did other things than to give it to the sink (ms)."""
+    """Return the time that a batch's trigger spent outside the sink (ms)."""
     whole_ms = phases["triggerExecution"]
     return max(whole_ms - phases.get("addBatch", whole_ms), 0)
 

@@ -1,4 +1,4 @@
-"""What a handler rejects of its batch by name, until it is kept with the batch's success."""
+"""Records that a handler rejects by name, until they are kept with the batch's success."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ MAX_REJECTED: Final = 10_000
 """Records that the handler may reject in one run; they are in memory until they are kept."""
 
 MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
-"""How large these records may be together (bytes)."""
+"""Greatest total size of these records (bytes)."""
 
 _COLUMNS: Final = ("topic", "partition", "offset")
 _REASON: Final = "reason"
@@ -53,7 +53,7 @@ class RecordReader(Protocol):
         """
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
+        """Return the sink of dead letters besides the ledger; None without a name or on journals."""
 
 
 class Rejections:
@@ -94,11 +94,11 @@ class Rejections:
 
     @property
     def kept(self) -> Sequence[DeadLetter]:
-        """What was read so far, by topic, partition and offset."""
+        """Dead letters read so far, by topic, partition and offset."""
         return [self._letters[place] for place in sorted(self._letters)]
 
     def count(self) -> int:
-        """How many records were rejected.
+        """Return the number of rejected records.
 
         Raises:
             TooManyRejectedError: too many could not be decoded.
@@ -144,7 +144,7 @@ class Rejections:
             self._reasons = reasons
 
     def read(self) -> Sequence[DeadLetter]:
-        """What was rejected, by topic, partition and offset; each record is read once.
+        """Return the rejected records, by topic, partition and offset; each record is read once.
 
         Raises:
             RejectionError: there is no record at one of the offsets.

@@ -1,4 +1,4 @@
-"""What all runs of a handler by one owner share: the handler, its ledger, and how they end."""
+"""Context shared by all runs of a handler by one owner: the handler, its ledger, how runs end."""
 
 import logging
 import threading
@@ -140,7 +140,7 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """How batches of a gate are run. A stream, its backfill and a command each have one.
+    """Context of a gate's runs. A stream, its backfill and a command each have one.
 
     Attributes:
         ledger: The gate's.
@@ -212,10 +212,10 @@ class RunContext:
 
 
 OWNER_POLL_S: Final = 0.5
-"""How often it is checked whether another owner's lease has run out."""
+"""Interval at which another owner's lease is checked for its end (s)."""
 
 _RENEWALS: Final = 5
-"""How often a lease is renewed within its own length, so that a few may be missed."""
+"""Number of renewals of a lease within its own length, so that a few may be missed."""
 
 
 class BatchLeases:

@@ -1,8 +1,8 @@
 """Whether what a handler raised says that its sink is away, and nothing about the records.
 
-Objects are asked for their codes and classes, never for their text. What a task has raised comes
-as text alone: of that only classes are read, and what their packages write before any value. Where
-Spark has its Java exceptions at hand, those are asked instead.
+Objects are asked for their codes and classes, never for their text. An exception in a task comes as
+text alone: only classes are read from it, and the text that their packages write before any value.
+If Spark has its Java exceptions at hand, these are asked instead.
 
 So no record that stands in a message can make an outage of itself, but for two cases, both of text
 with line breaks: over Spark Connect, in a message of Java's; and one that imitates a whole
@@ -45,11 +45,11 @@ _OF_THE_JOB: Final = (
 def sink_is_away(error: BaseException) -> bool:
     """Whether an exception says that the sink is away: the batch, run again later, may succeed.
 
-    True for a ``SinkAwayError`` among the causes, and for what says that a service was not reached,
-    was too slow, is shutting down, is out of connections or of disk, or takes no writes now. The
-    outermost exception that says either is believed: an ``IntegrityError`` that was raised while an
+    True for a ``SinkAwayError`` among the causes, and for a service that was not reached, was too
+    slow, is shutting down, is out of connections or of disk, or takes no writes now. The outermost
+    exception that says either is believed: an ``IntegrityError`` that was raised while an
     ``OperationalError`` was handled is no outage. Causes that are hidden by ``from None`` are not
-    looked at. Of an exception group all have to say it.
+    looked at. In an exception group all have to say it.
 
     False for answers that refuse what was sent: constraints, deadlocks, statement timeouts, missing
     tables, HTTP 400, 404, 413, 422 and 500. Also for HTTP 401 and 403, though a password that has
@@ -94,7 +94,7 @@ def _is_of_spark(error: BaseException) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """What Spark says, which it may ask its JVM for; nothing where that is gone by now."""
+    """Return Spark's message, for which it may ask its JVM; empty if the JVM is gone."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
@@ -102,7 +102,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _verdict(error: BaseException) -> Verdict:
-    """What one exception says, its causes left aside."""
+    """Return the verdict on one exception, without its causes."""
     if isinstance(error, HeadraceError):
         return None if isinstance(error, _MAY_BE_A_SINK) else False
     if isinstance(error, BaseExceptionGroup):
@@ -204,7 +204,7 @@ def _was_raised_by_pyspark(trace: TracebackType | None) -> bool:
     return False
 
 
-# What Spark raises.
+# Exceptions of Spark.
 
 
 class JavaError(NamedTuple):

@@ -45,7 +45,8 @@ class SinkWaiting:
     def resume(self, batch: BatchRecord, *, waits: bool) -> bool:
         """Go on where a run before has left this batch; whether that waited for its sink.
 
-        What another batch waited for is over. The rest of the wait is kept if this ``waits``.
+        The outage that another batch waited for is over. The rest of the wait is kept if this
+        ``waits``.
 
         Raises:
             InterruptedError: the query is being stopped.

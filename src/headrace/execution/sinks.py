@@ -1,4 +1,4 @@
-"""How a sink that is not the ledger's database has each batch once: it remembers the batch's key.
+"""Sinks outside the ledger's database that take each batch once: they store the batch's key.
 
 A backfill runs batches out of order, so no sink may skip a batch because its number is not above
 the last one's. Each function here has the sink remember keys instead, one by one, in the same
@@ -68,7 +68,7 @@ def delta_options(key: str, name: str) -> dict[str, str]:
 
 
 class _Presence(Enum):
-    """What an Iceberg table has of a batch."""
+    """State of a batch in an Iceberg table."""
 
     NOTHING = "nothing"
     ALL = "all"
@@ -98,7 +98,7 @@ def append_iceberg(
         if watcher.found is _Presence.NOTHING:
             raise
     finally:
-        # What is known of the table now, without asking a catalog that may be unreachable.
+        # Copy the known state of the table, without asking a catalog that may be unreachable.
         table.metadata, table.metadata_location = watched.metadata, watched.metadata_location
     if watcher.found is _Presence.PARTS:
         raise _split_error(keys[0])
@@ -140,9 +140,9 @@ class _Watcher:
 
 
 def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
-    """What the table's current snapshot, and those before it, have of the first of the marks.
+    """Return the state of the first mark's batch in the current snapshot and its ancestors.
 
-    The others are the batches that it was split off.
+    The other marks are the batches that it was split off.
     """
     by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -152,7 +152,7 @@ def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
             return _Presence.ALL
         if marks[0] in json.loads(said.get(ICEBERG_SPLIT_PROPERTY, "[]")):
             return _Presence.PARTS
-        # None where it was expired, or is the first.
+        # None if it was expired, or is the first.
         snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
     return _Presence.NOTHING
 
@@ -211,7 +211,7 @@ def _insert(connection: Connection, key: str, name: str, *, is_split: bool) -> b
         written = connection.execute(on_server.returning(BATCHES.c.batch_key))
         return written.first() is not None
     if connection.dialect.name == "sqlite":
-        # Without a savepoint: to release one that began the transaction would commit it.
+        # No savepoint: to release one that began the transaction would commit it.
         in_file = sqlite.insert(BATCHES).values(row).on_conflict_do_nothing()
         return connection.execute(in_file).rowcount == 1
     try:

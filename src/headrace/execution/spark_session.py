@@ -1,4 +1,4 @@
-"""What a Spark session needs once: the sources, their secrets, and the listener of the gates."""
+"""Set-up of a Spark session, once: the sources, their secrets, and the listener of the gates."""
 
 import contextlib
 import io
@@ -43,19 +43,19 @@ DAEMON: Final = "headrace.worker_daemon"
 """The module that Spark starts in place of PySpark's daemon; executors elsewhere need it too."""
 
 LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
-"""What starts this program's Python for Spark without Spark's archives."""
+"""Script that starts this program's Python for Spark without Spark's archives."""
 
 _IMPORT_S: Final = 60
-"""How long the other Python may take to import Headrace."""
+"""Time that the other Python may take to import Headrace (s)."""
 
 
 def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.environ) -> None:
     """See to it that Spark's processes have Headrace.
 
-    For a local master, and where nobody has chosen, that is the Python of this program from now
-    on, for functions of your own too. Elsewhere the machines may differ, and this one is examined:
-    the planner runs here. Where the session sends Python files along, nothing is examined, for
-    Headrace may be one of them.
+    With a local master, unless you chose one, that is the Python of this program from now on, for
+    functions of your own too. Elsewhere the machines may differ, and this one is examined: the
+    planner runs here. If the session sends Python files along, nothing is examined, for Headrace
+    may be one of them.
 
     Raises:
         SetupError: it cannot be started, or cannot import headrace; the message says what to set.
@@ -91,8 +91,8 @@ def _keep_workers(context: "SparkContext") -> None:
 def skip_lookup(spark: SparkSession) -> None:
     """Save the Python process in which Spark looks for data sources that are installed.
 
-    Those are modules named ``pyspark_...``. Where this program has none, and Spark's Python is this
-    one, none would be found there either. Where that cannot be told, Spark looks itself.
+    Data sources are modules named ``pyspark_...``. If this program has none, and Spark's Python is
+    this one, none would be found there either. If that is unknown, Spark looks itself.
     """
     if spark.sparkContext.pythonExec not in {sys.executable, str(LAUNCHER)}:
         return
@@ -160,7 +160,7 @@ _SESSION: Final = "headrace.session"
 
 @dataclass
 class _Session:
-    """What is known of a session: its parallelism, default ledger, and its sources' secrets."""
+    """State of a session: its parallelism, default ledger, and its sources' secrets."""
 
     parallelism: int
     default_ledger: str | None = field(default=None, repr=False)
@@ -198,7 +198,7 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a source as Spark may show them; the session's sources know what is meant.
 
-    Of a ledger's URL the rest stays readable.
+    The rest of a ledger's URL stays readable.
 
     Raises:
         LedgerError: One of them is not a ledger's URL.
@@ -229,7 +229,7 @@ def _hidden(
 
 
 def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
-    """What is known of a session, which is registered if it is new, or these secrets are."""
+    """Return the state of a session, and register the session if it or a secret is new."""
     name = spark.conf.get(_SESSION, None)
     session = _sessions.get(name or "")
     if session is not None and new.items() <= session.secrets.items():
@@ -305,7 +305,7 @@ _ASSUMED_PARALLELISM: Final = 4
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """How many tasks the session runs at once; over Spark Connect what a plan says of it."""
+    """Return the number of tasks the session runs at once; over Spark Connect a plan tells it."""
     if not is_remote(spark):
         return spark.sparkContext.defaultParallelism
     plan = io.StringIO()
@@ -318,10 +318,10 @@ def _parallelism(spark: SparkSession) -> int:
 def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a source with environment variables that any number of threads may share.
 
-    As ``spark.dataSource.register`` does, but for the map of these variables, which all queries of
-    the source share: Spark adds to it in the thread of each query that starts, and serializes it
-    for the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no task of
-    any query can read it (``OptionalDataException``). That method also asks whether the thread's
+    Like ``spark.dataSource.register``, but for the map of these variables, which all queries of the
+    source share: Spark adds to it in the thread of each query that starts, and serializes it for
+    the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no task of any
+    query can read it (``OptionalDataException``). Spark's method also asks whether the thread's
     active session, perhaps another one, has such a source, and then would not register this one.
     """
     if is_remote(spark):

@@ -34,7 +34,7 @@ SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolut
 """Spark's setting with which every source of a query has a name, also in the checkpoint."""
 
 _SOON_S: Final = 0.05
-"""How long the check is waited for before Spark loads: a wrong option is found sooner than that."""
+"""Time that ``load`` waits for the check before Spark loads (s): a wrong option is found sooner."""
 
 # Spark leaves out of a plan's text the fields beyond so many, options among them.
 _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
@@ -120,7 +120,7 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GateRead:
-    """What a reader of a gate has loaded, and with which options of the user's.
+    """Stream that a gate's reader has loaded, and the user's options for it.
 
     Its name distinguishes it from everything else that was ever loaded; the ledger's URL is in
     full.
@@ -145,7 +145,7 @@ def remember(read: GateRead) -> None:
 
 
 def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
-    """What a stream reads through a gate; once, as the gate stands before one source.
+    """Return the one read of this gate in a stream: a gate stands before one source.
 
     Raises:
         OptionError: it reads nothing through the gate, or more than one source, or is no stream.
@@ -181,7 +181,7 @@ def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
 
 
 class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: ignore[misc]
-    """What is added to Spark's reader, whose methods come after: a check of the options at load.
+    """Addition to Spark's reader, whose methods come after: a check of the options at load.
 
     Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
     """
@@ -263,7 +263,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         wait([checked], _SOON_S)
         if checked.done():
             checked.result()
-        # What Spark receives is without the secrets that it would show.
+        # Spark receives the options without the secrets that it would show.
         for name, value in hide_secrets(self._session, self._raw | self._of_gate).items():
             super().option(name, value)
         read = uuid.uuid4().hex

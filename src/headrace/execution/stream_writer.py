@@ -18,9 +18,9 @@ _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
 class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: ignore[misc]
-    """What is added to Spark's writer, whose methods come after: hooks around the query's start.
+    """Addition to Spark's writer, whose methods come after: hooks around the query's start.
 
-    What ``before`` raises, `start` raises.
+    `start` raises the exceptions of ``before``.
     """
 
     _before: Before
