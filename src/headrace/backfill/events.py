@@ -1,4 +1,4 @@
-"""What happens in a backfill: for progress bars, and, as sentences, for the log."""
+"""Events of a backfill: for progress bars, and, as sentences, for the log."""
 
 import logging
 from dataclasses import dataclass

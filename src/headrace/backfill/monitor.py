@@ -71,7 +71,7 @@ class Monitor:
         self._read_s: float | None = None
 
     def batches(self) -> tuple[OpenBatch, ...]:
-        """What is held, the earliest created first."""
+        """Held batches, the earliest created first."""
         return tuple(self._batches.values())
 
     def next_ready(self, now_ms: int) -> OpenBatch | None:
@@ -141,21 +141,22 @@ class Monitor:
 Earliest = Mapping[TopicPartition, int]
 
 _LEFT: Final = 0.5
-"""Of the way from where the log began to a range: what is left of it when it is warned of."""
+"""Share of the way from the log's beginning to a range that is left when a warning is due."""
 
 
 def near_retention(
     ranges: Iterable[OffsetRange], first: Earliest, now: Earliest
 ) -> tuple[OffsetRange, ...]:
-    """Those ranges to which retention has come half the way since their batch was first looked at.
+    """Return the ranges that retention has come half way to since their batch was first looked at.
 
-    At the pace it has had it reaches them in less time than has gone by since. That is all that can
-    be said from where a log begins: how old a record is and how long the topic keeps it says when
-    it *may* go, but a log also loses whole segments by size, or because somebody deletes records.
-    So there is no warning while nothing is deleted, however close a range is to the beginning; and
-    none in time where one segment, deleted at a stroke, is longer than the way.
+    At its pace so far retention reaches them in less time than has passed. The beginning of a log
+    tells no more: a record's age and the topic's retention time say when it *may* go, but a log
+    also loses whole segments by size, or because somebody deletes records. So there is no warning
+    while nothing is deleted, however close a range is to the beginning; and none in time if one
+    segment, deleted at a stroke, is longer than the way.
 
-    ``first`` and ``now`` are the earliest offsets then and now; what is not in both is left out.
+    ``first`` and ``now`` are the earliest offsets then and now; partitions missing in one are left
+    out.
     """
     return tuple(
         each

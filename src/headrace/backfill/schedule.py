@@ -58,8 +58,8 @@ class Every:
 class Cron:
     """At the times that a cron expression names, in the local time of the machine.
 
-    Where clocks go forward, what falls into the hour that is left out is due an hour later; where
-    they go back, nothing is due in the hour's second turn.
+    When clocks go forward, the times in the skipped hour are due an hour later; when they go back,
+    nothing is due in the hour's second turn.
 
     Attributes:
         expression: Minute, hour, day of the month, month, day of the week, as Debian's cron reads
@@ -161,7 +161,7 @@ ASSUMED_RATE_PER_S: Final = 100.0
 default (records/s)."""
 
 _SAFETY: Final = 0.8
-"""How much of the unused time is planned for: a run of a backfill takes longer now and then."""
+"""Share of the unused time that is planned for: a run of a backfill takes longer now and then."""
 
 _SHORTEST_WINDOW: Final = 0.1
 """The part of the interval below which unused time is not worth a run."""
@@ -175,7 +175,7 @@ _LOOK_BACK: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class LiveStream:
-    """How the live stream of this application stands.
+    """State of the live stream of this application.
 
     Attributes:
         rate_per_s: The rate in force (records/s); None while there is none.
@@ -195,7 +195,7 @@ class LiveStream:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run of a backfill took.
+    """Cost of one run of a backfill.
 
     Attributes:
         records: The offsets in its ranges.
@@ -213,7 +213,7 @@ class Cost:
 def records_beside(
     live: LiveStream, last: Cost | None, now_ms: int, half_life_ms: int = HALF_LIFE_MS
 ) -> int:
-    """How many records a backfill may take now, in the application of the live stream.
+    """Return the number of records a backfill may take now, beside the live stream.
 
     Both share the same cores, so a backfill runs while the stream rests: from the end of a batch to
     the next trigger, at a multiple of the interval. When the stream has had no batch for more than
@@ -283,7 +283,7 @@ def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int, half_life_ms: i
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a backfill in another application may take: it shares the sink, but not the cores.
+    """Budget of a backfill in another application, which shares the sink, but not the cores.
 
     The part of the rate that the live stream does not use is paid in, up to one interval's worth,
     and each run pays for its records. Nothing is granted before half of an interval's worth is
@@ -318,14 +318,14 @@ class Account:
 
     @property
     def records(self) -> int:
-        """How many records a backfill may take now."""
+        """Number of records a backfill may take now."""
         return int(self.balance) if self.balance >= self.most / 2 else 0
 
 
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
-    """How many records/s the live stream has processed over the last ten intervals.
+    """Return the records/s the live stream has processed over the last ten intervals.
 
-    Where fewer are known, over the time that is. The samples are the ledger's, newest first.
+    If the samples cover less time, over that time. They are the ledger's, newest first.
     """
     recent = [each for each in samples if now_ms - each.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
@@ -338,7 +338,7 @@ class BackfillBudget(Protocol):
     """Decides how much a backfill may run now. Used by one thread."""
 
     def records(self) -> int:
-        """How many records may be run now; 0 for none.
+        """Return the number of records that may be run now; 0 for none.
 
         Raises:
             LedgerError: What it is computed from cannot be read.
@@ -362,7 +362,7 @@ class UnlimitedBudget:
 
 
 class InProcessBudget:
-    """What the live stream of the same application leaves.
+    """Budget that the live stream of the same application leaves.
 
     The first run that goes through says nothing of what runs cost: it starts Python workers and
     compiles plans, and its cost would keep the next ones waiting for minutes.
@@ -381,7 +381,7 @@ class InProcessBudget:
         self._last: Cost | None = None
 
     def records(self) -> int:
-        """What `records_beside` grants."""
+        """Return the grant of `records_beside`."""
         return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
@@ -392,7 +392,7 @@ class InProcessBudget:
 
 
 class ExternalBudget:
-    """What a stream in another application leaves, by its rates in the ledger."""
+    """Budget that a stream in another application leaves, by its rates in the ledger."""
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger
@@ -401,7 +401,7 @@ class ExternalBudget:
         self._account = Account(clock())
 
     def records(self) -> int:
-        """What the account grants, by what the ledger says of the stream.
+        """Return the account's grant, by the stream's rates in the ledger.
 
         Raises:
             LedgerError: The ledger cannot be read, or does not know the gate.

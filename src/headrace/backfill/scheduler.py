@@ -45,9 +45,10 @@ from headrace.ledger.error_report import OWNER_GONE
 _LOG: Final = logging.getLogger("headrace.backfill")
 
 MAX_BACKFILLS: Final = 100
-"""How many backfills of a batch fail before it is dead. With their waits these are some four days:
-longer than a sink is away over a weekend, shorter than the week for which Kafka keeps records by
-default."""
+"""Number of failed backfills after which a batch is dead. With their waits these are some four
+days: longer than a sink is away over a weekend, shorter than the week for which Kafka keeps records
+by default.
+"""
 
 _BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
 
@@ -61,7 +62,7 @@ _RETENTION_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """Who runs batches, and for how long and how often.
+    """Owner of batches, and the times and limits of its runs.
 
     Attributes:
         owner: Names this run of an application; no other one has the name.
@@ -87,15 +88,15 @@ as dead letters."""
 
 
 class RangeSource(Protocol):
-    """Where the ranges of batches are read: the gate's source, or a test's."""
+    """Source of the ranges of batches: the gate's, or a test's."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where the ranges are read from, to be written down with those of a child."""
+        """Address of the source, to be stored with the ranges of a child."""
         ...
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What of these ranges has left the log, or was declared lost; nothing if all is there.
+        """Return the ranges that have left the log or were declared lost; none if all are there.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -200,8 +201,8 @@ class BackfillScheduler:
     def run_manually(self, batch_keys: Sequence[str]) -> None:
         """Run these batches: each once, in this order, and no wait is kept.
 
-        The children of a batch that is split follow at once. What another has, or nobody needs to
-        run any more, is skipped.
+        The children of a batch that is split follow at once. A batch that another owner has, or
+        that is resolved, is skipped.
         """
         waiting = list(reversed(batch_keys))
         while waiting and not self._closed.is_set():
@@ -217,7 +218,7 @@ class BackfillScheduler:
     def run_batch(self, batch_key: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
         """Claim a batch, if the budget allows one, and run it, or split it.
 
-        What has left Kafka is split from what is still there, and then marked dead; a batch with
+        Ranges that have left Kafka are split from the others, and then marked dead; a batch with
         more records than are allowed is halved. The children are failed batches of their own from
         then on, with keys of their own. So a batch with a run whose outcome is unknown, which may
         be in its sink, is not split, nor is one that a backfill has run as a whole before: it is
@@ -238,7 +239,7 @@ class BackfillScheduler:
         allowed = self._budget.records()
         if allowed < 1:
             return None
-        # Asked before the batch is claimed, so that an outage of Kafka counts as no attempt.
+        # Ask before the batch is claimed, so that an outage of Kafka counts as no attempt.
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
         batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
         if batch is None:
@@ -319,7 +320,7 @@ class BackfillScheduler:
             if self._ledger.batches.backfilled(key, owner):
                 return self._report(Done(batch, elapsed_ms))
         else:
-            # What is raised because of a stop says nothing of why the batch fails.
+            # An exception because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
             blameless = isinstance(error, _BLAMELESS)
             blameless = blameless or type(error) is OptionError
@@ -338,7 +339,7 @@ class BackfillScheduler:
         return self._report(self._resolved_by_the_run(batch, elapsed_ms))
 
     def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
-        """What the run itself made of a batch: with its sink, or by keeping its one record."""
+        """Return the outcome of the run itself: with its sink, or by keeping its one record."""
         now = self._ledger.batches.get(batch.batch_key)
         if now is not None and now.status is Status.SUCCESS:
             return Done(batch, elapsed_ms)

@@ -71,10 +71,9 @@ def earlier_and_later(ranges: Sequence[PlannedRange]) -> tuple[ChildRanges, Chil
 def gone_and_there(
     ranges: Sequence[PlannedRange], gone: Sequence[OffsetRange]
 ) -> tuple[ChildRanges, ChildRanges]:
-    """What has gone from the source, and what is still there.
+    """Return the ranges that have gone from the source, and the ranges that are still there.
 
-    What has gone are the beginnings of these ranges, all of them, or, where a journal was repaired,
-    something between.
+    The beginnings of these ranges go, all of them, or, after a repair of a journal, parts between.
 
     Raises:
         ValueError: something is gone of a partition that the batch does not read.

@@ -53,7 +53,7 @@ class RecordReader(Protocol):
         """
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the sink of dead letters besides the ledger; None without a name or on journals."""
+        """Return the sink of dead letters besides the ledger, if it is named and the source has one."""
 
 
 class Rejections:
