@@ -53,7 +53,7 @@ class RecordReader(Protocol):
         """
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Return the sink of dead letters besides the ledger, if it is named and the source has one."""
+        """Return the sink of dead letters besides the ledger, if named and the source has one."""
 
 
 class Rejections:

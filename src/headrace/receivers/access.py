@@ -1,4 +1,4 @@
-"""Who may send to a receiver that listens: its tokens, and its side of TLS; both can be renewed."""
+"""Access to a receiver that listens: senders' tokens, and its side of TLS; both can be renewed."""
 
 import hmac
 import logging
@@ -18,7 +18,7 @@ _UNNAMED: Final = "default"
 
 
 class Tokens:
-    """What senders may show, by name; without any token, everybody may send.
+    """Tokens of senders, by name; without any token, everybody may send.
 
     In a file each line is a name, a space and a token, or a token alone, whose name is ``default``.
     Empty lines and those that begin with ``#`` mean nothing. The names are for logs and metrics, so
@@ -81,7 +81,7 @@ class Tokens:
 
 
 class Access:
-    """Who may send at present; for one receiver.
+    """Present access to one receiver.
 
     Raises:
         OptionError: A file of certificates or of tokens cannot be used.
@@ -96,7 +96,7 @@ class Access:
     def reload(self) -> None:
         """Read the files again; whoever connects from now on meets what they say.
 
-        Where one cannot be used, OptionError says why, and everything stays as it was.
+        If a file cannot be used, OptionError says why, and everything stays as it was.
         """
         if (trouble := _trouble(self._settings.tls)) is not None:
             raise OptionError(f"{trouble}; put a valid one there, and ask again.")
@@ -109,7 +109,7 @@ class Access:
 
     @property
     def description(self) -> str:
-        """What is in force, for the log: no token, but their names."""
+        """Summary of the access in force, for the log: the tokens' names alone."""
         names = ", ".join(self.tokens.names)
         tokens = f"the tokens {names}" if names else "no tokens"
         file = self._settings.tls.certificate_file

@@ -41,12 +41,12 @@ class _Buffered:
 class BlockWriter:
     """Gathers records into blocks and appends them, one block at a time and in order.
 
-    This is a database's group commit. While one block is appended the next one gathers, and where
+    This is a database's group commit. While one block is appended the next one gathers, and while
     none is, one begins at once: as soon as it has a record that somebody waits for, when it has
     ``block_bytes``, or ``block_interval_ms`` after its first record came. A block that has more
-    than 256 KiB waits until nothing has come for 3 ms: who sends so much gains more by fewer
-    blocks. Where each block is a request to a storage that charges for it, nothing is ``at_once``:
-    a block waits for its interval or its size, whoever waits for it. A thread of its own appends.
+    than 256 KiB waits until nothing has come for 3 ms: a sender of so much gains more by fewer
+    blocks. If each block is a request to a storage that charges for it, nothing is ``at_once``: a
+    block waits for its interval or its size, whoever waits for it. A thread of its own appends.
 
     A block that cannot be appended fails its own records only, and the next one is appended as
     usual; `lost` raises when that is in vain. After a failure, ``settle`` answers in the same

@@ -52,7 +52,7 @@ def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
 
 
 class ListeningReceiver:
-    """What receivers that listen on a port have in common."""
+    """Base of the receivers that listen on a port."""
 
     def __init__(self, settings: HttpSettings | TcpSettings) -> None:
         self._listening = settings

@@ -23,9 +23,10 @@ MAX_ID_CHARACTERS: Final = 200
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
 _RESTORE_BYTES: Final = 256 * 1024 * 1024
-"""How far back ids are restored: from a disk, which takes a second or two, over half an hour of
-blocks; over a network, where each block is a request, as far as the time goes. A broker sends again
-whatever was not acknowledged, after many restarts in a row as well."""
+"""Size of the latest blocks from which ids are restored (bytes): from a disk, which takes a second
+or two, over half an hour of blocks; over a network, where each block is a request, as many as the
+time allows. A broker sends unacknowledged messages again, after many restarts in a row as well.
+"""
 
 _SEPARATOR: Final = "\0"
 """Stands between a message's id and the number of a record of it: no id of a sender can have it."""

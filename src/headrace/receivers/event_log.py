@@ -1,4 +1,4 @@
-"""What receivers log: events for programs besides the text, and counts of rejected requests."""
+"""Log of receivers: events for programs besides the text, and counts of rejected requests."""
 
 import logging
 from collections import Counter
@@ -30,7 +30,7 @@ def readable(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectionCounts:
-    """What was rejected within some time, by kind, and the reason of the last one."""
+    """Rejections within some time, by kind, and the reason of the last one."""
 
     counts: dict[str, int]
     last: str
@@ -63,7 +63,7 @@ class Rejections:
         self._last = reason
 
     def drain(self) -> RejectionCounts | None:
-        """Those since the last call; None if there were none."""
+        """Return the rejections since the last call; None if there were none."""
         if not self._counts:
             return None
         rejected = RejectionCounts(dict(self._counts), self._last)

@@ -35,7 +35,7 @@ Listen = Callable[[], str]
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 REJECTIONS_S: Final = 60.0
-"""How often rejections are logged: rarely enough that no sender can fill the log."""
+"""Interval at which rejections are logged (s): so rarely that no sender can fill the log."""
 
 _INTERRUPTED: Final = 130
 
@@ -83,7 +83,7 @@ class Reloadable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """Where a receiver's records go, and how fast.
+    """Destination and rate limits of a receiver's records.
 
     Attributes:
         journal: The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path; it is
@@ -334,7 +334,7 @@ def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneW
 def _description(
     journal: Journal, hosting: Hosting, gate: str, intake: Intake
 ) -> Callable[[float], ReceiverReport]:
-    """What describes the receiver to its ledger; from any thread, for it only reads numbers."""
+    """Return a function that describes the receiver to its ledger; any thread may call it."""
     owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
     started_ms = wall_clock_ms()
     meter = RateMeter()

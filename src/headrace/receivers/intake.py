@@ -72,7 +72,7 @@ class RetryAfter:
 
 @dataclass(frozen=True, slots=True)
 class IntakeStatistics:
-    """What an intake has done since it was opened, and what it holds.
+    """Counts of an intake since it was opened, and its memory.
 
     Attributes:
         stored_records: Records that are durable.
@@ -180,7 +180,7 @@ class Intake:
     def refuse(self, by: str, reason: str | None) -> None:
         """Let senders wait until this is called with None, by all who have made them wait.
 
-        What is in the buffer is stored.
+        Records in the buffer are stored.
         """
         before = self.refusing
         if reason is None:
@@ -193,7 +193,7 @@ class Intake:
 
     @property
     def statistics(self) -> IntakeStatistics:
-        """What was done so far."""
+        """Counts so far."""
         return IntakeStatistics(
             self._stored_records,
             self._stored_bytes,
@@ -241,7 +241,7 @@ class Intake:
     def submit_nowait(self, records: Records, *, is_awaited: bool = True) -> asyncio.Task[Receipt]:
         """Submit records, and return what `submit` waits for; raises as `submit`.
 
-        `buffered` slows the caller down. Where no sender waits for the answer, ``is_awaited`` is
+        `buffered` slows the caller down. If no sender waits for the answer, ``is_awaited`` is
         false, and the block gathers more before it is written, for at most ``block_interval_ms``.
         """
         self._check(records)

@@ -18,7 +18,7 @@ from headrace.receivers.intake import Intake
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 CHECK_S: Final = 1.0
-"""How often it is looked at, whether it is time to measure (s)."""
+"""Interval at which the time of the next measurement is checked (s)."""
 
 _MEASURE_S: Final = 5.0
 _SHARE: Final = 20

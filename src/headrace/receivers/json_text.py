@@ -17,11 +17,12 @@ import pyarrow as pa
 from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id
 
 MAX_DIGITS: Final = 4300
-"""Of an integer; Python, which may read it later, has the same limit."""
+"""Most digits of an integer; Python, which may read it later, has the same limit."""
 
 COMMAS_PER_RECORD: Final = 8
-"""Of an array's records, on average, where it has as many as it may: their number cannot be known
-before it is parsed, and each takes memory then."""
+"""Most commas per record of an array that has as many records as it may: their number cannot be
+known before it is parsed, and each takes memory then.
+"""
 
 _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
 """A longer row of digits fills one of the windows of this size into which data is cut."""
@@ -86,7 +87,7 @@ def too_many_commas(max_values: int) -> str:
 def check_lines(data: bytes, first: int = 1) -> None:
     r"""Check that every line, ended by ``\n``, is one JSON value; the last may lack its end.
 
-    Where each is an object, the usual case, that takes a tenth of a microsecond for 200 bytes,
+    If each is an object, the usual case, that takes a tenth of a microsecond for 200 bytes,
     otherwise a third. ``first`` is the number of the first line, for the error.
 
     Raises:
@@ -107,7 +108,7 @@ def check_values(values: Sequence[bytes], first: int, what: str) -> None:
 
 
 def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
-    """What each line, a JSON object, has in a field; otherwise as `check_lines`.
+    """Return the message id of each line, a JSON object, in a field; otherwise as `check_lines`.
 
     Raises:
         MalformedError: A line is no object, or has no text or whole number there that can be a
@@ -123,7 +124,7 @@ def ids_of_lines(data: bytes, field: str, first: int = 1) -> list[str]:
 
 
 def ids_of_values(values: Sequence[bytes], field: str, first: int, what: str) -> list[str]:
-    """What each value, a JSON object, has in a field; otherwise as `check_values`.
+    """Return the message id of each value, a JSON object, in a field; otherwise as `check_values`.
 
     Raises:
         MalformedError: One is no object, or has no text or whole number there that can be a message
@@ -158,9 +159,9 @@ def _id_decoder(field: str) -> "msgspec.json.Decoder[Any]":
 
 
 def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | None:
-    r"""What each line is to the decoder, if all are objects that it knows; None if perhaps not.
+    r"""Return each line, decoded, if all are objects that the decoder knows; None if perhaps not.
 
-    Where each line begins and ends like this no object goes on in the next line, for between two
+    If each line begins and ends like this no object goes on in the next line, for between two
     braces a comma would be missing; so when there are as many objects as lines, each has one.
     """
     count = data.count(b"\n") + (not data.endswith(b"\n"))

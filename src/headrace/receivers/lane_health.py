@@ -19,7 +19,7 @@ _FAILING_S: Final = 1.0
 """For how long a probe that failed is not tried again."""
 
 _SLOW_S: Final = 10.0
-"""How long a block or a probe may take until the storage counts as out of order."""
+"""Time after which a slow block or probe means that the storage is out of order (s)."""
 
 _PROBE_BYTES: Final = 4096
 
@@ -106,7 +106,7 @@ class LaneHealth:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _probe_result(self, now_s: float, size_bytes: int) -> str | None:
-        """What the last probe found, or a new one does; none from before a failure counts."""
+        """Return the last probe's trouble, or a new one's; none from before a failure counts."""
         if self._probed is not None:
             at_s, trouble = self._probed
             if at_s >= self._failed_s and now_s - at_s <= (_FAILING_S if trouble else _FRESH_S):

@@ -13,12 +13,13 @@ from headrace.journal.block import decode, encode
 from headrace.journal.records import SCHEMA, Records
 
 _RECORD_BYTES: Final = 40
-"""What a record takes besides its own bytes: offsets of its columns, timestamp. Without it, empty
-records would be granted memory without end."""
+"""Memory of a record besides its own bytes: offsets of its columns, timestamp. Without it, empty
+records would be granted memory without end.
+"""
 
 
 def memory_bytes(records: Records) -> int:
-    """What records take in memory, an upper estimate."""
+    """Return the memory of records, an upper estimate (bytes)."""
     return records.bytes + _RECORD_BYTES * records.count
 
 
@@ -32,7 +33,7 @@ class MemoryBudget:
 
     @property
     def reserved_bytes(self) -> int:
-        """What is granted and not released."""
+        """Memory that is granted and not released."""
         return self._reserved_bytes
 
     def is_available(self, wanted_bytes: int) -> bool:
@@ -112,12 +113,12 @@ _SAMPLE_ID: Final = bytes(16)
 
 
 def warm_up() -> None:
-    """Load what the first record would load, and spare the collector what is there by now.
+    """Load the modules of the first record, and spare the collector the present objects.
 
     Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
-    collection looks at every object of every module each time, with all threads waiting: a tenth
-    of a second as well. What is there before the first record stays anyway, so it is frozen
-    (`gc.freeze`), for the whole process: call it only where the process is the receiver's.
+    collection looks at every object of every module each time, with all threads waiting: a tenth of
+    a second as well. Objects from before the first record stay anyway, so they are frozen
+    (`gc.freeze`), for the whole process: call it only if the process is the receiver's.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)

@@ -44,7 +44,7 @@ class MessageBuffer(SenderBuffer):
         return data[:end]
 
     def _end_of_whole(self, data: bytes) -> int:
-        """Where the first message begins that is not whole, and what is known of that one."""
+        """Return where the first incomplete message begins, and note its missing bytes."""
         self._missing = at = 0
         while at < len(data):
             space = data.find(b" ", at, at + self._most_digits + 1)
@@ -63,9 +63,9 @@ class MessageBuffer(SenderBuffer):
         return at
 
     def _judge(self, head: bytes) -> None:
-        """What is known of a message from its first bytes, which are not yet a length and a space.
+        """Judge a message by its first bytes, which are not yet a length and a space.
 
-        Nothing, as long as more digits of a length that is allowed may come.
+        The verdict is open as long as more digits of an allowed length may come.
         """
         digits = _DIGITS.match(head)
         count = digits.end() if digits else 0
@@ -116,7 +116,7 @@ class MessageBuffer(SenderBuffer):
 
 
 def _places(whole: bytes) -> Iterator[tuple[int, int]]:
-    """Where each message begins and ends, without its length."""
+    """Yield the start and end of each message, without its length."""
     at = 0
     while at < len(whole):
         space = whole.index(b" ", at)

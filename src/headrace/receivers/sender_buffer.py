@@ -1,4 +1,4 @@
-"""What one sender over TCP has sent, on its way to records: cut up, checked, with its ids."""
+"""Buffer of one sender over TCP, up to its records: cut up, checked, with their ids."""
 
 import abc
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class SenderBuffer(abc.ABC):
     """
 
     WHAT: str
-    """What a record is called, in errors."""
+    """Name of a record, in errors."""
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
         self._max_bytes = settings.max_line_bytes
@@ -37,7 +37,7 @@ class SenderBuffer(abc.ABC):
 
     @property
     def next_name(self) -> str:
-        """What comes next or is unfinished, with its number; the first one's is 1."""
+        """Name of the next or unfinished record, with its number; the first one's is 1."""
         return f"{self.WHAT} {self._taken + 1}"
 
     @property
@@ -47,7 +47,7 @@ class SenderBuffer(abc.ABC):
 
     @abc.abstractmethod
     def add(self, data: bytes) -> bytes:
-        """What these bytes make whole, as it was sent; call `check` when that is processed."""
+        """Return the records that these bytes complete; call `check` when they are processed."""
 
     @abc.abstractmethod
     def first_of(self, whole: bytes) -> tuple[bytes, bytes]:
@@ -55,11 +55,11 @@ class SenderBuffer(abc.ABC):
 
     @abc.abstractmethod
     def parts_of(self, whole: bytes) -> Iterator[bytes]:
-        """What is whole, in as many parts as keep a part's records small."""
+        """Yield complete records, in as many parts as keep a part's records small."""
 
     @abc.abstractmethod
     def cut_off(self) -> ReceiverError:
-        """What is wrong if the sender ends here, within a line or message."""
+        """Return the error if the sender ends here, within a line or message."""
 
     def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
         """Make records of what is whole, up to the first one that is rejected.
@@ -129,7 +129,7 @@ class SenderBuffer(abc.ABC):
             self._rest += rest
 
     def _too_long(self, place: int = 0) -> ReceiverError:
-        """That the one at this place, counted from the next one, is too long."""
+        """Return the error that the record at this place, from the next one on, is too long."""
         return ReceiverError(
             f"{self.WHAT} {self._taken + 1 + place} is longer than the {self._max_bytes} bytes that"
             f" a {self.WHAT.lower()} may have; send it in parts, or raise max_line_bytes."

@@ -16,7 +16,7 @@ _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, slots=True)
 class IntakeSettings:
-    """How an intake gathers records, and how much it holds.
+    """Limits of an intake: how it gathers records, and how much it holds.
 
     Attributes:
         block_interval_ms: The longest that a record waits for its block to be begun while no other
@@ -87,7 +87,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TcpSettings:
-    """How lines, or messages by octet counting, are received.
+    """Settings of a receiver of lines, or of messages by octet counting.
 
     Attributes:
         host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
@@ -153,7 +153,7 @@ class TcpSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How records are received over HTTP.
+    """Settings of a receiver of records over HTTP.
 
     Attributes:
         host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
@@ -222,7 +222,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """How records are received from an MQTT 5 broker.
+    """Settings of a receiver of records from an MQTT 5 broker.
 
     Attributes:
         url: The broker: ``mqtt://host``, or ``mqtts://host`` for TLS; with ``:port`` if it is not

@@ -16,13 +16,13 @@ from headrace.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.receivers.event_log import event, readable
 
 POLL_S: Final = 0.5
-"""How often the rate is looked up, so that a new one is everywhere within a second."""
+"""Interval at which the rate is read (s), so that a new one is everywhere within a second."""
 
 _HEARTBEAT_S: Final = 0.9
 """After this time the next poll sends a heartbeat."""
 
 DEREGISTER_S: Final = 2.0
-"""How long an end waits for a ledger that does not answer."""
+"""Time that an end waits for a ledger that does not answer (s)."""
 
 _LOGGED_CHANGE: Final = 1.25
 """An even share that changes by less than this factor is not logged: it may every second."""
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger("headrace.receivers")
 
 @dataclass(frozen=True, slots=True)
 class ReceiverLimits:
-    """What one receiver lets in at most.
+    """Limits of one receiver's rate.
 
     Attributes:
         max_rate: Records/s at most, whatever its gate's rate is; a finite number above 0. Default:
@@ -99,7 +99,7 @@ def _demand(seen: ReceiverReport) -> Demand:
 
 
 class RateMeter:
-    """How fast a count rises (1/s), over the last 5 s."""
+    """Rate at which a count rises (1/s), over the last 5 s."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()

@@ -81,15 +81,16 @@ _BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
 }
 
 _LINGER_S: Final = 2.0
-"""How long the lines of a rejected sender are read and dropped. If the connection were closed at
-once, the sender's system would discard the reason."""
+"""Time for which the lines of a rejected sender are read and dropped (s). If the connection were
+closed at once, the sender's system would discard the reason.
+"""
 
 
 class SharedBySenders:
-    """What the senders of one receiver have in common.
+    """State shared by the senders of one receiver.
 
-    Of ``readers`` senders at a time ``read_bytes`` are read. The lines of the others stay with the
-    kernel and with those who sent them, so that many senders under backpressure take no more memory
+    At a time ``readers`` senders are read, ``read_bytes`` each. The lines of the others stay with
+    the kernel and with their senders, so that many senders under backpressure take no more memory
     than a few. A sender that has more than ``max_unanswered`` chunks of lines without an answer
     does not read its answers: nothing is read from it until it does.
     """
@@ -318,14 +319,14 @@ async def _readable(connection: socket.socket) -> None:
 class TcpReceiver(ListeningReceiver):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
 
-    With the framing ``octet-counting`` it takes each message, after its length and a space. What
-    follows is then true of messages.
+    With the framing ``octet-counting`` it takes each message, after its length and a space. Read
+    "message" for "line" below then.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
     durable. They come in order, each as soon as its lines are durable, also while later lines wait
-    for the rate and when the receiver ends. Without them a sender cannot tell what was lost when it
-    or the receiver went down. With ``id_field`` it may send again whatever was not acknowledged:
-    that is stored once.
+    for the rate and when the receiver ends. Without them a sender cannot tell which lines were lost
+    when it or the receiver went down. With ``id_field`` it may send unacknowledged lines again:
+    they are stored once.
 
     A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
     closed; the lines before that one are stored, and acknowledged as usual. A line without an end

@@ -10,8 +10,9 @@ from typing import Final
 _READ_BYTES: Final = 64 * 1024
 
 _LINGER_S: Final = 2.0
-"""How long a sender that was answered for the last time may still send. If the connection were
-closed at once, the sender's system would discard the answer."""
+"""Time for which a sender may still send after its last answer (s). If the connection were closed
+at once, the sender's system would discard the answer.
+"""
 
 
 class TlsTunnels:
@@ -148,7 +149,7 @@ class _Tunnel:
                 self._plain.shutdown(socket.SHUT_WR)
 
     async def _read(self) -> bytes:
-        """What was sent, decrypted; nothing at its end."""
+        """Return the next decrypted bytes; empty at the end."""
         while True:
             try:
                 return self._tls.read(_READ_BYTES)

@@ -32,8 +32,9 @@ a body of single bytes takes no more memory than another; larger ones are not, f
 copied again and again."""
 
 _DISCARD_S: Final = 2.0
-"""How long the rest of a rejected body is read. If the connection were closed at once, the sender's
-system would discard the answer."""
+"""Time for which the rest of a rejected body is read (s). If the connection were closed at once,
+the sender's system would discard the answer.
+"""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -48,7 +49,7 @@ _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
 class BodyFormat(Protocol):
-    """How one request's body is read."""
+    """Reader of one request's body."""
 
     def count(self, piece: bytes) -> None:
         """Look at some of the body; raises HttpRejection to have no more of it read."""
@@ -81,7 +82,7 @@ class RequestBody:
 
     @property
     def size_bytes(self) -> int:
-        """What has been read of it, decompressed."""
+        """Size of the part that has been read, decompressed."""
         return self._reserved_bytes
 
     def take(self) -> bytes:
@@ -202,7 +203,7 @@ class Decompressor:
         return self._stream is not None
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes decompress to, at most 64 KiB at a time."""
+        """Yield these bytes decompressed, at most 64 KiB at a time."""
         if (stream := self._stream) is None:
             yield data
             return
@@ -230,7 +231,7 @@ class Decompressor:
 
 
 class RequestFormat:
-    """What the headers of a request say about its body, and how much of it may be taken apart.
+    """Format of a request's body by its headers, and how much of it may be taken apart.
 
     Raises:
         HttpRejection: Its content type is not supported (415), or its message id is empty or too

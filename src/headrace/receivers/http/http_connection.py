@@ -24,8 +24,9 @@ from headrace.receivers.settings import HttpSettings
 from headrace.receivers.tls_tunnel import handshake_failure
 
 _TLS_BUFFER_BYTES: Final = 64 * 1024
-"""What asyncio reads into, for each connection within TLS from its beginning on. Its own 256 KiB
-would be 200 MB for 800 connections that send nothing."""
+"""Size of asyncio's read buffer for each TLS connection. The default of 256 KiB would be 200 MB for
+800 connections that send nothing.
+"""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -117,8 +118,9 @@ def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
 class _LimitedProtocol(H11Protocol):
     """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
 
-    Those that find no place, and what is no request, are counted. ``header_s`` is also the time for
-    the rest of a request that was answered early, such as the body of one for an unknown path.
+    Connections without a place, and bytes that are no request, are counted. ``header_s`` is also
+    the time for the rest of a request that was answered early, such as the body of one for an
+    unknown path.
     """
 
     clients: ClassVar[Connections]
@@ -262,7 +264,7 @@ def limited_protocol(
 
 
 def _protocol_error(error: BaseException | None, settings: HttpSettings) -> HttpRejection:
-    """What the protocol's error says of a request; nothing of its text, which may be secret."""
+    """Return the rejection for the protocol's error, without its text, which may be secret."""
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
     if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
         return _too_long(settings)

@@ -41,7 +41,7 @@ _PARSED_AT_ONCE: Final = 2
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the requests of one path are read and answered.
+    """Reading and answering of one path's requests.
 
     Attributes:
         form: What reads a request's body; raises HttpRejection for a wrong header.

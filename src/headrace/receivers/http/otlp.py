@@ -220,7 +220,7 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 class _Envelope:
-    """What the log records of one scope have around them."""
+    """Resource and scope around the log records of one scope."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ def _no_constant(name: str) -> float:
 
 
 def _inside(holder: Any, name: str, others: tuple[str, ...]) -> list[Any]:
-    """A list in an object. Where it is missing, and other things are there, nothing is taken."""
+    """Return a list in an object; empty if it is missing, and nothing else is there."""
     found = _checked(holder, "The body" if name == "resourceLogs" else name).get(name)
     if found is None and set(holder) <= {name, *others}:
         return []

@@ -1,4 +1,4 @@
-"""What a receiver says of itself over HTTP: ``/health``, ``/ready`` and ``/metrics``."""
+"""Routes for a receiver's state over HTTP: ``/health``, ``/ready`` and ``/metrics``."""
 
 from collections.abc import Iterator
 from typing import Final

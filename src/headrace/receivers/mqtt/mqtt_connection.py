@@ -29,7 +29,7 @@ with needs_extra("mqtt", "Receiving from MQTT"):
 Answer = TypeVar("Answer")
 
 _ANSWER_S: Final = 10.0
-"""How long the broker may take to answer, and a last acknowledgement to be written."""
+"""Time for the broker's answer, and for writing the last acknowledgements (s)."""
 
 _PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
 """Protocol version, client id, user or password, not authorized, banned, method: they stay so."""
@@ -64,7 +64,7 @@ class MqttMessage:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, an upper estimate."""
+        """Memory of the message, an upper estimate (bytes)."""
         named = sum(len(name) + len(value) for name, value in self.properties)
         return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
 
@@ -81,7 +81,7 @@ class MqttMessage:
 
     @property
     def _ids(self) -> list[str]:
-        """Those that differ: of several nobody knows which is the message's own."""
+        """Different message ids: of several nobody knows which is the message's own."""
         return list({value: None for name, value in self.properties if name == MESSAGE_ID})
 
     @property
@@ -99,9 +99,9 @@ class MqttConnection:
     """A connection in the broker's persistent session for this client id, subscribed with QoS 1.
 
     The broker sends no more than ``receive_maximum`` messages of QoS 1 before one of them is
-    acknowledged. Of messages with QoS 0, which no broker holds back, no more are kept either: the
-    socket is not read then. What was not acknowledged when it is closed, or lost, the broker sends
-    again over the next one. Belongs to one event loop; the network has a thread of its own.
+    acknowledged. No broker throttles messages with QoS 0, so no more are kept either: the socket is
+    not read then. Messages not acknowledged when it is closed, or lost, the broker sends again over
+    the next one. Belongs to one event loop; the network has a thread of its own.
     """
 
     def __init__(self, settings: MqttSettings, context: ssl.SSLContext | None) -> None:
@@ -211,7 +211,7 @@ class MqttConnection:
         client.on_disconnect = self._on_disconnect
         return client
 
-    # What follows is called in the network's thread.
+    # The network's thread calls the following methods.
 
     def _on_failure(self, error: Exception) -> None:
         what = f"what it sent cannot be read: {type(error).__name__}: {error}"
@@ -307,7 +307,7 @@ class _Client(Client):
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
-    """What the receiver trusts and shows of itself; None without TLS.
+    """Return the receiver's certificates and authorities for TLS; None without TLS.
 
     Raises:
         OptionError: A file cannot be used.

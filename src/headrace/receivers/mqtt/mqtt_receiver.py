@@ -33,11 +33,10 @@ class MqttReceiver:
 
     PUBACK is sent when the record is durable, in the order of the messages. Until then the message
     counts towards the receive maximum, and beyond that the broker holds back: so a slow job slows
-    the broker down. Whatever was not acknowledged the broker sends again over the next connection:
-    after a lost connection, a crash, or a block that could not be stored. Then it may be there
+    the broker down. The broker sends unacknowledged messages again over the next connection: after
+    a lost connection, a crash, or a block that could not be stored. Then a message may be there
     twice, unless its publisher gave it the user property ``headrace-message-id``, 1 to 200
-    characters. What is published with QoS 0 is never acknowledged, and is lost if anything goes
-    wrong.
+    characters. Messages with QoS 0 are never acknowledged, and are lost if anything goes wrong.
 
     Raises:
         SetupError: The package paho-mqtt is not installed.
@@ -82,7 +81,8 @@ class MqttReceiver:
     def reload(self) -> str:
         """Read the certificates again, as `Reloadable.reload` says, and connect with them anew.
 
-        What was taken is made durable and acknowledged before, over the connection that ends.
+        Messages taken so far are made durable and acknowledged before, over the connection that
+        ends.
         """
         self._context = self._make_context(self.settings)
         self._renewed.set()
@@ -181,7 +181,7 @@ async def _take(
     most_bytes = min(_SUBMIT_BYTES, intake.settings.buffer_bytes // 4)
     is_logged = False
     while True:
-        # What goes into the buffer as a whole or not at all is acknowledged so too.
+        # Messages that go into the buffer all or none are acknowledged so too.
         messages = await connection.next(intake.records_at_once, most_bytes)
         if not is_logged and any(message.has_unfit_id for message in messages):
             is_logged = True

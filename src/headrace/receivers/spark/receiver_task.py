@@ -1,4 +1,4 @@
-"""What runs in a Spark task: one receiver, for as long as its driver answers. Free of Spark."""
+"""One receiver in a Spark task, for as long as its driver answers. Free of Spark."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ _CONNECT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a task is to run, and whom it reports to: the driver's host and port.
+    """Receiver that a task is to run, and the driver's host and port for its reports.
 
     ``hosting`` may hold the password of a ledger. ``receiver`` is the receiver, or a function of
     the lane that makes it; pickled. After ``silence_s`` without an answer the driver counts as
@@ -54,7 +54,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """How a task ended: with an error, None if it was stopped or nothing more was to come."""
+    """End of a task: with an error, None if it was stopped or nothing more was to come."""
 
     error: str | None = None
     is_permanent: bool = False
@@ -201,7 +201,7 @@ def _made(assignment: Assignment) -> Receiver:
 
 
 def _address(receiver: HttpReceiver | TcpReceiver, own_address: str) -> str:
-    """Where it listens, as senders write it: where it does so everywhere, at this machine."""
+    """Return the receiver's address for senders: of this machine, if it listens on all of them."""
     host = receiver.settings.host
     if host in ("", "0.0.0.0", "::"):  # noqa: S104
         host = own_address

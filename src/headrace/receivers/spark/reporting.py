@@ -1,4 +1,4 @@
-"""What a receiver's task reports to the driver, the orders that it gets, and the driver's server.
+"""Reports of a receiver's task to the driver, the orders in answer, and the driver's server.
 
 The two exchange lines of JSON, in turn: the task reports twice a second, and each report is
 answered with an order. Nothing of it is ever unpickled or evaluated, and no line is longer than
@@ -22,7 +22,7 @@ from headrace.receivers.connections import listen
 MAX_LINE_BYTES: Final = 4096
 
 REPORT_S: Final = 0.5
-"""How often a task reports, and so how soon it learns that it must stop."""
+"""Interval of a task's reports (s), and so how soon it learns that it must stop."""
 
 SILENCE_S: Final = 30.0
 """After so long without a line from the other side it counts as gone."""
@@ -31,7 +31,7 @@ _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class Order(StrEnum):
-    """What a task must do.
+    """Order to a task.
 
     ``WAIT``: another task runs its receiver. ``RECEIVE``: run it, or go on. ``STOP``: end cleanly.
     """
@@ -43,7 +43,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a task says of itself.
+    """Report of a task on itself.
 
     Its receiver is ``receiving`` if it has its lane; senders connect to the address, if it listens.
     """
@@ -119,8 +119,8 @@ class _Supervision(NamedTuple):
 class ReportServer:
     """Listens for tasks, in a thread of its own, until it is closed.
 
-    A client that does not show an expected token gets no answer. What comes in is bounded: each
-    line, the time for it, and how many clients may be connected that have not reported yet.
+    A client that does not show an expected token gets no answer. Each line and its time are
+    bounded, and so is the number of connected clients that have not reported yet.
 
     Args:
         host: Where to listen.

@@ -80,7 +80,8 @@ def _in_task(assignment: Assignment, _: Iterable[int]) -> Iterable[TaskOutcome]:
 def failure_reason(text: str) -> str:
     r"""The line of a Java exception's text that says why.
 
-    Of a Python exception in the task it is the last of its trace, else the reason of the job's end.
+    For a Python exception in the task it is the last line of its trace, else the reason of the
+    job's end.
 
     >>> failure_reason("An error occurred while calling x.\n: Job aborted: exit code 137\n\tat y.z")
     'Job aborted: exit code 137'
@@ -94,7 +95,7 @@ def failure_reason(text: str) -> str:
 
 
 STOP_S: Final = 30.0
-"""How long a clean stop may take."""
+"""Time that a clean stop may take (s)."""
 
 _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
@@ -109,7 +110,7 @@ class HostedReceivers:
         self._threads = tuple(threads)
 
     def status(self) -> tuple[ReceiverStatus, ...]:
-        """How each of them is doing, in the order of their lanes."""
+        """State of each receiver, in the order of their lanes."""
         return tuple(lane.status for lane in self._lanes)
 
     def wait_until_receiving(self, timeout_s: float = 60.0) -> tuple[ReceiverStatus, ...]:
@@ -135,9 +136,9 @@ class HostedReceivers:
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End them cleanly, and return when they have ended; a second call does nothing.
 
-        Nothing more is taken, what is in the buffers is made durable and acknowledged, and the
-        lanes are free for others. Whatever has not ended after ``timeout_s`` is killed, as by a
-        crash: what was not acknowledged is sent again by its senders. The log says so.
+        No more records are taken, those in the buffers are made durable and acknowledged, and the
+        lanes are free for others. A receiver that has not ended after ``timeout_s`` is killed, as
+        by a crash: its senders send unacknowledged records again. The log says so.
         """
         deadline_s = time.monotonic() + timeout_s
         self.ask_to_stop()
@@ -289,7 +290,7 @@ class Receivers:
             time.sleep(_POLL_S)
 
     def _slots(self) -> float:
-        """How many tasks can run at the same time, as far as executors have come by now."""
+        """Return the number of tasks that can run at a time, on the executors there are by now."""
         task_cores = int(self._setting("spark.task.cpus") or 1)
         if self._setting("spark.dynamicAllocation.enabled") != "true":
             return self._context.defaultParallelism // task_cores

@@ -23,13 +23,15 @@ _WELL_S: Final = 60.0
 """A receiver that has received for so long begins the row of failures again."""
 
 _CANCEL_S: Final = 0.5
-"""How often a job is cancelled until it ends: Spark ignores it for one that is just being made."""
+"""Interval at which a job is cancelled until it ends (s): Spark ignores it for one that is just
+being made.
+"""
 
 _TOKEN_BYTES: Final = 32
 
 
 class HostedState(StrEnum):
-    """What a receiver on an executor does at present.
+    """State of a receiver on an executor.
 
     ``STARTING``: its task waits for a core, or takes over its lane. ``RECEIVING``. ``WAITING``: it
     failed, and is restarted in a moment. ``STOPPED``: as it was asked to, or because nothing more
@@ -50,7 +52,7 @@ class HostedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStatus:
-    """How a receiver on an executor is doing, as it was at most half a second ago.
+    """Status of a receiver on an executor, at most half a second old.
 
     Attributes:
         lane: The lane that it writes.
@@ -129,7 +131,7 @@ class LaneSupervisor:
 
     @property
     def status(self) -> ReceiverStatus:
-        """How it is doing."""
+        """Status of the receiver."""
         with self._changed:
             last = self._last if self._connection is not None else None
             return ReceiverStatus(
