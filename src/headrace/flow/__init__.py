@@ -39,7 +39,7 @@ _FROM: Final = {
     "kafka": "headrace.flow.channels",
     "zookeeper_signals": "headrace.flow.signals.zookeeper_transport",
 }
-"""What needs Spark or kazoo (an extra), and the module that has it."""
+"""Names that need Spark or kazoo (an extra), and the modules that have them."""
 
 
 def __getattr__(name: str) -> Any:

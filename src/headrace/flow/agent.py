@@ -32,7 +32,7 @@ from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000
-"""How often a stage publishes a queue that has changed."""
+"""Interval at which a stage publishes a queue that has changed (ms)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -65,7 +65,7 @@ class SavedPressure:
             raise OptionError("It is not what a stage writes down of its pressure.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
-        """How hard to throttle a stage at first: as before, unless that was over a lease ago."""
+        """Return the first level for a stage: as before, unless that was over a lease ago."""
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
 
@@ -94,7 +94,7 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """What an earlier run had received, as far as these neighbours can have said it."""
+        """Return an earlier run's received pressure, as far as these neighbours can have sent it."""
         return [
             replace(each, lease_ms=min(each.lease_ms, self.lease_ms(each.sender)))
             for each in state.pressures
@@ -106,11 +106,11 @@ class StageSpec:
 class StageAgent:
     """Sends and applies the pressure of a stage, in one run of it.
 
-    It signals the stages before it how hard it throttles them, and writes into the ledger the rate
-    limit that those after it set: its planner applies that for the time of a lease, whatever
-    becomes of the agent. What cannot be read, written or sent is logged once and tried again at the
-    next step. A ledger without a retry timeout is best, for what is late is of no use. Signals and
-    queue are closed with the agent. Where the signals are not the ledger's, the stage's state is
+    It signals to the stages before it how hard it throttles them, and writes into the ledger the
+    rate limit of the stages after it: its planner applies that for the time of a lease, whatever
+    becomes of the agent. A failed read, write or send is logged once and tried again at the next
+    step. A ledger without a retry timeout is best, for late signals are of no use. Signals and
+    queue are closed with the agent. If the signals are not the ledger's, the stage's state is
     published in the ledger as well, for `headrace status` (``publishes_to_ledger``).
 
     Raises:
@@ -214,7 +214,7 @@ class StageAgent:
         self._publish(limit, queue, now_ms)
 
     def next_poll_s(self, now_ms: int) -> float:
-        """How long to wait before the next step (s)."""
+        """Return the time until the next step (s)."""
         due_ms = (controller.overload_due_ms for controller in self._controllers.values())
         return self._poll_interval.next_s(now_ms, due_ms)
 

@@ -90,7 +90,7 @@ def draw(graph: Graph) -> str:
     The graph has no cycle, and every channel that a stage names is one of its.
     """
     graph = graph.merged()
-    # Of all boxes, so that a chain is one straight line.
+    # One width for all boxes, so that a chain is one straight line.
     width = max(
         (max(len(each.name) + 4, 2 * len(each.writes) + 3) for each in graph.stages.values()),
         default=0,

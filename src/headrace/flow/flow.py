@@ -87,7 +87,7 @@ class Flow:
 
     @property
     def graph(self) -> Graph:
-        """What has been declared so far."""
+        """Graph of the declarations so far."""
         return Graph(dict(self._stages), dict(self._links))
 
     def gate(self, stage: str) -> str:
@@ -122,9 +122,9 @@ class Flow:
     ) -> Callable[[Handler], Handler]:
         """Declare a stage: the handler that it decorates is called with each batch.
 
-        The handler returns a DataFrame with the columns ``value`` and, where wanted, ``key`` and
-        ``headers``; where it writes several channels, one for each by name; where it writes none,
-        None. What it returns is written once, however often a batch is run.
+        The handler returns a DataFrame with the columns ``value`` and, if wanted, ``key`` and
+        ``headers``; if it writes several channels, one for each by name; if it writes none, None.
+        The returned records are written once, however often a batch is run.
 
         Args:
             name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``, and no other stage's; any other

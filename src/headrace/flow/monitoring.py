@@ -1,4 +1,4 @@
-"""What a stage knows of its own batches and of its neighbours, and how often it polls its queue."""
+"""A stage's view of its own batches and of its neighbours, and how often it polls its queue."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -17,16 +17,16 @@ _SIZE_SAMPLES: Final = 240
 """Polls over which the size of a record is measured: a minute's."""
 
 NEIGHBOURS_MS: Final = 1000
-"""How often the states of neighbours are read."""
+"""Interval at which the states of neighbours are read (ms)."""
 
 POLL_S: Final = 0.25
-"""How often a stage polls its queue."""
+"""Interval at which a stage polls its queue (s)."""
 
 NEAR_POLL_S: Final = 0.05
-"""How often while it throttles nobody and its queue is at least half of an overload."""
+"""Interval while it throttles nobody and its queue is at least half of an overload (s)."""
 
 MIN_POLL_S: Final = 0.01
-"""How often at most, just before the queue is overloaded if it grows on as it does."""
+"""Shortest interval, just before the queue is overloaded if it grows on as it does (s)."""
 
 
 class StageProgress:
@@ -63,13 +63,13 @@ class StageProgress:
         self._emitted.look(time_ms, self._admitted)
 
     def emits_per_s(self, time_ms: int) -> float | None:
-        """What it has really been admitting lately (records/s); None while that is not known."""
+        """Return its real rate of admission lately (records/s); None while that is not known."""
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
         self, queue: InputQueue, limit: RateLimit | None, wall_ms: int
     ) -> float | None:
-        """What it would take if there were enough (bytes/s); None while that is not known.
+        """Return the rate that it would take if there were enough (bytes/s); None while unknown.
 
         ``wall_ms`` is now, by the clock that batches are planned by.
         """
@@ -123,7 +123,7 @@ class Neighbours:
             self._read()
 
     def upstream(self, name: str) -> Upstream:
-        """How a stage before it is doing."""
+        """State of a stage before it."""
         if self._states is None:
             return Upstream.RUNNING
         state = self._states.get(name)
@@ -167,11 +167,11 @@ class PollInterval:
             self._poll_s = min(self._poll_s, max(half_s, MIN_POLL_S))
 
     def next_s(self, now_ms: int, due_ms: Iterable[int | None]) -> float:
-        """How long to wait before the next poll (s).
+        """Return the time until the next poll (s).
 
-        A signal is due when an overload has lasted for its sensitivity interval; ``due_ms`` is when
-        that is, for each stage before. Neither the beginning nor the end of that interval is
-        noticed late.
+        A signal is due when an overload has lasted for its sensitivity interval; ``due_ms`` is that
+        time for each stage before. Neither the beginning nor the end of that interval is noticed
+        late.
         """
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("headrace.flow")
 
 _POLL_S: Final = 0.5
-"""How often to see whether a query has ended."""
+"""Interval at which a query is checked for its end (s)."""
 
 MAX_RESTARTS: Final = 3
-"""How often a stage that fails before its handler was called is restarted."""
+"""Number of restarts of a stage that fails before its handler was called."""
 
 
 def reader_options(flow: "Flow", stage: Stage) -> dict[str, str]:
@@ -70,7 +70,7 @@ def writing_handler(flow: "Flow", stage: Stage) -> WritingHandler:
 
 
 def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
-    """What a stage's handler returned, by the channel; anything else is refused."""
+    """Return the output of a stage's handler by channel; raise `OptionError` for anything else."""
     if returned is None and not stage.writes:
         return {}
     if isinstance(returned, DataFrame) and len(stage.writes) == 1:
@@ -262,7 +262,7 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
 
 
 def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
-    """What makes a stage's part in the signals."""
+    """Return a function that makes a stage's part in the signals."""
     graph = flow.graph
     if flow.signals is None:
         return lambda stage: ledger_signals(

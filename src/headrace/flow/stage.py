@@ -1,4 +1,4 @@
-"""What a flow declares: its stages, the channels between them, and the graph that they make."""
+"""Declarations of a flow: its stages, the channels between them, and the graph that they make."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from headrace.flow.channels import Channel
 
 Output = Union["DataFrame", Mapping[str, "DataFrame"], None]
-"""What a stage's handler returns: what is written to its one channel, or to each by name."""
+"""Output of a stage's handler: the records for its one channel, or for each by name."""
 
 Handler = Callable[["DataFrame", "Batch"], Output]
-"""What a stage does with a batch."""
+"""Handler of a stage's batch."""
 
 Schema = Union[str, "StructType"]
-"""What the values on a channel hold, as Spark writes it (``"id bigint, name string"``)."""
+"""Schema of the values on a channel, as Spark writes it (``"id bigint, name string"``)."""
 
 
 class RunOptions(TypedDict, total=False):
-    """How the batches of a stage are run; the defaults are those of `Stage`."""
+    """Options of a stage's batches; the defaults are those of `Stage`."""
 
     interval: str | timedelta
     on_failure: "str | OnFailure"

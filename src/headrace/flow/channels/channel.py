@@ -21,17 +21,17 @@ _MAX_UNKNOWN: Final = 10
 
 
 class ChannelQueue(Protocol):
-    """What waits on a channel for one stage that reads it. For one thread."""
+    """Records that wait on a channel for one stage that reads it. For one thread."""
 
     def measure(self) -> InputQueue:
-        """What waits now; its rate is not known here (``takes_bytes_per_s`` is None)."""
+        """Measure the queue now; its rate is not known here (``takes_bytes_per_s`` is None)."""
 
     def close(self) -> None:
         """Release its connections."""
 
 
 class Channel(Protocol):
-    """What links a stage that writes to those that read: each of these reads all of it, once.
+    """Link from a stage that writes to the stages that read: each of these reads all of it, once.
 
     A value: it can be pickled, opens nothing until it is used, and shows no secret. Two are equal
     if they have one location, however they are read.
@@ -39,7 +39,7 @@ class Channel(Protocol):
 
     @property
     def location(self) -> str:
-        """What and where it is, for people; it holds no secret."""
+        """Kind and place of the channel, for people; it holds no secret."""
 
     @property
     def has_one_writer(self) -> bool:
@@ -47,7 +47,7 @@ class Channel(Protocol):
 
     @property
     def source(self) -> str:
-        """What a gate reads it with, such as kafka."""
+        """Spark format that a gate reads it with, such as kafka."""
 
     def check_reachable(self) -> None:
         """See that it can be written, before any batch is; a journal is made."""
@@ -74,7 +74,7 @@ class Channel(Protocol):
         """The options of its source with which all of it is read, each batch once."""
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
-        """What waits for the stage whose gate this is, in this ledger."""
+        """Return the queue of the stage whose gate this is, in this ledger."""
 
 
 def output_columns(df: DataFrame, location: str) -> DataFrame:
@@ -141,9 +141,9 @@ def ancestry(key: str, ledger: Ledger) -> Iterator[str]:
 
 
 def never_run_again(written: tuple[str, ...], ledger: Ledger) -> list[str]:
-    """Those of these batches, the oldest first, that nobody will run again.
+    """Return the batches, the oldest first, that nobody will run again.
 
-    One that was divided is not among them: it may be done while children of it still run.
+    A batch that was divided is not among them: it may be done while children of it still run.
     """
     records = {key: ledger.batches.get(key) for key in written}
     done = [

@@ -49,14 +49,14 @@ class _QueuedBlock:
     before_bytes: int
 
     def bytes_until(self, offset: int) -> int:
-        """Of all records before an offset; those of a block count as if all had one size."""
+        """Return the bytes of all records before an offset, as if all in a block had one size."""
         count = min(max(offset, self.first), self.until) - self.first
         return self.before_bytes + self.raw_bytes * count // (self.until - self.first)
 
 
 @dataclass(slots=True)
 class _QueuedLane:
-    """What is known of a lane from where its reader was when it was listed first."""
+    """State of a lane since its reader's position when it was listed first."""
 
     files: LaneFiles
     position: int
@@ -105,8 +105,8 @@ class _QueuedLane:
 class JournalQueue:
     """The queue of one stage on one journal: exact, as the headers of its blocks tell it.
 
-    What a batch was given is what the ledger says its gate has begun. What the newest batch left is
-    what was there at the last measurement before that batch, less what it took: the less time
+    A batch's records are the offsets that its gate has begun, as the ledger says. Its remainder is
+    the queue at the last measurement before the newest batch, less that batch: the less time
     between two measurements, the more exact.
     """
 
@@ -121,7 +121,7 @@ class JournalQueue:
         self._left_bytes: int | None = None
 
     def measure(self) -> InputQueue:
-        """What waits now; raises `JournalError` or `LedgerError` where that cannot be read."""
+        """Measure the queue now; raises `JournalError` or `LedgerError` if it cannot be read."""
         journal = self._opened()
         if journal is None:
             return InputQueue(waiting_bytes=0, left_bytes=0, arrived_bytes=0)
@@ -236,7 +236,7 @@ class JournalChannel:
         return {**self.options, "path": Journal.open(self.path, create=True).storage.url}
 
     def queue(self, gate: str, ledger: Ledger) -> JournalQueue:
-        """What waits for the stage whose gate this is."""
+        """Return the queue of the stage whose gate this is."""
         return JournalQueue(self.path, gate, ledger)
 
 

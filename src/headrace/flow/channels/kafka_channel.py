@@ -64,7 +64,7 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """What waits now; raises `BrokerError` or `LedgerError` where that cannot be read."""
+        """Measure the queue now; raises `BrokerError` or `LedgerError` if it cannot be read."""
         samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
         self._polls += 1
         if samples:
@@ -90,7 +90,7 @@ class KafkaQueue:
         self._log.close()
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Where the stage goes on in each partition."""
+        """Return the offset where the stage goes on in each partition."""
         found: dict[TopicPartition, int] = {}
         for topic in self._topics.values():
             known = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
@@ -202,7 +202,7 @@ class KafkaChannel:
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """What waits for the stage whose gate this is; raises `OptionError` for a wrong option."""
+        """Return the queue of the stage with this gate; raises `OptionError` for a wrong option."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
     def _raw_options(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ class Claims:
 
 @dataclass(frozen=True, repr=False)
 class _Producing:
-    """What each task does: produces its records, unless it may have done so before."""
+    """Function of each task: produces its records, unless it may have done so before."""
 
     client: Mapping[str, object]
     topic: str
@@ -292,8 +292,8 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
             _collected(output, _Producing(client, topic, marked, link.address))
         return
     stages = _collected(output, _Producing(client, topic, marked, None))
-    # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
-    # which counts their runs from 0.
+    # If output of an earlier stage was lost, tasks run again in a new attempt of their stage, which
+    # counts their runs from 0.
     tracker = spark.sparkContext.statusTracker()
     for stage in stages:
         info = tracker.getStageInfo(stage)

@@ -1,6 +1,6 @@
-"""What stages publish about themselves, and its codec, which is that of signals, too.
+"""States that stages publish, and their codec, which is that of signals, too.
 
-The codec is strict JSON: nothing that is read is believed before it is checked.
+The codec is strict JSON: every text is checked before it is believed.
 """
 
 import json
@@ -14,7 +14,7 @@ from headrace.core.options import require_name, require_whole
 from headrace.errors import OptionError, SignalError
 
 MAX_BYTES: Final = 4096
-"""The longest text that is decoded. Those that stages write have a half of it at most."""
+"""Longest text that is decoded (bytes). Texts of stages have a half of it at most."""
 
 MOST_UPSTREAM: Final = 10
 """Stages before a stage that its state names; beyond it the first ones by name."""
@@ -24,7 +24,7 @@ _INTEGER_LIMIT: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """How a stage is doing, for everybody to see.
+    """State of a stage, for everybody to see.
 
     Attributes:
         throttled_by: The stage directly after it whose pressure is in force; None while it is free.
@@ -86,8 +86,8 @@ class StageState:
 def bottlenecks(states: Iterable[StageState]) -> list[str]:
     """The stages that throttle others and are not throttled themselves, by name.
 
-    Those are what an operator must look at: a throttled stage only passes its pressure on, and a
-    stage that does not run throttles nobody for longer than a lease.
+    An operator must look at these: a throttled stage only passes its pressure on, and a stage that
+    does not run throttles nobody for longer than a lease.
     """
     states = list(states)
     free = {state.stage for state in states if state.throttled_by is None}
@@ -164,7 +164,7 @@ def _is_number(value: object) -> bool:
 
 
 CLOCK_SLACK_MS: Final = 1_000
-"""How far in the future something may seem to have been written, as clocks are read."""
+"""Greatest time by which a signal may seem to come from the future, as clocks are read (ms)."""
 
 
 class UnreachableError(SignalError):
@@ -193,21 +193,22 @@ class RawSignal:
     def is_current(self, lease_ms: int) -> bool:
         """Whether this lease is not over.
 
-        What seems to come from the future is not current either, for the clock was set back: a
-        stage that runs soon says it again, and one that does not would throttle others until then.
+        A lease that seems to come from the future is not current either, for the clock was set
+        back: a stage that runs soon renews it, and one that does not would throttle others until
+        then.
         """
         return -CLOCK_SLACK_MS <= self.age_ms < lease_ms
 
 
 class Transport(Protocol):
-    """Where one stage writes its signals, and reads those of others.
+    """Place where one stage writes its signals, and reads those of others.
 
     Each method raises `UnreachableError` if the transport does not answer, and `SignalError` if it
     answers with a refusal. A call may block for a few seconds.
     """
 
     poll_interval_s: float
-    """How often to poll without being woken."""
+    """Interval at which to poll without being woken (s)."""
 
     @property
     def is_connected(self) -> bool:
@@ -215,7 +216,7 @@ class Transport(Protocol):
 
     @property
     def session(self) -> object:
-        """Where this changes, what was written before may be lost."""
+        """Identity of the session: if it changes, earlier writes may be lost."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, from any thread, whenever there is a reason to poll."""
@@ -224,13 +225,13 @@ class Transport(Protocol):
         """Write a signal for its receiver, or publish a state; it replaces the one before."""
 
     def poll(self) -> Sequence[RawSignal]:
-        """What others have written for this stage."""
+        """Return the signals that others have written for this stage."""
 
     def remove(self, found: RawSignal) -> None:
         """Delete what was found, unless something else stands in its place by now."""
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
-        """What the stages of these names publish; all stages of the flow where none are given."""
+        """Return the published states of the stages with these names; None for all of the flow."""
 
     def stop(self) -> None:
         """Withdraw this stage's state, and wake nobody any more."""

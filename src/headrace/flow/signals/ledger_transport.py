@@ -15,7 +15,7 @@ from headrace.ledger import Ledger
 from headrace.ledger.signals import StoredSignal
 
 POLL_S: Final = 0.5
-"""How often a stage polls for what has come."""
+"""Interval at which a stage polls for signals (s)."""
 
 _SILENT_S: Final = 5.0
 """After how long without an answer the ledger counts as unreachable."""
@@ -39,7 +39,7 @@ def ledger_signals(
 
 
 def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
-    """How the stages of a flow are doing, by name, for one who takes no part."""
+    """Return the states of a flow's stages, by name, for a reader who takes no part."""
     known, now_s = KnownStates(flow), time.monotonic()
     known.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
     return known.current(now_s)

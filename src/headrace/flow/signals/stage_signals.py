@@ -22,13 +22,13 @@ from headrace.flow.signals.codec import (
 )
 
 RETRY_S: Final = 1.0
-"""How soon to poll again where something could not be done."""
+"""Time after a failure until the next poll (s)."""
 
 MAX_WARNINGS: Final = 100
-"""How many things are warned of at most while none is over: forgers could make up any number."""
+"""Most things that are warned of while none is over: forgers could make up any number."""
 
 _CLOSE_S: Final = 5.0
-"""How long an end waits for a transport that does not answer."""
+"""Time that an end waits for a transport that does not answer (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -79,7 +79,7 @@ class Inbox:
                 self._changed.notify_all()
 
     def take(self, wait_s: float) -> list[PressureSignal]:
-        """What has come since the last call; waits if that is nothing."""
+        """Return the signals since the last call; wait if there are none."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
             waiting, self._waiting = self._waiting, {}
@@ -102,9 +102,9 @@ class _Queued:
 class Outbox:
     """Keeps the newest signal to each stage, and the newest state, for as long as they count.
 
-    So it is never longer than there are stages to speak to. What cannot be delivered within its
-    lease is dropped: it says what was, not what is. Its methods can be called from any thread;
-    times are seconds of one clock that never goes back.
+    So it is never longer than there are stages to speak to. An item that cannot be delivered within
+    its lease is dropped: it is out of date. Its methods can be called from any thread; times are
+    seconds of one clock that never goes back.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Outbox:
             self._newest[_address(item)] = _Queued(item, now_s)
 
     def due(self, now_s: float) -> list[PressureSignal | StageState]:
-        """What must still be delivered."""
+        """Return the items that must still be delivered."""
         with self._lock:
             for address, queued in list(self._newest.items()):
                 if (now_s - queued.queued_s) * 1000 >= queued.item.lease_ms:
@@ -240,7 +240,7 @@ class Signals:
         self._queue(signal, "a signal", signal.sender)
 
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
-        """What has come since the last call: of each stage that throttles this one, the newest.
+        """Return the newest signal since the last call from each stage that throttles this one.
 
         Each signal comes once; one that is overtaken by a newer one before this is called does
         not come at all.
@@ -255,10 +255,11 @@ class Signals:
         self._queue(state, "a state", state.stage)
 
     def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
-        """How the stages of the flow are doing, by name: those that published within their lease.
+        """Return the states of the flow's stages that published within their lease, by name.
 
         Each call reads the transport, at a cost that grows with the number of stages asked for.
-        While the transport is unreachable it is what was known last, less whose lease has ended.
+        While the transport is unreachable these are the last known states whose lease has not
+        ended.
 
         Args:
             names: Which stages; None for all.

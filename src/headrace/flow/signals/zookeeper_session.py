@@ -133,17 +133,17 @@ class ZookeeperSession:
 
     @property
     def acl(self) -> list[Any]:
-        """Who may do what with the folders that are made."""
+        """Access rights of the folders that are made."""
         if self.settings.user is None:
             return list(OPEN_ACL_UNSAFE)
         return [make_digest_acl(*self._credentials, all=True)]
 
     @property
     def own_acl(self) -> list[Any]:
-        """Who may do what with what this process writes: all may read, and only it may change it.
+        """Access rights of this process's nodes: all may read, and only it may change them.
 
-        With a user, all stages have its rights. Whoever may write the folder can delete a node and
-        make another one; that one is not of this process's session.
+        With a user, all stages have its rights. A client that may write the folder can delete a
+        node and make another one; that one is not of this process's session.
         """
         own = make_digest_acl(*self._credentials, all=True)
         if self.settings.user is not None:
@@ -291,8 +291,8 @@ def _end(client: KazooClient) -> None:
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Has kazoo connect over TLS, with the server's name checked and certificates read once.
 
-    What kazoo does by itself trusts the system's authorities beside the one that is named, and
-    leaves sockets open where the other side is refused.
+    By itself kazoo trusts the system's authorities beside the one that is named, and leaves sockets
+    open if the other side is refused.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:

@@ -1,4 +1,4 @@
-"""How a flow's ZooKeeper is reached, checked when it is set."""
+"""Connection settings of a flow's ZooKeeper, checked when they are set."""
 
 import re
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperSettings:
-    """How the signals of a flow reach ZooKeeper.
+    """Settings of the ZooKeeper for a flow's signals.
 
     Attributes:
         hosts: The servers, as ``host:port,host:port``, and after them the node under which

@@ -33,19 +33,19 @@ from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.signals.zookeeper_session import ZookeeperSession
 
 POLL_S: Final = 5.0
-"""How often a stage polls for what has come although no watch says that something has."""
+"""Interval at which a stage polls for signals although no watch reports any (s)."""
 
 CLOCK_S: Final = 60.0
-"""How long the servers' clock is extrapolated after it was read."""
+"""Time for which the servers' clock is extrapolated after it was read (s)."""
 
 MAX_STRANGERS: Final = 20
-"""How many nodes that are not from a stage's downstreams are removed at one poll."""
+"""Most nodes that are not from a stage's downstreams and are removed at one poll."""
 
 MAX_STATES: Final = 10_000
-"""How many stages' states are read at most."""
+"""Most stages whose states are read."""
 
 _ATTEMPTS: Final = 3
-"""How often to try what others may undo at the same time."""
+"""Number of tries of an action that others may undo at the same time."""
 
 _ANY_VERSION: Final = -1
 
@@ -115,7 +115,7 @@ class _ZookeeperTransport:
     def poll(self) -> Sequence[RawSignal]:
         if self._present_in is not None:
             self._be_present()
-        # Whatever the event says, the truth must be read again.
+        # Read the folder again, whatever the event says.
         names = self._children(self._inbox, watch=lambda _event: self._wake())
         strangers = [name for name in names if name not in self._downstream]
         return [
@@ -174,7 +174,7 @@ class _ZookeeperTransport:
         self._present_in = session_id
 
     def _read(self, folder: str, names: Iterable[str]) -> list[RawSignal]:
-        """What the nodes of these names hold that are still there."""
+        """Return the contents of the nodes of these names that are still there."""
         submitted = [
             (
                 name,
