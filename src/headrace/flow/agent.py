@@ -94,7 +94,7 @@ class StageSpec:
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
     def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
-        """Return an earlier run's received pressure, as far as these neighbours can have sent it."""
+        """Return an earlier run's pressure, as far as these neighbours can have sent it."""
         return [
             replace(each, lease_ms=min(each.lease_ms, self.lease_ms(each.sender)))
             for each in state.pressures

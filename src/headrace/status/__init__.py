@@ -1,1 +1,1 @@
-"""What operators are shown and do, from the ledger: the commands and the dashboard share it."""
+"""Views and actions of operators, from the ledger: the commands and the dashboard share them."""

@@ -1,4 +1,4 @@
-"""What needs somebody, one sentence each with the command that acts, the worst first."""
+"""Needs of gates and flows, one sentence each with the command that acts, the worst first."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SHORTEST_HANGS_MS: Final = 60_000
 
 
 class Urgency(IntEnum):
-    """How soon somebody has to look; the lowest number is the most urgent."""
+    """Time until somebody has to look; the lowest number is the most urgent."""
 
     NOW = 0
     """Records are lost, or nothing is processed."""
@@ -35,7 +35,7 @@ class Urgency(IntEnum):
 
 
 class Where(StrEnum):
-    """What acts on it."""
+    """Place that acts on a need."""
 
     GATE = "gate"
     FAILURES = "failures"
@@ -45,7 +45,7 @@ class Where(StrEnum):
 
 
 class NeedKind(StrEnum):
-    """What is wrong. Needs of one kind are mended alike, so that lists show them as one."""
+    """Kind of a need. Needs of one kind are mended alike, so that lists show them as one."""
 
     LOST = "lost records"
     SKIPPED = "skipped records"
@@ -116,7 +116,7 @@ _ALL_OF: Final = {
     NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
     NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
 }
-"""What a need is about, and what is said of one and of several."""
+"""Subject of a need, and its predicate for one and for several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class NeedGroup:
 
     @property
     def urgency(self) -> Urgency:
-        """That of the most urgent need."""
+        """Urgency of the most urgent need."""
         return self.needs[0].urgency
 
     @property
     def number(self) -> int:
-        """How many gates or stages there are."""
+        """Number of gates or stages."""
         return len({need.about for need in self.needs})
 
     @property
@@ -148,7 +148,7 @@ class NeedGroup:
 
     @property
     def sentence(self) -> str:
-        """What all of them have in common, such as "3 gates fall behind, with 1,200 records."."""
+        """Sentence for all of them, such as "3 gates fall behind, with 1,200 records."."""
         noun, one, several = _ALL_OF[self.kind]
         number = self.number
         records = f", with {out.plural(self.records, 'record')}" if self.records else ""
@@ -200,11 +200,11 @@ _WHERE: Final = {
     NeedKind.SILENT_RECEIVERS: Where.RECEIVERS,
     NeedKind.WAITING_SENDERS: Where.RECEIVERS,
 }
-"""What acts on a kind; on any other, the gate."""
+"""Place that acts on a kind; on any other, the gate."""
 
 
 def gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
-    """What a gate needs, the worst first."""
+    """Return a gate's needs, the worst first."""
     return iter(sorted(_gate_needs(snapshot), key=lambda need: need.urgency))
 
 
@@ -240,7 +240,7 @@ def _need(  # noqa: PLR0917  (what a need has)
 
 
 def _in_force(snapshot: "GateSnapshot") -> str:
-    """What an operator has put in force, which may be why records wait; empty if nothing is."""
+    """Return an operator's limits, which may be why records wait; empty if there are none."""
     return f"; the gate is {snapshot.operator_limits}" if snapshot.operator_limits else ""
 
 
@@ -285,7 +285,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
 
 
 def _command(snapshot: "GateSnapshot") -> str:
-    """What acts on the state of a gate: on its newest batch, if that is what is wrong."""
+    """Return the command for a gate's state: for its newest batch, if that is at fault."""
     newest = snapshot.newest
     if snapshot.state is GateState.PAUSED:
         return f"headrace resume {snapshot.gate}"

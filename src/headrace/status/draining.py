@@ -9,7 +9,7 @@ from headrace.ledger import Ledger, Status
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """How far a gate has drained, at one moment.
+    """Progress of a gate's drain, at one moment.
 
     Attributes:
         gate: The gate.
@@ -76,7 +76,7 @@ class DrainState:
 
 
 def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:
-    """How far a gate has drained now."""
+    """Return the present progress of a gate's drain."""
     counts = ledger.operator_limits.open_batches(gate)
     return DrainState(
         gate=gate,
@@ -93,7 +93,7 @@ class FlowDrain:
     """Drains the stages of a flow, each once nothing more can come to it.
 
     A stage stops admitting when every stage before it can be stopped and nothing waits in its own
-    source. What reads the flow's sources, its first stages, stops at once.
+    source. The first stages, which read the flow's sources, stop at once.
 
     Args:
         ledger: Where the stages' gates are.
@@ -134,6 +134,6 @@ class FlowDrain:
             yield state
 
     def _last_resumed(self, gate: str) -> str | None:
-        """Who has resumed a gate last, whatever else was done to it since."""
+        """Return the operator who resumed a gate last, whatever else was done to it since."""
         done = self._ledger.operator_limits.history(gate)
         return next((each.by for each in done if each.kind is OperatorActionKind.RESUME), None)

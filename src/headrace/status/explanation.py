@@ -32,7 +32,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
-    """What limited some of a batch's partitions: the reason, how many, and what they left."""
+    """Limit of some of a batch's partitions: the reason, how many, and what they left."""
 
     reason: str
     partitions: int
@@ -170,7 +170,7 @@ def _left_over(planned: PlannedRange) -> int:
 
 
 def _in_force(ledger: Ledger, gate: str, then_ms: int) -> OperatorLimits:
-    """What operators had put in force at a moment, as the history of their actions has it."""
+    """Return the operators' limits at a moment, by the history of their actions."""
     before = [
         each for each in ledger.operator_limits.history(gate, _ACTIONS) if each.time_ms <= then_ms
     ]
@@ -221,7 +221,7 @@ def _sentences(
 
 
 def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
-    """That nothing comes after a batch, where it waits for its sink."""
+    """Yield the sentence that nothing follows a batch, if it waits for its sink."""
     outage = gate.waits
     if outage is not None and outage.batch == batch.batch_key and batch.end_time_ms is None:
         since = out.full_time(outage.since_ms, now_ms)

@@ -1,4 +1,4 @@
-"""What a verification has found, in sentences."""
+"""Sentences for the findings of a verification."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ _GONE: Final = (
 
 
 def gone_offsets(findings: Iterable[Finding]) -> tuple[dict[FindingKind, int], int]:
-    """How many offsets will not be processed, by why, and of how many somebody has accepted it."""
+    """Return the offsets that will not be processed, by reason, and the number of accepted ones."""
     counts: Counter[FindingKind] = Counter()
     accepted = 0
     for finding in findings:
@@ -71,7 +71,7 @@ def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind
 
 
 def _sentence(findings: Sequence[Finding]) -> str:
-    """What was found: one finding, or those of one batch in several partitions."""
+    """Return the sentence for one finding, or for those of one batch in several partitions."""
     first = findings[0]
     batches = f"batch {_short(first.other)} and batch {_short(first.batch_key)}"
     runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
@@ -111,7 +111,7 @@ def _sentence(findings: Sequence[Finding]) -> str:
 
 
 def _state(finding: Finding) -> str:
-    """How its batch stands, and why."""
+    """Return the state of a finding's batch, and the reason."""
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
     why = f": {out.short_error(finding.error)}" if finding.error else "."

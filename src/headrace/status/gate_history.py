@@ -37,7 +37,7 @@ class GateHistory:
     batches: tuple[BatchRecord, ...] = ()
     samples: tuple[RateSample, ...] = ()
     ranges: tuple[PlannedRange, ...] = ()
-    """Of the newest batch."""
+    """Ranges of the newest batch."""
     losses: tuple[Loss, ...] = ()
     missed: Missed = field(default_factory=Missed)
     unresolved: Unresolved = field(default_factory=Unresolved)

@@ -1,4 +1,4 @@
-"""How far gates are behind: in records, in seconds, and how long until they have caught up."""
+"""Lags of gates: in records, in seconds, and how long until they have caught up."""
 
 import math
 import threading
@@ -19,13 +19,13 @@ LOOK_BACK: Final = 20_000
 """Batches in which the time is looked for at which a gate's position was the newest."""
 
 LOOK_AGAIN_MS: Final = 60_000
-"""How often that is looked for, where it is before all that was seen."""
+"""Interval at which that is looked for, if it is before all batches seen (ms)."""
 
 WINDOW_MS: Final = 300_000
 """The time over which the pace of a gate is measured."""
 
 KEPT_MS: Final = 60_000
-"""How long the age of the oldest record counts as the source has said it, though batches follow."""
+"""Time for which the source's age of the oldest record counts, though batches follow (ms)."""
 
 OLD_S: Final = 60.0
 """From this age (s) of the oldest unread record on, its source is asked how old it is, and when it
@@ -36,7 +36,7 @@ _MOST_POINTS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class GateLag:
-    """How far a gate is behind, at one moment; None is what is not known.
+    """Lag of a gate, at one moment; None for an unknown figure.
 
     Attributes:
         records: The records that no batch has begun yet.
@@ -69,7 +69,7 @@ class _Point:
 
 @dataclass(slots=True)
 class _Run:
-    """What was seen of a gate's newest run."""
+    """Observations of a gate's newest run."""
 
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
@@ -184,7 +184,7 @@ class Lags:
 
 
 class LagWatch:
-    """How far gates are behind: one answer for all who look, from any thread.
+    """Lags of gates: one answer for all who look, from any thread.
 
     Args:
         sources: Asks the brokers or the journal, where the ledger knows too little: no batch has
@@ -222,7 +222,7 @@ def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -
 
 
 def lag_of(gate: GateNow) -> int | None:
-    """What the newest batch left waiting; None where that is not known."""
+    """Return the records that the newest batch left waiting; None if that is not known."""
     return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
 
 

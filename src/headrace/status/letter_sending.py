@@ -25,16 +25,16 @@ class LetterSender:
     ledger: Ledger
     options: Mapping[str, str]
     topic: str | None
-    """Where to; None for each letter's own."""
+    """Topic to send to; None for each letter's own."""
     edit: str | None = None
-    """Who or what corrects a letter before it is sent; the letter's resolution names it."""
+    """Author of the correction before a letter is sent; the letter's resolution names it."""
     change: Callable[[DeadLetter], Any] | None = None
     report: Callable[[str], None] | None = None
     """Called with a sentence for each letter that was sent."""
     sent: int = 0
     skipped: int = 0
     taken: int = 0
-    """Those that somebody else sends at this time, or has resolved."""
+    """Letters that somebody else sends at this time, or has resolved."""
     producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
 
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
@@ -61,7 +61,7 @@ class LetterSender:
         refused: list[BaseException] = []
         with self.ledger.dead_letters.claimed(numbers) as claim:
             ours = [each for each in wanted if self._is_ours(each[0], claim)]
-            # What one group's brokers have is written down before the next group can fail.
+            # Resolve the letters that one group's brokers have before the next group can fail.
             for servers, group in self._by_servers(ours).items():
                 options = sources[group[0][0].batch_key].options
                 refused += self._send_group(servers, options, group, claim)
@@ -108,7 +108,7 @@ class LetterSender:
         return refused
 
     def outcome(self) -> str:
-        """What was done, in words."""
+        """Summary of the sending, in words."""
         sentence = f"{words.plural(self.sent, 'dead letter')} sent"
         if self.taken:
             they = "it" if self.taken == 1 else "them"

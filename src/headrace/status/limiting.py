@@ -14,10 +14,10 @@ from headrace.status.gate_history import query_behind
 from headrace.status.words import duration, plural
 
 OFF: Final = "off"
-"""What ends a limit, in the place of a rate."""
+"""Word that ends a limit, in the place of a rate."""
 
 NO_CEILING: Final = "no-ceiling"
-"""What lifts a ceiling, in the place of a rate."""
+"""Word that lifts a ceiling, in the place of a rate."""
 
 LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
 """The longest time that a limit can be given (ms)."""
@@ -99,7 +99,7 @@ def is_queued(batch: BatchRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryQueue:
-    """What could be run again of a gate at one moment, and what runs.
+    """Batches of a gate that could be run again at one moment, and the batch that runs.
 
     Attributes:
         gate: The gate.
@@ -138,7 +138,7 @@ class RetryQueue:
         )
 
     def waits_for(self, key: str | None = None) -> str:
-        """What a batch waits for, or all batches of the gate, in a sentence."""
+        """Return the reason for which a batch waits, or all batches of the gate, in a sentence."""
         command = f"headrace backfill {key[:8] if key else f'--gate {self.gate}'}"
         if self.running is not None:
             return f"waits while a backfill runs batch {self.running[:8]}."

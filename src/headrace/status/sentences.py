@@ -1,4 +1,4 @@
-"""What the snapshot of a gate says in sentences: how it fares, and what it needs."""
+"""Sentences for the snapshot of a gate: its state and its needs."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ HEADLINES: Final = {
 
 
 def headline(snapshot: "GateSnapshot") -> str:
-    """What somebody who is woken at night wants to know first."""
+    """Return the first thing that somebody who is woken at night wants to know."""
     newest = snapshot.newest
     ended_ms = newest.planned_ms + newest.duration_ms if newest else None
     if snapshot.lag_now is None:
@@ -73,7 +73,7 @@ def batch_name(batch: "BatchSnapshot | None") -> str:
 
 
 def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
-    """How far the isolation of a batch has come."""
+    """Return the progress of a batch's isolation."""
     if found is None:
         return batch
     bad = f", {out.plural(found.bad, 'record')} failed alone so far" if found.bad else ""
@@ -110,7 +110,7 @@ def _waiting_for_it(snapshot: "GateSnapshot") -> str:
 
 
 def records_in_all(snapshot: "GateSnapshot") -> int:
-    """What waits for a sink that is away, the batch included that is tried."""
+    """Return the records that wait for a sink that is away, with those of the tried batch."""
     return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
 
 
@@ -130,7 +130,7 @@ def _moment(snapshot: "GateSnapshot", then_ms: int | None) -> str:
 
 
 def _all_records(snapshot: "GateSnapshot") -> str:
-    """What became of all that the query has taken; that it is processed only if nothing failed."""
+    """Return the outcome of the query's records; "processed" only if nothing failed."""
     records = snapshot.run_records
     taken = "all records" if records is None else out.plural(records, "record")
     counted = (
@@ -149,7 +149,7 @@ def _sentence(words: str) -> str:
 
 
 def since(snapshot: "GateSnapshot", then_ms: int | None) -> str:
-    """How long ago something was when the snapshot was taken."""
+    """Return the time from then until the snapshot was taken."""
     return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
 
 

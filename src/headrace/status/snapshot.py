@@ -1,4 +1,4 @@
-"""How a gate fares at one moment, from the ledger's records, for people and for ``--json``."""
+"""State of a gate at one moment, from the ledger's records, for people and for ``--json``."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ from headrace.status.trends import (
 from headrace.status.words import planned_or_counted, status_word
 
 IN_DOUBT: Final = "no part of its batch passes"
-"""What limits a gate whose batch waits, where its sink may be away, or its handler be wrong."""
+"""Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class QuerySnapshot:
     program: str
     """Its process and host."""
     checkpoint: str | None
-    """Where its checkpoint is; None where its program has not said so."""
+    """Path of its checkpoint; None if its program has not said so."""
     since_ms: int
     """When it took the gate (ms since the epoch)."""
     ended_ms: int | None = None
@@ -156,7 +156,7 @@ class QuerySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolationSnapshot:
-    """How far the isolation of a batch has come."""
+    """Progress of a batch's isolation."""
 
     records: int
     """The offsets in the batch."""

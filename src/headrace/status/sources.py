@@ -1,7 +1,7 @@
-"""What the sources of gates say: how much waits there, how old it is, and where each log begins.
+"""Answers of gates' sources: how much waits there, how old it is, and where each log begins.
 
-The ledger knows a gate's lag as its newest batch found it. Of a gate that plans none any more, and
-of one that lags, the broker or the journal is asked, without secrets, in threads of its own.
+The ledger knows a gate's lag as its newest batch found it. For a gate that plans none any more, and
+for one that lags, the broker or the journal is asked, without secrets, in threads of its own.
 """
 
 import threading
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SourceAccess(NamedTuple):
-    """How the records of a batch are read: its source's connector, and the stream's options."""
+    """Access to the records of a batch: its source's connector, and the stream's options."""
 
     connector: "Connector"
     options: dict[str, str]
@@ -31,7 +31,7 @@ class SourceAccess(NamedTuple):
 def source_access(
     ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
 ) -> dict[str, SourceAccess]:
-    """How the records of each batch are read, by the batch's key; ``gate_of`` has its gate.
+    """Return the access to each batch's records, by the batch's key; ``gate_of`` has its gate.
 
     An address among the options replaces the ledger's.
     """
@@ -53,12 +53,12 @@ _Place = tuple[TopicPartition, str]
 """A partition, and which of its records: the next to be read, or its first."""
 
 ASK_AGAIN_S: Final = 10.0
-"""How often a source is asked at most; where many are, no more than four in a second."""
+"""Shortest interval at which a source is asked (s); all together, no more than four in a second."""
 
 _PER_S: Final = 4.0
 
 WAIT_FOR_SOURCES_S: Final = 3.0
-"""How long somebody who looks waits for the answers; a later one is there at a later look."""
+"""Time for which a caller waits for the answers (s); a later one is there at a later look."""
 
 MOST_AT_ONCE: Final = 8
 """Sources that are asked at the same time."""
@@ -94,7 +94,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """What a gate's source said, and when it was asked (ms since the epoch)."""
+    """Answer of a gate's source, and when it was asked (ms since the epoch)."""
 
     asked_ms: int
     partitions: Mapping[TopicPartition, PartitionAnswer] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Sources:
     def ask(self, ledger: Ledger, gates: Iterable[str], wait_s: float = 0) -> None:
         """Ask the sources of these gates, and wait so long for those that were never asked."""
         wanted = [name for name in gates if self._is_due(name)]
-        # Those first that were asked the longest ago.
+        # Ask first the sources that were asked the longest ago.
         wanted.sort(key=lambda name: self._asked_s.get(name, 0))
         free = MOST_AT_ONCE - sum(each.is_alive() for each in self._running.values())
         for name in wanted[: max(free, 0)]:
@@ -193,7 +193,7 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """What a source says; None where it has nothing of what the gate has read any more."""
+    """Return a source's answer; None if it has nothing left of the ranges that the gate has read."""
     # It imports pyspark, which takes a second; a gate that is at work does without.
     from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""How the stages of flows fare at one moment."""
+"""States of the stages of flows at one moment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
 
 
 def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
-    """What flows need: their bottlenecks, and stages that do not run."""
+    """Yield the needs of flows: their bottlenecks, and stages that do not run."""
     for each in stages:
         about = f"{each.flow}.{each.stage}"
         if each.state == BOTTLENECK:

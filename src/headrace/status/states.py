@@ -1,4 +1,4 @@
-"""How gates and receivers fare, in a word each, and what of the ledger's records says so."""
+"""States of gates and receivers, in a word each, by the ledger's records."""
 
 from enum import StrEnum
 from typing import Final
@@ -16,7 +16,7 @@ SHORTEST_OVERDUE_MS: Final = 5_000
 
 
 class GateState(StrEnum):
-    """How a gate fares, in the words of ``--json``."""
+    """State of a gate, in the words of ``--json``."""
 
     NEW = "new"
     """It has had no batch yet."""
@@ -55,7 +55,7 @@ class GateState(StrEnum):
 
 
 class ReceiverState(StrEnum):
-    """How a receiver fares, in the words of ``--json``."""
+    """State of a receiver, in the words of ``--json``."""
 
     RECEIVING = "receiving"
     """Records come, and none waits for the rate."""
@@ -72,7 +72,7 @@ class ReceiverState(StrEnum):
 def gate_state(
     history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
 ) -> GateState:
-    """How a gate fares, by the ledger's records and what its source says of what waits."""
+    """Return a gate's state, by the ledger's records and the records that wait in its source."""
     if not history.batches:
         if history.gone is not None:
             return GateState.DEAD
@@ -98,7 +98,7 @@ def gate_state(
 
 
 def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
-    """What is wrong with a gate's query or its newest batch; None if nothing is."""
+    """Return the trouble of a gate's query or its newest batch; None if there is none."""
     newest = history.batches[0]
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
@@ -112,7 +112,7 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
 
 
 def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
-    """What is wrong with a batch that runs; None if nothing is."""
+    """Return the trouble of a batch that runs; None if there is none."""
     newest, interval_ms = history.batches[0], history.gate.interval_ms
     if waits_for(history) is not None:
         return GateState.WAITING
@@ -130,7 +130,7 @@ def waits_for(history: GateHistory) -> SinkOutage | None:
 
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
-    """How the last query ended, as its program has said; None while one runs, or none has said."""
+    """Return the reported end of the last query; None while one runs, or without a report."""
     if history.gate.ended is None or history.query is not None:
         return None
     is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
@@ -144,7 +144,7 @@ def _held(history: GateHistory) -> GateState | None:
 
 
 def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateState | None:
-    """How a gate fares that runs no batch; None where one is to be expected, or runs."""
+    """Return the state of a gate that runs no batch; None if a batch is expected, or runs."""
     ended_ms = history.batches[0].end_time_ms
     if ended_ms is None:
         return None
@@ -154,7 +154,7 @@ def _quiet(history: GateHistory, now_ms: int, *, waiting: int | None) -> GateSta
 
 
 def left_by(batch: BatchRecord) -> int | None:
-    """What a batch has left of what waited before it; None where that is not known."""
+    """Return the records that a batch has left of those before it; None if that is not known."""
     return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
 
 
@@ -165,7 +165,7 @@ def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
 
 
 def waiting_behind(newest: BatchRecord, lag_now: int | None) -> int | None:
-    """What waits once the newest batch is done, as the source says, or else the batch's plan."""
+    """Return the records behind the newest batch, by the source, or else by the batch's plan."""
     return left_by(newest) if lag_now is None else lag_now
 
 

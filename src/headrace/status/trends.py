@@ -1,4 +1,4 @@
-"""What the newest batches of a gate show: where its lag goes, and why its rate stays low."""
+"""Trends of a gate's newest batches: where its lag goes, and why its rate stays low."""
 
 import math
 import statistics
@@ -26,7 +26,7 @@ _SURE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the newest batches of a gate have shown.
+    """Measurements of a gate's newest batches.
 
     Attributes:
         settings: Of the law, with the lowest rate.
@@ -48,11 +48,11 @@ class Measured:
 
 
 def diagnose(found: Measured) -> str | None:
-    """What keeps the rate low, and what helps; None where nothing does.
+    """Return the cause of a low rate, and what helps; None if there is none.
 
-    With a for the time of a batch without records, b for that of a record, i for the interval and
-    m for the lowest rate: no interval carries more than 1/b, and this one (i - a) / (b · i). Of
-    batches that were all of one size nobody can tell a from b, and then it says so.
+    With a for the time of a batch without records, b for that of a record, i for the interval and m
+    for the lowest rate: no interval carries more than 1/b, and this one (i - a) / (b · i). If all
+    batches were of one size nobody can tell a from b, and then it says so.
     """
     if found.is_throttled:
         return None
@@ -105,13 +105,13 @@ def _is_slow(found: Measured) -> bool:
 
 
 def _record_s(cost: SourceCost | None) -> float | None:
-    """What a record costs (s), where that is known."""
+    """Return the time of a record (s), if it is known."""
     known = cost is not None and math.sqrt(cost.record_variance) <= _SURE * cost.record_s
     return cost.record_s if cost is not None and known else None
 
 
 def _fixed_s(cost: SourceCost | None) -> float | None:
-    """What a batch costs before its first record (s), where that is known."""
+    """Return the time of a batch before its first record (s), if it is known."""
     known = cost is not None and math.sqrt(cost.fixed_variance) <= _SURE * cost.fixed_s
     return cost.fixed_s if cost is not None and known else None
 
@@ -125,7 +125,7 @@ STEADY: Final = 0.02
 
 
 class Trend(StrEnum):
-    """Where a quantity goes."""
+    """Direction of a quantity."""
 
     FALLING = "falling"
     STEADY = "steady"
@@ -134,7 +134,7 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LagChange:
-    """What went in and out between two plans of a checkpoint.
+    """Records in and out between two plans of a checkpoint.
 
     Attributes:
         lag_change_per_s: Above 0 where the lag grows; losses make it fall too.
@@ -152,7 +152,7 @@ class LagChange:
     def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
         """Measure over batches of one checkpoint, newest first; None while there are not two.
 
-        Where a batch was planned before a restart its lag is not known; its size is.
+        The lag of a batch planned before a restart is not known; its size is.
         """
         known = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
         if len(known) < 2:
@@ -210,7 +210,7 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
 def advice_on(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> tuple[str, ...]:
-    """What keeps a gate's rate at its lowest, and what helps; newest batches and samples first."""
+    """Return the causes of a gate's lowest rate, and what helps; newest rows come first."""
     found = (
         _nothing_read(batches, samples),
         _low_rate(gate, batches, samples),
@@ -220,7 +220,7 @@ def advice_on(
 
 
 def batch_cost_of(gate: GateRecord) -> SourceCost | None:
-    """What is known of a batch's cost; None where nothing is, or another version wrote it."""
+    """Return a batch's known cost; None if there is none, or another version wrote it."""
     try:
         return None if gate.batch_cost is None else SourceCost.from_text(gate.batch_cost)
     except OptionError:
@@ -254,7 +254,7 @@ def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample])
 def _low_rate(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> str | None:
-    """What keeps the rate low, unless somebody does."""
+    """Return the cause of a low rate, unless an operator is."""
     try:
         settings = EstimatorSettings.from_text(gate.estimator)
     except OptionError:

@@ -8,7 +8,7 @@ from headrace.control.operator_limits import LAST_MS
 from headrace.ledger import BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
-"""What stands where a value is not known yet."""
+"""Text for a value that is not known yet."""
 
 
 _DAY_MS: Final = 86_400_000
@@ -123,7 +123,7 @@ def planned_or_counted(batch: BatchRecord) -> int:
 
 
 def status_word(batch: BatchRecord) -> str:
-    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
+    """Return a batch's state: ``interrupted`` if its query was stopped, else the ledger's word."""
     return "interrupted" if batch.interrupted else batch.status
 
 
