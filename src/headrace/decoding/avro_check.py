@@ -61,7 +61,7 @@ def _of_records(
 
 
 def _branches(schema: Any, named: Mapping[str, Any]) -> list[Any]:
-    """What a value of the schema may be, with the schemas that it names."""
+    """Return the types that a value of the schema may have, with the schemas that it names."""
     branches = schema if isinstance(schema, list) else [schema]
     return [named.get(each, each) if isinstance(each, str) else each for each in branches]
 

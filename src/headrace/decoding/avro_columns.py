@@ -20,7 +20,7 @@ _PADDING: Final = bytes(16)
 """Behind all values, so that a number that begins in the last one ends somewhere."""
 
 _MOST_BYTES: Final = 2**31 - 2**20
-"""Of one call: offsets have 32 bits."""
+"""Most bytes of one call: offsets have 32 bits."""
 
 _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _INT: Final = (-(2**31), 2**31 - 1)
@@ -32,7 +32,7 @@ _BOUNDS: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
     ("long", "local-timestamp-micros"): (FIRST_US, LAST_US),
     **{("long", each): (FIRST_US // 1000, LAST_US // 1000) for each in _MILLIS},
 }
-"""Of which numbers values are, by their type and logical type."""
+"""Least and greatest number of a value, by its type and logical type."""
 
 _TEXTS: Final = frozenset({("string", None), ("string", "uuid"), ("bytes", None)})
 _FLOATS: Final = frozenset({"float", "double"})
@@ -110,7 +110,7 @@ class FlatAvro:
 
 
 class _Cursor:
-    """Where each record is read; behind its end once it does not fit, and never back."""
+    """Position in each record; behind its end once it does not fit, and never back."""
 
     def __init__(self, data: _Bytes, at: _Ints, ends: _Ints) -> None:
         self.data: Final = data

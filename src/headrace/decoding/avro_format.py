@@ -56,7 +56,8 @@ _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
 _DECIMAL_BITS: Final = 127
-"""Of a number of 38 digits, Spark's most; that of millions of bytes takes minutes to convert."""
+"""Bits of a number of 38 digits, Spark's most; one of millions of bytes takes minutes to convert.
+"""
 _SEVERAL: Final = "write one type, or a union of null and one"
 
 
@@ -243,7 +244,7 @@ class AvroDecoder:
         if number not in self._written:
             found = registry.schema(number)
             if found is None:
-                # Not kept here: it may be known later.
+                # An unknown id is not kept here: it may be known later.
                 raise _UnfitError(f"the schema registry does not know the id {number}")
             self._written[number] = self._writer_of(found, number)
         writer = self._written[number]
@@ -316,13 +317,13 @@ def _named(parsed: Any) -> dict[str, Any]:
 
 
 _Convert = Callable[[Any], Any] | None
-"""What makes a stored value one that Arrow takes; None where it is."""
+"""Conversion of a stored value to one that Arrow takes; None if it needs none."""
 
 
 def _spark_type(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, _Convert]:
-    """What a value of this schema is in Spark, and how it becomes that; it may not be null.
+    """Return the Spark type of this schema's values, not null, and their conversion to it.
 
     Raises:
         OptionError: Spark has no such type.

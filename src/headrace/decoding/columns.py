@@ -12,7 +12,7 @@ from headrace.decoding.formats import Decoded
 from headrace.spark_versions import arrow_type
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What Arrow raises at a value that its type cannot hold."""
+"""Errors that Arrow raises at a value that its type cannot hold."""
 
 FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
@@ -40,7 +40,7 @@ class Columns:
     def __init__(self, schema: StructType, takes: Sequence[Callable[[Any], Any]]) -> None:
         self._takes: Final = takes
         self._fields: Final = schema.fields
-        # As Spark asks for what a task returns.
+        # The type that Spark expects a task to return.
         self._type: Final[pa.StructType] = arrow_type(nullable(schema))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:

@@ -32,16 +32,16 @@ def decode(df: DataFrame, format: Format) -> DataFrame:  # noqa: A002  (Spark's 
     """The same rows with their values decoded, but those that do not fit, which are rejected.
 
     The column ``value`` becomes a struct of the format's columns; all others stay as they are. A
-    null value, such as a tombstone, stays null. What cannot be decoded is rejected from the batch
-    as `Batch.reject` does it, with a reason that has nothing of the value: as dead letters, durable
-    with the batch's success.
+    null value, such as a tombstone, stays null. A value that cannot be decoded is rejected from the
+    batch as `Batch.reject` does it, with a reason that has nothing of the value: as dead letters,
+    durable with the batch's success.
 
     >>> def handler(df, batch):
     ...     orders = headrace.decode(df, headrace.json("id BIGINT NOT NULL, amount DOUBLE"))
     ...     orders.select("offset", "value.*").write.mode("append").saveAsTable("orders")
 
-    It is to be used in the handler of a gate, whose thread also starts the jobs. What is never
-    computed of the result is not decoded, and so not rejected either.
+    Call it in the handler of a gate, whose thread also starts the jobs. Values that are never
+    computed are not decoded, and so not rejected either.
 
     Args:
         df: has the columns value, topic, partition and offset, as the sources give them.
@@ -81,7 +81,7 @@ def _check_columns(df: DataFrame) -> None:
 
 
 class DecodeTask:
-    """What each task does; it is called with a task's record batches."""
+    """Function of each task; it is called with a task's record batches."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a format is to `decode`: the columns that it gives, and how values become them."""
+"""Format for `decode`: the columns that it gives, and how values become them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +39,7 @@ class Format(Protocol):
         """A worker keeps the decoder of each format."""
 
     def columns(self, spark: SparkSession) -> StructType:
-        """What values are decoded into.
+        """Return the schema that values are decoded into.
 
         Raises:
             OptionError: the schema does not parse, or has a type that Spark does not have.
@@ -47,4 +47,4 @@ class Format(Protocol):
         """
 
     def decoder(self, columns: StructType) -> Decoder:
-        """What decodes, in a task; made once in each worker process."""
+        """Return the decoder for a task; made once in each worker process."""

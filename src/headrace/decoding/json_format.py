@@ -40,7 +40,7 @@ def types_in(schema: str) -> Iterator[tuple[str, str]]:
     >>> list(types_in("id BIGINT NOT NULL, tags ARRAY<STRING>"))
     [('id', 'BIGINT'), ('tags', 'ARRAY'), ('tags', 'STRING')]
 
-    What is no schema has some of these, or none.
+    Text that is no schema has some of these, or none.
     """
     has_names = [True]
     """Whether there is a name before each type, by the level of <>."""
@@ -92,7 +92,7 @@ _MOST_DIGITS: Final = 38
 its process at an exponent of 10^9."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""What is a number in a text; Python's Decimal takes more, such as ``1_0``."""
+"""Number in a text; Python's Decimal takes more, such as ``1_0``."""
 
 
 class _ExactDecimal(Decimal):
@@ -105,7 +105,7 @@ def json(schema: str | t.StructType | Path) -> "JsonFormat":
     Each field has to be of its type, and there unless it may be null; fields that the schema does
     not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
     by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC; rounded to
-    microseconds), decimals are numbers or text. Of a field that is there twice the last one counts.
+    microseconds), decimals are numbers or text. If a field is there twice the last one counts.
 
     Args:
         schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
@@ -246,12 +246,12 @@ def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
 
 
 def _required_first(fields: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Those without a default first, as Python asks for it."""
+    """Return the fields without a default first, as Python asks for it."""
     return sorted(fields, key=len)
 
 
 def _python_type(kind: t.DataType, where: str) -> Any:
-    """What a value of this type is decoded into.
+    """Return the Python type that a value of this type is decoded into.
 
     Raises:
         OptionError: JSON has no such values.

@@ -68,7 +68,7 @@ def message_at(text: str, path: Sequence[int]) -> str | None:
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
-# By the numbers of FieldDescriptorProto.Type.
+# Spark's types by the numbers of FieldDescriptorProto.Type.
 _PLAIN: Final[dict[int, t.DataType]] = {
     1: t.DoubleType(),
     2: t.FloatType(),
@@ -220,7 +220,7 @@ _MOST_NESTED: Final = 100
 
 
 def _path_and_message(data: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Where in its schema's file the message stands, and itself; one byte 0 means the first one."""
+    """Return the message's path in its schema's file, and itself; one byte 0 means the first."""
     count, at = _varint(data, 0)
     if count is None or not 0 <= count <= _MOST_NESTED:
         return None, b""
@@ -250,7 +250,7 @@ _Take = Callable[[Any], Any]
 
 
 def _struct(descriptor: Any, within: tuple[str, ...]) -> tuple[t.StructType, list[_Take]]:
-    """What a message is in Spark, and how each of its fields is taken from it.
+    """Return the Spark type of a message, and how each of its fields is taken from it.
 
     Raises:
         OptionError: it holds itself.

@@ -21,10 +21,10 @@ _WAIT_S: Final = 0.3
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_REFERENCES: Final = 100
 _UNKNOWN_FOR_S: Final = 60.0
-"""How long an id counts as unknown that the registry did not know (s)."""
+"""Time for which an id counts as unknown that the registry did not know (s)."""
 
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
-"""What the registry itself says of a subject, a version or a schema that it does not have."""
+"""Codes of the registry for a subject, a version or a schema that it does not have."""
 
 HEADER_BYTES: Final = 5
 _LAST_ID: Final = 2**31 - 1
@@ -50,8 +50,8 @@ class RegisteredSchema:
 class SchemaRegistry:
     """A schema registry, by its REST API.
 
-    Each process asks it once for a schema, which never changes under its id. What is secret is in
-    no plan, log or error.
+    Each process asks it once for a schema, which never changes under its id. No plan, log or error
+    has a secret.
 
     Args:
         url: ``http://host:port`` or ``https://...``, with a path if there is one.
@@ -143,7 +143,7 @@ class SchemaRegistry:
             found[place] = str(referred["schema"])
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """What is there; None if the registry says that it has it not."""
+        """Return the registry's answer; None if it says that it has nothing there."""
         said = ""
         for attempt in range(_TRIES):
             if attempt:

@@ -1,8 +1,8 @@
-"""How tasks report records that cannot be decoded to the run of the batch that they belong to.
+"""Reports of tasks on records that cannot be decoded, to the run of their batch.
 
 A task adds to an accumulator of Spark's, which has merged it when the action returns that the
-handler has called; of tasks that fail nothing is merged. The run is named by a property that is
-inherited by the jobs of the handler's thread.
+handler has called; failed tasks are not merged. A property names the run, and the jobs of the
+handler's thread inherit it.
 
 Over Spark Connect there is neither. There a task tells the handler's process directly, before it
 ends, and is told the run with its format: that process has one run at a time.
@@ -35,7 +35,7 @@ _RUN: Final = "headrace.run"
 
 
 class Reports:
-    """What tasks have reported, by the runs of batches that wait for it."""
+    """Reports of tasks, by the runs of batches that wait for them."""
 
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
@@ -61,7 +61,7 @@ class Reports:
             return next(iter(self._by_run)) if len(self._by_run) == 1 else None
 
     def take(self, run: str) -> dict[tuple[str, int, int], str]:
-        """What was reported since it was taken last, by topic, partition and offset."""
+        """Return the reports since the last call, by topic, partition and offset."""
         with self._changing:
             taken = self._by_run.get(run, {})
             if taken:
@@ -75,14 +75,14 @@ class Reports:
 
 
 REPORTS: Final = Reports()
-"""Of this process."""
+"""Reports to this process."""
 
 
 class ReportsParam(AccumulatorParam[Any]):
-    """How Spark merges: a task collects a list, the driver keeps it in `Reports`."""
+    """Merge for Spark: a task collects a list, the driver keeps it in `Reports`."""
 
     def zero(self, value: Any) -> list[Report]:
-        """What a task begins with."""
+        """Return the first value of a task."""
         return []
 
     def addInPlace(self, value1: Any, value2: Any) -> Any:
@@ -138,7 +138,7 @@ def run_of_task() -> str | None:
 
 
 class Reporter(Protocol):
-    """How a task reports; it is sent to the tasks."""
+    """Channel for a task's reports; it is sent to the tasks."""
 
     def run(self) -> str | None:
         """The run that this task belongs to; None outside of a handler."""
@@ -185,7 +185,7 @@ _linked: list[TaskLink] = []
 
 
 def reporter_of(spark: "SparkSession") -> Reporter:
-    """How the tasks of a session report to this process."""
+    """Return the channel from a session's tasks to this process."""
     if not is_remote(spark):
         return AccumulatedReporter(accumulator_of(spark.sparkContext))
     run = REPORTS.only
