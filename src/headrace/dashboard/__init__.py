@@ -1,7 +1,7 @@
 """The dashboard: the ledger's gates, failures, flows and receivers as web pages that stay live.
 
-Pages are made on the server from the ledger alone, and load nothing from elsewhere. Whatever a
-record, a name or an error says is shown as text.
+Pages are made on the server from the ledger alone, and load nothing from elsewhere. Records, names
+and errors are shown as text.
 """
 
 from headrace.core.extras import needs_extra

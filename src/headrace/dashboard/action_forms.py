@@ -1,4 +1,4 @@
-"""What forms do: each is one action, kept with who did it, when and why."""
+"""Actions of forms: each is kept with who did it, when and why."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -144,7 +144,7 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
 def _correction(
     form: Form, letters: Sequence[DeadLetterRecord]
 ) -> Callable[[DeadLetter], DeadLetter]:
-    """What puts the form's value in the place of its one letter's."""
+    """Return a function that replaces the value of the form's one dead letter."""
     if "letter" not in form:
         raise OptionError("A value is for one dead letter; send the form from that one's page.")
     value = corrected(letters[0].letter.value, form["value"])

@@ -81,7 +81,7 @@ _MOST_OUTCOMES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What one action has done, and of which session it was."""
+    """Outcome of one action, and its session."""
 
     form_token: str
     sentence: str
@@ -217,7 +217,7 @@ class Dashboard:
         return Response(data, media_type=_STATIC[name], headers=headers)
 
     def _reader_only(self, request: Request) -> Response | None:
-        """What to answer somebody who has to sign in to read; None where reading is free."""
+        """Return the answer for a client that has to sign in to read; None if reading is free."""
         if self.settings.is_local or self._session(request) is not None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -285,7 +285,7 @@ class Dashboard:
         return RedirectResponse(f"/done/{name}", status_code=303)
 
     async def _done(self, request: Request) -> Response:
-        """What an action has done, for whoever did it."""
+        """Show the outcome of an action to the operator who did it."""
         outcome = self._outcomes.get(request.path_params["name"])
         session = self._session(request)
         if outcome is None or session is None or session.form_token != outcome.form_token:
@@ -329,7 +329,7 @@ class Dashboard:
 
 
 def _client(request: Request) -> str:
-    """Where a request comes from."""
+    """Return the host that a request comes from."""
     return "" if request.client is None else request.client.host
 
 
@@ -341,6 +341,6 @@ def _address(request: Request) -> str:
 
 
 def _own_path(target: str) -> str:
-    """Where to go next: a page of the dashboard, whatever is asked for."""
+    """Return the next page: one of the dashboard, whatever is asked for."""
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own and target.isprintable() else "/"

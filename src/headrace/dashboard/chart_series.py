@@ -17,7 +17,7 @@ SPANS: Final[Mapping[str, int | None]] = {
     "7 d": 604_800_000,
     "all": None,
 }
-"""How far back the charts go (ms); None is as far as the ledger does."""
+"""Spans of the charts, up to now (ms); None is as far back as the ledger goes."""
 
 SPAN: Final = "15 min"
 """The one that is shown if the address names none."""
@@ -26,7 +26,7 @@ POINTS: Final = 900
 """Points of a chart; batches of a longer time are drawn together."""
 
 SHORTEST_MS: Final = 60_000
-"""What charts show of a gate that has just begun."""
+"""Shortest range of a chart (ms), for a gate that has just begun."""
 
 SHORTEST_RANGE_MS: Final = 1_000
 """The shortest range that can be looked at."""
@@ -49,7 +49,7 @@ def named_range(query: Query) -> tuple[int, int] | None:
 def chart_range(
     query: Query, now_ms: int, oldest_ms: Callable[[int], int | None]
 ) -> tuple[int, int]:
-    """What charts show (ms since the epoch): the range that is named, or the span up to now.
+    """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
 
     A span begins with the first batch in it: a gate that has run for three minutes fills its
     charts with them.
@@ -112,7 +112,7 @@ def _marks(
     actions: Sequence[OperatorAction],
     apart_ms: int,
 ) -> list[dict[str, Any]]:
-    """Where something changed: failures, restarts with another checkpoint, what operators did."""
+    """Return the changes: failures, restarts with another checkpoint, actions of operators."""
     marks = _failures(points, apart_ms)
     marks += [
         {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
@@ -127,7 +127,7 @@ def _marks(
 
 
 def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
-    """Where batches failed; those that are less apart than this have one mark."""
+    """Return marks of failed batches; failures less apart than this have one mark."""
     groups: list[tuple[int, int, int]] = []
     for each in points:
         if not each.failed:

@@ -1,4 +1,4 @@
-"""What has failed: groups of alike, a batch, a record; each with what can be done about it."""
+"""Pages of failures: groups of alike, a batch, a record; each with what can be done about it."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -60,7 +60,7 @@ def _seen(fleet: Fleet, gate: str | None) -> object:
 def failed_alike(ledger: Ledger, gate: str, error: str) -> list[BatchRecord]:
     """The batches of a gate that failed with this class of exception, the oldest first.
 
-    Those without an exception, where it is empty.
+    With an empty class, the batches that failed without an exception.
     """
     found = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
     own = (each for each in found if error or each.error is None)
@@ -126,7 +126,7 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
         return view("group_letters.html", letters, [each.letter.error.message for each in letters])
 
     def beside(ledger: Ledger) -> dict[str, Any]:
-        """What a form on this page is about: how many there are now, and which is the last."""
+        """Return the subject of a form here: how many there are now, and which is the last."""
         if what == "batch":
             failed = failed_alike(ledger, gate, error)
             return {"number": len(failed), "last": failed[-1].created_time_ms if failed else 0}

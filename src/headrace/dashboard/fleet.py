@@ -27,10 +27,10 @@ LOOK_BACK: Final = 12
 """Batches of each gate that the overview knows."""
 
 AGAIN_MS: Final = 5_000
-"""How often snapshots are taken again of gates in which nothing has changed: some have stalled."""
+"""Interval at which snapshots of unchanged gates are taken again (ms): some have stalled."""
 
 AT_ONCE: Final = 64
-"""Of how many such gates at one look, so that none takes long."""
+"""Most such gates at one look, so that none takes long."""
 
 _NOTHING: Final = Unresolved()
 

@@ -122,7 +122,7 @@ def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
 
 
 def receivers_page(site: Site, _name: str, _query: Query) -> Page:
-    """What receivers take in, by journal and lane."""
+    """Return the page of receivers, by journal and lane."""
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)

@@ -229,7 +229,7 @@ def impossible_actions(
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:
-    """What the gate needs, beyond what its headline says."""
+    """Return the gate's needs, beyond its headline."""
     said = headline(snapshot)
     return [each for each in snapshot.needs if each.sentence != said]
 

@@ -15,7 +15,7 @@ from headrace.ledger import Ledger, normalize_url, redact_url
 Answer = TypeVar("Answer")
 
 TRY_AGAIN_S: Final = 1.0
-"""How long a ledger that did not answer is left alone before it is opened again."""
+"""Time until a ledger that did not answer is opened again (s)."""
 
 
 class LedgerLink:

@@ -23,28 +23,28 @@ from headrace.ledger import Ledger
 _LOG: Final = logging.getLogger("headrace.dashboard")
 
 ROUND_S: Final = 0.5
-"""How often the ledger is looked at."""
+"""Interval at which the ledger is looked at (s)."""
 
 REST: Final = 19
-"""How many times its own processor time a round is followed by."""
+"""Rest after a round, as a multiple of its own processor time."""
 
 REFRESH_S: Final = 5.0
-"""How often a page is made again though nothing has changed: ages, and what has become silent."""
+"""Interval at which an unchanged page is made again (s): for ages, and gates that became silent."""
 
 KEPT_S: Final = 60.0
-"""How long a page is remembered after its last viewer, who may come back."""
+"""Time for which a page is remembered after its last viewer, who may come back (s)."""
 
 MOST_CHANNELS: Final = 500
 MOST_VIEWERS: Final = 200
 """Beyond it, pages are shown and not live."""
 
 HEARTBEAT_S: Final = 5.0
-"""How often viewers are sent something, so that both sides notice when the other is gone."""
+"""Interval at which viewers are sent something (s), so that both sides notice a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a page shows at one moment.
+    """Content of a page at one moment.
 
     Attributes:
         regions: HTML by the identifier of its element.
@@ -106,7 +106,7 @@ class Channel:
             self.version = version
 
     def since(self, version: int) -> str | None:
-        """What has changed since, as JSON; None if nothing has."""
+        """Return the changes since a version, as JSON; None if there are none."""
         if version >= self.version:
             return None
         regions = {name: html for name, (at, html) in self._regions.items() if at > version}
@@ -177,7 +177,7 @@ class LiveHub:
                 except LedgerError:
                     raise
                 except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
-                    # What one page cannot show, such as a batch that was pruned, ends no other.
+                    # A failure of one page, as for a batch that was pruned, ends no other.
                     _LOG.debug("A page could not be brought up to date.", exc_info=True)
 
         try:

@@ -43,7 +43,7 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
     "rate": lambda each: (-(each.rate_per_s or 0), each.gate),
     "batch": lambda each: (-_load(each), each.gate),
 }
-"""How gates can be sorted."""
+"""Orders in which gates can be sorted."""
 
 
 def _load(each: GateSnapshot) -> float:
@@ -280,7 +280,7 @@ _Action = OperatorAction | RepairRecord
 
 
 def actions_page(site: Site, _name: str, query: Query) -> Page:
-    """What operators have done, the newest first, to all gates or to ``gate``.
+    """Return the page of operators' actions, the newest first, on all gates or on ``gate``.
 
     ``operator_limits`` and ``repairs`` are the numbers of the last actions of the page before.
     """

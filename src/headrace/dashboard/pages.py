@@ -1,4 +1,4 @@
-"""What pages have in common."""
+"""Common parts of pages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class NotFoundError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What pages are made with."""
+    """Tools with which pages are made."""
 
     templates: Environment
     link: LedgerLink

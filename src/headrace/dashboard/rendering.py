@@ -18,7 +18,7 @@ from headrace.status import sentences, words
 from headrace.status.trends import Trend
 
 MOST_SHOWN: Final = 64 * 1024
-"""Of the bytes of a key or a value, how many a page shows."""
+"""Most bytes of a key or a value that a page shows."""
 
 _TRENDS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
@@ -52,7 +52,7 @@ _TONES: Final = {
     "waiting": "away",
     "sent": "good",
 }
-"""How a state is coloured; it is always written, too."""
+"""Colour of a state, which is always written, too."""
 
 
 _COMMAND: Final = re.compile("`([^`]+)`")
@@ -61,7 +61,8 @@ _COMMAND: Final = re.compile("`([^`]+)`")
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with an escape in the place of each character that is not to be seen.
 
-    Those are what terminals obey, marks that turn the direction of writing, and NUL.
+    Such characters are those that terminals obey, marks that turn the direction of writing, and
+    NUL.
 
     >>> visible("a\x1b[31m\u202eb\x00")
     'a\\x1b[31m\\u202eb\\x00'
@@ -102,7 +103,7 @@ def moment(ms: int | None) -> Markup:
 
 
 def ago(ms: int | None, now_ms: int) -> Markup:
-    """How long ago a moment was, which the browser keeps up to date."""
+    """Return the time since a moment, which the browser keeps up to date."""
     if ms is None:
         return escape(words.UNKNOWN)
     return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
@@ -207,7 +208,7 @@ def tone(state: object) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """Whatever a template writes: text is made visible, and None is what is not known."""
+    """Return a template's value as text: visible, and with a dash for None."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Who may read and who may act: host names, sessions, tokens against forged posts, headers."""
+"""Rights to read and to act: host names, sessions, tokens against forged posts, headers."""
 
 import asyncio
 import hmac
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.dashboard.settings import DashboardSettings
 
 SESSION_S: Final = 12 * 3_600
-"""How long somebody stays signed in."""
+"""Time for which an operator stays signed in (s)."""
 
 MOST_SESSIONS: Final = 1_000
 
@@ -27,7 +27,7 @@ MOST_BODY: Final = 64 * 1024
 """The largest body of a request (bytes): forms have a few hundred."""
 
 DISCARDED: Final = 64 * 1024 * 1024
-"""How much of a body that is too large is read and forgotten, so that its sender is answered."""
+"""Most bytes of a too large body that are read and forgotten, so that its sender is answered."""
 
 DISCARD_S: Final = 5.0
 
@@ -81,7 +81,7 @@ class Session:
 
 
 class Sessions:
-    """Those who have signed in; they are forgotten when the dashboard ends."""
+    """Signed-in operators; they are forgotten when the dashboard ends."""
 
     def __init__(self, token: str, seconds: Callable[[], float] = time.monotonic) -> None:
         self._token = token.encode()
@@ -264,7 +264,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def check_form(session: Session | None, form: Mapping[str, str]) -> Session:
-    """Whoever has sent a form of theirs.
+    """Return the session that has sent a form of its own.
 
     Raises:
         RefusedError: Nobody is signed in, or the form is not from one of their pages.

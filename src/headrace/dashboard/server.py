@@ -13,7 +13,7 @@ from headrace.dashboard.settings import DashboardSettings
 from headrace.errors import SetupError
 
 STOP_S: Final = 2
-"""How long a stop waits for answers that are under way (s)."""
+"""Time that a stop waits for answers that are under way (s)."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""What the dashboard is started with."""
+"""Settings with which the dashboard is started."""
 
 import ipaddress
 import secrets
@@ -19,7 +19,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class DashboardSettings:
-    """Where the dashboard listens, and who may do what.
+    """Address and rights of the dashboard.
 
     Attributes:
         ledger: The URL of the ledger that it shows.
