@@ -31,9 +31,9 @@ def partition_families(
     per_partition: bool,
     kafka_exporter_names: bool,
 ) -> list[Family]:
-    """What no batch of a gate has begun yet of each partition: those of its newest batch.
+    """Return the lag of each partition, for the partitions of each gate's newest batch.
 
-    Of a gate whose source was asked since then, all partitions that it has read.
+    If a gate's source was asked since then, for all partitions that the gate has read.
     """
     own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
     theirs = Family(CONSUMER_LAG, MetricKind.GAUGE, "Records of a partition that are not read.")
@@ -89,7 +89,7 @@ def flow_families(ledger: Ledger, gates: Sequence[GateNow], now_ms: int) -> list
 
 
 def _parts(stage: StageSnapshot, gate: GateNow | None, now_ms: int) -> Mapping[str, float]:
-    """What the stage has done since its newest batch was planned, or in an interval if longer.
+    """Return the parts of the stage's time since its newest batch, or of a longer interval.
 
     It is busy while a batch runs; the rest of its time it is throttled, or else has nothing to do.
     """
@@ -109,7 +109,7 @@ def _parts(stage: StageSnapshot, gate: GateNow | None, now_ms: int) -> Mapping[s
 def lag_families(
     gates: Sequence[GateNow], lags: Mapping[str, GateLag], labels: Mapping[str, str]
 ) -> list[Family]:
-    """How far each gate is behind."""
+    """Return the lag of each gate."""
     families = {
         "records": gauge("lag_records", "Records that no batch has begun yet."),
         "seconds": gauge("lag_seconds", "Age of the oldest record that no batch has begun yet."),
@@ -159,7 +159,7 @@ def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: i
 
 @lru_cache(maxsize=10_000)
 def _fixed_cost_s(batch_cost: str | None) -> float | None:
-    """What is known of a batch's fixed cost; None where nothing is, or another version wrote it."""
+    """Return a batch's known fixed cost; None if there is none, or another version wrote it."""
     if batch_cost is None:
         return None
     try:
@@ -182,7 +182,7 @@ def open_families(
     labels: Mapping[str, str],
     now_ms: int,
 ) -> list[Family]:
-    """What is not done, and what waits for somebody; of each gate, 0 where nothing does."""
+    """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
     number = gauge("batches_open", "Batches and children of batches that are not done.")
     unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
     oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
@@ -201,7 +201,7 @@ def open_families(
 
 @dataclass(slots=True)
 class MetricsMemory:
-    """What one scrape leaves for the next: only what has changed is read again then.
+    """State that one scrape leaves for the next: only changes are read again then.
 
     For one thread at a time.
 

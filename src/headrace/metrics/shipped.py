@@ -1,4 +1,4 @@
-"""What is shipped beside the metrics: alert rules for Prometheus, and a dashboard for Grafana."""
+"""Files beside the metrics: alert rules for Prometheus, and a dashboard for Grafana."""
 
 import json
 from importlib.resources import files
@@ -53,7 +53,7 @@ _PANELS: Final = (
     ),
     ("Bottlenecks", "short", "headrace_stage_bottleneck", "{{flow}} {{stage}}"),
 )
-"""Title, unit, query and legend; two stand side by side. Those of gates are of the chosen ones."""
+"""Title, unit, query and legend; two stand side by side. Gates' panels show the chosen gates."""
 
 
 _NAMES_GATES: Final = "headrace_batch_interval_seconds"

@@ -19,7 +19,7 @@ PREFIX: Final = "headrace_"
 
 
 class MetricKind(StrEnum):
-    """What a family is, as the formats name it."""
+    """Kind of a family, as the formats name it."""
 
     GAUGE = "gauge"
     COUNTER = "counter"

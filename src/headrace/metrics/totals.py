@@ -26,7 +26,7 @@ _Kind = tuple[Any, ...]
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a gate's totals.
+    """Known totals of a gate.
 
     Attributes:
         pruned_totals: The text that was read of the gate's deleted batches.
@@ -146,7 +146,7 @@ def _of_gate(sums: Mapping[_Kind, Sums]) -> _GateTotals:
 
 
 def reason_kind(reason: str) -> str:
-    """What limited a batch, without who and why, of which there is no end.
+    """Return the kind of a batch's limit, without the operator and reason, which have no end.
 
     >>> reason_kind("limited to 200 records/s by ops: quota, since 10:14 UTC"), reason_kind("x")
     ('limited', 'other')
