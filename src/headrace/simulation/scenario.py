@@ -1,4 +1,4 @@
-"""What is simulated: stages and their links, what comes to them, and what goes wrong."""
+"""Scenario of a simulation: stages and their links, their load, and what goes wrong."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from headrace.errors import OptionError
 MOST_STAGES: Final = 1000
 MOST_S: Final = 1_000_000
 MOST_PARTITIONS: Final = 10_000
-"""Of all channels of a scenario together."""
+"""Most partitions of all channels of a scenario together."""
 
 
 class Shape(StrEnum):
-    """How a load goes on from one point of it to the next. The values are what users write."""
+    """Course of a load from one point of it to the next. The values are what users write."""
 
     STEPS = "steps"
     """It stays until the next point."""
@@ -60,7 +60,7 @@ class Load:
             )
 
     def per_s(self, time_ms: int) -> float:
-        """How many records come in a second at this time."""
+        """Return the records that come in a second at this time."""
         at_s = time_ms / 1000
         if self.repeat_s is not None:
             at_s %= self.repeat_s
@@ -142,7 +142,7 @@ class Spike(Disturbance):
 
 @dataclass(frozen=True, slots=True)
 class LostSignals(Disturbance):
-    """Of the signals that the stage sends meanwhile, a part is lost; above 0, to 1 for all."""
+    """Loss of a part of the signals that the stage sends meanwhile; above 0, to 1 for all."""
 
     kind = "lost"
 
@@ -225,7 +225,7 @@ class SimulatedStage:
 
 
 class Policy(StrEnum):
-    """Who slows down when a stage is overloaded. The values are what users write."""
+    """Stages that slow down when one is overloaded. The values are what users write."""
 
     HOP_BY_HOP = "hop-by-hop"
     """The stages directly before it, and those before them only if it persists: Headrace's way."""

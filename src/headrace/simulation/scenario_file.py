@@ -57,7 +57,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def scenario_of(table: Mapping[str, Any]) -> Scenario:
-    """What is to be simulated, from the tables of a TOML document."""
+    """Return the scenario in the tables of a TOML document."""
     settings: dict[str, Any] = {
         name: _made(kind, _table(table.get(name, {}), f"[{name}]"), f"[{name}]")
         for name, kind in _SETTINGS.items()

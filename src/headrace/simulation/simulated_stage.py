@@ -44,7 +44,7 @@ _GATE: Final = "gate"
 
 
 class SimulatedGate:
-    """What a gate knows between two batches: its positions, its rate and what it has learnt."""
+    """State of a gate between two batches: its positions, its rate and what it has learnt."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SimulatedGate:
     ) -> None:
         """Take note of a batch that has ended: it is read, and something is learnt from it.
 
-        Of one that had to be isolated, what the law of ceilings learns.
+        From a batch that had to be isolated the law of ceilings learns.
         """
         size = BatchSize(planned.records)
         if isolated is not None:
@@ -121,7 +121,7 @@ def spread(records: int, partitions: Sequence[TopicPartition]) -> dict[TopicPart
 
 
 def duration_ms(records: int, capacity_per_s: float, fixed_ms: int) -> int:
-    """How long a batch takes: its fixed cost, and then its records, which take 1 ms at least."""
+    """Return the time of a batch: its fixed cost, and then its records, at least 1 ms."""
     return fixed_ms + max(round(records / capacity_per_s * 1000), 1)
 
 
@@ -134,7 +134,7 @@ OUTSIDE: Final = ""
 """The name of the channel that a source's load comes by."""
 
 _SLICE_MS: Final = 100
-"""What comes from outside is added up in slices of this length."""
+"""Length of the slices in which records from outside are added up (ms)."""
 
 
 class SimulatedQueue:
@@ -156,7 +156,7 @@ class SimulatedQueue:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those of all channels."""
+        """Partitions of all channels."""
         return [partition for names in self._partitions.values() for partition in names]
 
     @property
@@ -198,7 +198,7 @@ class SimulatedQueue:
             self._waits_since.popleft()
 
     def delay_s(self, time_ms: int) -> float:
-        """How long the oldest record that waits has waited (s); 0 if none does."""
+        """Return how long the oldest waiting record has waited (s); 0 if none waits."""
         return (time_ms - self._waits_since[0][0]) / 1000 if self._waits_since else 0.0
 
 
@@ -210,7 +210,7 @@ class SimulatedBatch:
     start_ms: int
     end_ms: int
     isolated: Isolated[str] | None = None
-    """What became of it where it failed, and was isolated."""
+    """Outcome of its isolation, if it failed."""
 
     @property
     def progress(self) -> BatchProgress:
@@ -264,7 +264,7 @@ class RunningStage:
         return rate if limit is None else limit.applied_to(rate)
 
     def emits_per_s(self, time_ms: int) -> float | None:
-        """What it has really been admitting lately (records/s)."""
+        """Return its real rate of admission lately (records/s)."""
         return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
 
     def plan(self, time_ms: int) -> SimulatedBatch | None:
@@ -316,7 +316,7 @@ class RunningStage:
         ]
 
     def queue(self, time_ms: int) -> InputQueue:
-        """What a look finds."""
+        """Return the queue at this time."""
         self.queued.accrue(time_ms)
         size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
         takes = takes_per_s(
@@ -364,14 +364,14 @@ class RunningStage:
         return self._with_pauses_before(next_trigger_ms(start_ms, end_ms, self.stage.interval_ms))
 
     def capacity_per_s(self, time_ms: int) -> float:
-        """How many records are processed in a second of a batch that begins now, without noise."""
+        """Return the records/s of a batch that begins now, without noise."""
         capacity = self.stage.capacity_per_s
         for slow in self._slow:
             capacity *= slow.factor if slow.holds(time_ms) else 1.0
         return capacity
 
     def _isolated(self, records: int) -> Isolated[str] | None:
-        """What becomes of a batch that is larger than the stage takes; None for any other."""
+        """Return the outcome of a batch that is larger than the stage takes; None for any other."""
         most = self.stage.takes_at_once
         if most is None or records <= most:
             return None

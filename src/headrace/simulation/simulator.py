@@ -15,7 +15,7 @@ from headrace.simulation.simulated_stage import RunningStage, SimulatedBatch
 
 @dataclass(slots=True)
 class Series:
-    """What one stage did, at every sample; all lists are as long as `Result.times_s`.
+    """Figures of one stage, at every sample; all lists are as long as `Result.times_s`.
 
     Attributes:
         came_per_s: Records that came since the sample before, a second.
@@ -73,7 +73,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """What one stage did in one phase.
+    """Figures of one stage in one phase.
 
     Attributes:
         processed_per_s: The records of batches that ended, a second.
@@ -129,7 +129,7 @@ def phases(result: Result) -> list[Phase]:
 
 
 def turns(changes: Iterable[RateLimitChange], stage: str, from_s: float, until_s: float) -> int:
-    """How often the rate limit of a stage turned from falling to rising or back, in a time."""
+    """Count the turns of a stage's rate limit from falling to rising or back, in a time."""
     limit, direction, count = math.inf, 0, 0
     for change in changes:
         if change.stage != stage or change.time_ms >= until_s * 1000:
@@ -146,7 +146,7 @@ def turns(changes: Iterable[RateLimitChange], stage: str, from_s: float, until_s
 def batches_to_settle(
     batches: Sequence[BatchProgress], *, from_ms: int, target_ms: int, tolerance: float = 0.15
 ) -> int | None:
-    """How many batches it takes, from a disturbance at ``from_ms`` on, until all take their time.
+    """Count the batches from a disturbance at ``from_ms`` on, until all take their time.
 
     Returns:
         The number of batches up to the last whose duration is off ``target_ms`` by more than that
