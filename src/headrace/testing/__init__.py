@@ -1,7 +1,7 @@
 """Tests of your own handlers: without Kafka, without a database's server, and without a JVM.
 
-What runs is Headrace's own code: planner, ledger, failure policies, isolation, backfill, estimator.
-A test has the records, the time and the crashes in its hand. ::
+The code under test is Headrace's own: planner, ledger, failure policies, isolation, backfill,
+estimator. A test has the records, the time and the crashes in its hand. ::
 
     from headrace.testing import Crash, MemoryLog, StreamHarness
 

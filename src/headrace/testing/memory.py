@@ -1,4 +1,4 @@
-"""What a test has in place of time, a database's server and Kafka."""
+"""Substitutes of a test for time, a database's server and Kafka."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What a handler reads where there is no Spark: frames and batches of a log in memory."""
+"""Input of a handler without Spark: frames and batches of a log in memory."""
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ TESTED_GATE: Final = "tested"
 
 
 class MemoryFrame:
-    """What a handler receives where no Spark session is given.
+    """Frame that a handler receives without a Spark session.
 
     It has ``collect()``, ``count()`` and ``isEmpty()``.
 
@@ -35,7 +35,7 @@ class MemoryFrame:
     def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
         self._read = read
         self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
-        # Of a batch without records the gate asks which query it is of.
+        # In a batch without records the gate asks the frame for its query.
         context = SimpleNamespace(getLocalProperty=lambda _name: TESTED_GATE)
         self.sparkSession = SimpleNamespace(sparkContext=context)
 
@@ -54,7 +54,7 @@ class MemoryFrame:
         return [Row(**{name: row[name] for name in self._schema.names}) for row in rows]
 
     def count(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return len(self.collect())
 
     def isEmpty(self) -> bool:
@@ -106,11 +106,11 @@ class MemoryReader:
         """Nothing."""
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What the log has not any more of these ranges."""
+        """Return the parts of these ranges that the log no longer has."""
         return gone(self.log, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where their partitions begin."""
+        """Return the first offset of the log in each of their partitions."""
         return beginnings(self.log, [PlannedRange(each) for each in ranges])
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:

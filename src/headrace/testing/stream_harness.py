@@ -116,7 +116,7 @@ class _Program:
         self._passed(point, [each.offsets for each in ranges])
 
     def _passed(self, point: str, ranges: Sequence[OffsetRange]) -> None:
-        # What has crashed does nothing durable any more, whatever it tries on its way out.
+        # A crashed process does nothing durable any more, whatever it tries on its way out.
         if self.crashed or self._harness.log.crashes(point, ranges):
             self.crashed = True
             raise SimulatedCrash(f"The process crashes {point}.")
@@ -283,7 +283,7 @@ class StreamHarness:
             self._program = None
 
     def statuses(self, partition: int = 0) -> dict[int, Status]:
-        """What the ledger says of each offset of a partition that was planned so far."""
+        """Return the ledger's status of each planned offset of a partition."""
         return {
             offset: each.status
             for each in self.ledger.history.coverage(TESTED_GATE)
