@@ -25,7 +25,7 @@ POLL_S = 0.05
 LAST_WORDS = 20
 """Lines of the broker's log that an error shows."""
 PORT_CHOICES = 3
-"""How often other ports are chosen when somebody took the first before the broker could."""
+"""Number of times that other ports are chosen when another process took the first."""
 
 SETTINGS = {
     # One process is the broker and its own controller.
@@ -186,7 +186,7 @@ class KafkaBroker(ServerProcess):
         done = subprocess.run(
             [
                 *(*self._java_command(), "kafka.tools.StorageTool"),
-                # With "=", for an id may begin with "-".
+                # Use "=", for an id may begin with "-".
                 *("format", f"--cluster-id={cluster_id}", "--config", str(file)),
             ],
             stdin=subprocess.DEVNULL,

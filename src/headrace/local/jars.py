@@ -33,7 +33,7 @@ NETWORK_TIMEOUTS = (
 )
 
 UNTRUSTED = "PKIX path building failed"
-"""What Java says of a certificate that is not among those it trusts."""
+"""Java's message for a certificate that is not among those it trusts."""
 
 LAST_WORDS = 8
 """Lines of Ivy's log that an error shows."""
@@ -87,7 +87,7 @@ def _spark() -> str:
     return number[1] if number else ""
 
 
-# Named one by one: what they depend on is in pyspark's own jars. That of 4.2 runs in 4.3, too.
+# Named one by one: their dependencies are in pyspark's own jars. The jar of 4.2 runs in 4.3, too.
 _CONNECTORS = {"4.0": "4.0.2", "4.1": "4.1.1"}
 SPARK_CONNECTOR = (
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTORS.get(_spark(), "4.2.0")),

@@ -87,7 +87,7 @@ def _candidates() -> Iterator[tuple[Path, Path | None, Origin]]:
 
 
 def _properties(java: Path) -> dict[str, str]:
-    """What ``java`` says of itself; nothing if it does not start."""
+    """Return the properties that ``java`` reports; empty if it does not start."""
     try:
         done = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],

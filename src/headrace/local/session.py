@@ -49,7 +49,7 @@ def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[Sp
     log_file = folder / "spark.log"
     with ExitStack() as cleanup:
         with _signals_deferred(), log_file.open("wb") as log:
-            # In a session of its own: what the terminal sends is for us, who then end it.
+            # Use a session of its own: the terminal's signals are for us, who then end it.
             where = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
             try:
                 gateway = launch_gateway(conf, where)  # type: ignore[no-untyped-call]
