@@ -193,7 +193,7 @@ class Sources:
 def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
-    """Return a source's answer; None if it has nothing left of the ranges that the gate has read."""
+    """Return a source's answer; None if it has nothing left of the ranges that the gate read."""
     # It imports pyspark, which takes a second; a gate that is at work does without.
     from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
