@@ -15,7 +15,8 @@ def main() -> None:
     """Run the command line of this process.
 
     The exit status is 0 when all is well, 1 after an error, 2 for a command that cannot be
-    understood and 130 after Ctrl-C. What a user can solve is one sentence, without a trace.
+    understood and 130 after Ctrl-C. An error that a user can solve is one sentence, without a
+    trace.
     """
     try:
         with interrupts_kept():

@@ -29,7 +29,7 @@ def accept(
     It is about what is there now: where the number is another one, nothing is changed. Then
     headrace verify counts it as accepted, and headrace status asks nobody to look at it any more.
     """
-    # What is to be changed is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
     with Ledger.join(ledger) as opened:

@@ -69,7 +69,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def epilog_of(words: str) -> str | None:
-    """What stands below the options of a command, named by its words after ``headrace``."""
+    """Return the text below a command's options, for its words after ``headrace``."""
     examples = EXAMPLES.get(words)
     if examples is None:
         return None
@@ -113,7 +113,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 class Commands(TyperGroup):
     """All commands.
 
-    What is Any here is of the click that typer brings, which has no public name.
+    Any stands for the click that typer brings, which has no public name.
     """
 
     def __init__(self, **given: Any) -> None:

@@ -31,14 +31,14 @@ _NO_LIMIT: Final = 2**31 - 1
 
 
 class FailurePolicy(StrEnum):
-    """What follows an exception in the handler."""
+    """Policy for an exception in the handler."""
 
     DEFER = "defer"
     ISOLATE = "isolate"
 
 
 class Pace(StrEnum):
-    """How much is run at once."""
+    """Records that are run at once."""
 
     SPARE = "spare"
     UNLIMITED = "unlimited"
@@ -165,7 +165,7 @@ def backfill(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the command line names, in one way: keys, what batches have in common, or all."""
+    """Choice of the command line, in one way: by keys, by what batches have in common, or all."""
 
     keys: Sequence[str]
     everything: bool
@@ -267,7 +267,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
 
 
 class Work(NamedTuple):
-    """What is done with the batches of a gate, by its name."""
+    """Options and handler for the batches of a gate, by its name."""
 
     options: Callable[[str], dict[str, str]]
     """With which they are read again, as far as they are known."""
@@ -275,7 +275,7 @@ class Work(NamedTuple):
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """What ``--handler`` and ``--transform``, or ``--flow``, name."""
+    """Return the work that ``--handler`` and ``--transform``, or ``--flow``, name."""
     if flow is None:
         if handler is None:
             raise OptionError(
@@ -295,7 +295,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
 
 
 def _work_of_flow(name: str, ledger: str) -> Work:
-    """What the stages of a flow do with the batches of their gates."""
+    """Return the work of a flow's stages on the batches of their gates."""
     named = load_flow(name)
     if normalize_url(ledger) != named.ledger:
         raise OptionError(

@@ -60,7 +60,7 @@ _CANCEL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with each batch, and how its source is reached, by the batch's key."""
+    """Work on each batch, and access to its source, by the batch's key."""
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
@@ -147,7 +147,7 @@ class ManualBackfill:
         """Make the current batch failed at once; that its run was ended makes nothing dead."""
         if self._current is None:
             return
-        # In a thread, for Java may be what hangs.
+        # Cancel in a thread, for Java may be what hangs.
         cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
         cancel.start()
         cancel.join(_CANCEL_S)
@@ -179,7 +179,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
     """Run batches of one gate in a Spark session of its own; answers whether all is done."""
     view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
     with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
-        # What is logged there is printed by the view.
+        # The view prints the events that are logged there.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")
         work = ManualBackfill(ledger, spark, job, view, batches)
@@ -198,7 +198,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
 
 
 class Outcome(IntEnum):
-    """What became of a batch or a record; of a batch whose children differ, the highest."""
+    """Outcome of a batch or a record; if a batch's children differ, the highest."""
 
     DONE = 0
     SKIPPED = 1
@@ -256,7 +256,7 @@ class Tally:
 
     @property
     def records(self) -> dict[Outcome, int]:
-        """How many records have come to each outcome."""
+        """Number of records by outcome."""
         found = Counter({Outcome.NOT_RUN: self._planned - self.known_records})
         for outcome, records in self._outcomes.values():
             found[outcome] += records
@@ -264,7 +264,7 @@ class Tally:
 
     @property
     def batches(self) -> dict[Outcome, int]:
-        """How many of the chosen batches have come to each outcome."""
+        """Number of the chosen batches by outcome."""
         found = Counter(map(self._outcome, self._smallest_of))
         return {each: found[each] for each in Outcome}
 
@@ -299,7 +299,7 @@ class Tally:
 
 
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
-    """What suits the output: JSON, a bar where it is a terminal, lines where it is piped."""
+    """Return the view for the output: JSON, a bar on a terminal, lines in a pipe."""
     if as_json:
         return ProgressJson()
     console = Console()
@@ -384,7 +384,7 @@ class ProgressBar(ProgressLines):
 
 
 def summary(tally: Tally) -> str:
-    """What became of all, in one sentence."""
+    """Return the outcome of all batches and records, in one sentence."""
     batches, records = (
         ", ".join(
             f"{count(number)} {_WORDS[outcome]}" for outcome, number in each.items() if number

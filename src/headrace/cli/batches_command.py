@@ -302,7 +302,7 @@ def _error(batch: BatchRecord, error: ErrorReport) -> str:
 
 
 def status_text(batch: BatchRecord) -> Text:
-    """Where a batch stands, and how often it was begun where that was more than once."""
+    """Return a batch's state, and how often it was begun if that was more than once."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
     style = "yellow" if batch.interrupted else _STYLES[batch.status]
     return out.line(f"{out.status_word(batch)}{times}", style=style)
@@ -314,7 +314,7 @@ def key_text(batch: BatchRecord) -> Text:
 
 
 def _took_ms(batch: BatchRecord, now_ms: int) -> int:
-    """How long the latest attempt took, or has taken until now."""
+    """Return the time of the latest attempt, up to now if it still runs."""
     began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
     return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
 

@@ -123,7 +123,7 @@ def drop_letters(
     """Resolve dead letters without processing them, and say why; this is final."""
     if not reason.strip():
         raise OptionError("--reason is empty; say why the record need not be processed.")
-    # What is to be changed is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         for each in ids:
             _waiting_letter(reader, each, ledger, "dropped")
@@ -185,7 +185,7 @@ def send_letters(
     change = None if edit is None else load_function("--edit", edit)
     if value is not None:
         edit, change = f"--value {value}", partial(_with_value, _bytes_of(value))
-    # What is to be sent is there already: a ledger that is not is never made here.
+    # Only an existing ledger has dead letters: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
         for each in ids or ():

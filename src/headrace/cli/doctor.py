@@ -32,13 +32,13 @@ TOO_NEW_PANDAS: Final = 3
 """The first version of pandas of which pyspark warns."""
 
 CONNECT_S: Final = 5.0
-"""How long a broker's listener may take to accept a connection (s)."""
+"""Time that a broker's listener may take to accept a connection (s)."""
 
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
 
 class Level(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"

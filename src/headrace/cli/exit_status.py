@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a command has ended. ``docs/commands.md`` has the same as a table."""
+    """Exit status of a command. ``docs/commands.md`` has the same as a table."""
 
     DONE = 0
     """It did what was asked for; nothing is open."""

@@ -99,13 +99,13 @@ def failures(
 
 
 def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
-    """What each gate, or the one that is named, has missed that has missed something."""
+    """Return the missed records of each gate that has missed some, or of the named gate."""
     found = ledger.missed.all() if gate is None else {gate: ledger.missed.of(gate)}
     return {name: each for name, each in found.items() if each.offsets}
 
 
 def _missed_line(found: tuple[str, Missed]) -> Text:
-    """What else is unresolved of a gate: what it has not read, and will not."""
+    """Return the line on a gate's other unresolved records: it has not read them, and will not."""
     gate, missed = found
     counts = f"{out.count(missed.lost)} records are lost and {out.count(missed.skipped)} skipped"
     sentence = f"{gate}: {counts}; headrace verify --gate {gate} says which."
@@ -190,7 +190,7 @@ def drop(
     """
     if not reason.strip():
         raise OptionError("--reason is empty; say why the batch need not be processed.")
-    # What is to be changed is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         batches = [find_batch(reader, key, ledger) for key in keys]
     for batch in batches:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.flow import RunningFlow
 
 MOST_CHARACTERS: Final = 2000
-"""Of what Spark tells of a query that failed."""
+"""Most characters of Spark's text on a query that failed."""
 
 flow = typer.Typer(
     help="Draw and run flows: stages in a chain.", no_args_is_help=True, add_completion=False
@@ -62,7 +62,7 @@ def run_flow(
     Exit status 0: it was ended so, or by SIGTERM.
     Exit status 1: a stage failed, or the flow is wrong.
     """
-    # So that `headrace flow show` does not wait for Spark.
+    # Imported here, so that `headrace flow show` does not wait for Spark.
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415
 
     wanted = load_flow(name)
@@ -89,7 +89,8 @@ def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
             running.await_termination()
             running.stop()  # which waits for one that is stopping it
     except KeyboardInterrupt:
-        # In good order Python would wait for a handler that still runs, for as long as it likes.
+        # A regular exit of Python would wait for a handler that still runs, for as long as it
+        # likes.
         os._exit(ExitStatus.INTERRUPTED)
 
 

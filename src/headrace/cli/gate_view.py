@@ -31,7 +31,7 @@ PARTITIONS: Final = 8
 """Rows for partitions: beyond it the last of them is for all the others together."""
 
 NEEDS: Final = 5
-"""What a gate needs, at most; beyond it, how much more."""
+"""Most needs of a gate that are shown; beyond it, their number."""
 
 WIDE: Final = 100
 """From this width on an overview has all of its columns."""
@@ -97,9 +97,9 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
 
 
 def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
-    """What needs somebody: a sentence each, and below it what acts on it.
+    """Return a sentence for each need, and below it the command that acts on it.
 
-    Where there are more needs than ``most``, those of one kind are one sentence.
+    If there are more needs than ``most``, needs of one kind are one sentence.
     """
     if len(needs) <= most:
         return Group(*(each for need in needs for each in _need(need)))
@@ -116,7 +116,7 @@ def _need(need: Need) -> Iterator[RenderableType]:
 
 
 def _group(group: NeedGroup) -> Iterator[RenderableType]:
-    """What needs have in common, whose they are, and the command for the worst of them."""
+    """Yield the needs' common sentence, their gates, and the command for the worst of them."""
     worst = group.needs[0]
     if len(group.needs) == 1:
         yield from _need(worst)
@@ -131,7 +131,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     said = headline(snapshot)
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
-        # What Headrace itself says is whole; an error's message may be of any length.
+        # Headrace's own sentences are whole; an error's message may be of any length.
         if need.sentence in snapshot.advice or need.where is Where.RECEIVERS:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
@@ -236,14 +236,14 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
 
 
 def _other(snapshot: GateSnapshot) -> str:
-    """What the law in the shadow would say."""
+    """Return the rate of the law in the shadow."""
     if snapshot.law is None or snapshot.other_per_s is None:
         return ""
     return f"{LawName(snapshot.law).other} would say {out.count(snapshot.other_per_s)}/s"
 
 
 def _cost_details(snapshot: GateSnapshot) -> list[str]:
-    """What is known of a batch's cost, besides what it costs before its first record."""
+    """Return the known cost of a batch, besides its cost before its first record."""
     words = ["before its first record"]
     if snapshot.record_us is not None:
         words.append(f"{out.fine_duration(snapshot.record_us / 1000)} a record")
@@ -281,13 +281,13 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
 
 
 def _isolating(found: IsolationSnapshot) -> list[str]:
-    """Of how many runs, and what they have found."""
+    """Return the expected number of runs, and their findings so far."""
     bad = out.plural(found.bad, "record") + " failed alone so far" if found.bad else ""
     return [f"of about {found.expected_runs} runs", f"{out.count(found.records)} records", bad]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
-    """What receivers that are there take in together, and how they fare."""
+    """Return the rate of all present receivers together, and their states."""
     words = [f"taking in {out.count(sum(each.records_per_s for each in present))}/s"]
     limits = [each.limit_per_s for each in present if each.limit_per_s is not None]
     if len(limits) == len(present):

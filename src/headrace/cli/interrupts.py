@@ -48,7 +48,7 @@ def interrupts_kept() -> Iterator[None]:
             before(unraisable)
         else:
             lost = number
-            # Not at once: what is raised in here is ignored, too.
+            # A timer, for an exception raised in here is ignored, too.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
     def send_again(_number: int, _frame: object) -> None:
@@ -88,7 +88,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         if not asked:
             asked = True
-            # In a thread, for this one may hold a lock that is needed.
+            # Stop in a thread, for this one may hold a lock that is needed.
             threading.Thread(target=stop, daemon=True).start()
 
     def is_logged(record: logging.LogRecord) -> bool:

@@ -205,7 +205,7 @@ def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
 
 
 def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
-    """How far each lane is known to have been read."""
+    """Return the offset up to which each lane is known to have been read."""
     reached: dict[int, int] = {}
     if ledger is not None:
         with Ledger.open(ledger, create=False) as reader:
@@ -222,7 +222,7 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
 
 
 def journal_view(name: str, found: JournalVerification) -> RenderableType:
-    """What was found of a journal: a verdict, and what there is to say."""
+    """Return the view of a journal's verification: a verdict, and the findings."""
     records = out.plural(sum(lane.records for lane in found.lanes), "record")
     blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
     holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"

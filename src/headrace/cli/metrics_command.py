@@ -18,7 +18,7 @@ from headrace.status.lags import LagWatch
 from headrace.status.sources import Sources
 
 WAIT_S: Final = 3.0
-"""How long it waits for the sources' answers."""
+"""Time that it waits for the sources' answers (s)."""
 
 
 def metrics(

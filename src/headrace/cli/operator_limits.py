@@ -23,12 +23,12 @@ from headrace.status.limiting import NO_CEILING, WantedLimit
 from headrace.status.sources import WAIT_FOR_SOURCES_S, Sources
 
 LOOK_S: Final = 0.2
-"""How often a drain is looked at."""
+"""Interval at which a drain is looked at (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """What each of these commands is told: about which gates, by whom and why, in which ledger."""
+    """Arguments of each of these commands: the gates, the operator and the reason, the ledger."""
 
     gate: Annotated[
         list[str] | None,
@@ -53,7 +53,7 @@ class Acting:
 
     @property
     def who(self) -> str:
-        """Who does it."""
+        """Name of the operator."""
         return acting_user(self.by)
 
     def chosen(self) -> "Chosen":
@@ -79,7 +79,7 @@ def _acting(command: Callable[..., None]) -> Callable[..., None]:
         acting = Acting(**{each.name: values.pop(each.name) for each in shared})
         command(acting, **values)
 
-    # What a command has of its own comes first: the rate is the first word after `limit`.
+    # A command's own parameters come first: the rate is the first word after `limit`.
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -96,7 +96,7 @@ class Chosen:
 
     @property
     def first(self) -> list[str]:
-        """Those before which there is none: pausing them pauses a flow."""
+        """Gates with none before them: pausing them pauses a flow."""
         return [gate for gate in self.gates if not self.upstream[gate]]
 
 
@@ -200,13 +200,13 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
 
 
 class _Waiting:
-    """How many records wait in the sources of gates, asked of these."""
+    """Records that wait in the sources of gates, asked of these."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def of(self, name: str) -> int | None:
-        """Of one gate, asked now; None where the source does not answer."""
+        """Return one gate's waiting records, asked now; None if the source does not answer."""
         sources = Sources(with_times=False)
         sources.ask(self._ledger, [name], WAIT_FOR_SOURCES_S)
         answer = sources.answers().get(name)
@@ -246,7 +246,7 @@ def _chosen(gates: Sequence[str] | None, flow: str | None) -> Chosen:
 
 def _opened(url: str, chosen: Chosen) -> Ledger:
     """The ledger, which has all of these gates: either all of them are changed, or none."""
-    # What is to be changed is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be changed: none is created here.
     with Ledger.open(url, create=False) as reader:
         for each in chosen.gates:
             opt.gates_of(reader, each, url)
@@ -254,7 +254,7 @@ def _opened(url: str, chosen: Chosen) -> Ledger:
 
 
 def acting_user(by: str | None) -> str:
-    """Who does it: as given, or the user of this process."""
+    """Return the operator's name: as given, or the user of this process."""
     if by is not None:
         return by
     try:
@@ -264,7 +264,7 @@ def acting_user(by: str | None) -> str:
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
-    """What is in force for a gate, for JSON; times are ms since the epoch."""
+    """Return a gate's limits in force, for JSON; times are ms since the epoch."""
     return {
         **asdict(operator_limits),
         "seen": operator_limits.seen,

@@ -1,4 +1,4 @@
-"""How things are printed: numbers, times, lines, tables, bars, pictures and JSON."""
+"""Printing of numbers, times, lines, tables, bars, pictures and JSON."""
 
 import io
 import json
@@ -249,7 +249,7 @@ class LagBar(Bar):
     longest: int
 
     def draw(self, width: int) -> Text:
-        """What is admitted, then what waits."""
+        """Draw the admitted records, then the waiting ones."""
         whole = _cells(self.lag, self.longest, width)
         solid = min(_cells(self.admitted, self.longest, width), whole)
         text = Text("█" * solid, style="cyan", no_wrap=True, end="")
@@ -267,7 +267,7 @@ def sparkline(values: Iterable[int], highest: int) -> str:
 
 
 def _cells(value: int, longest: int, width: int) -> int:
-    """How many cells a value fills; above 0, at least one."""
+    """Return the number of cells that a value fills; above 0, at least one."""
     if value <= 0:
         return 0
     return min(max(round(value / max(longest, 1) * width), 1), width)

@@ -26,7 +26,7 @@ def prune(
     It may be done while queries run.
     """
     kept_ms = age_ms("--older-than", older_than)
-    # What is to be pruned is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be pruned: none is created here.
     Ledger.open(ledger, create=False).close()
     with Ledger.open(ledger) as opened:
         pruned = opened.history.prune(wall_clock_ms() - kept_ms)

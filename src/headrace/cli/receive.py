@@ -117,7 +117,7 @@ def _fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
 
 
 def _helps(kind: type) -> dict[str, str]:
-    """What the docstring says of each attribute, in one sentence."""
+    """Return the first sentence of each attribute in the docstring."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
@@ -255,7 +255,7 @@ def mqtt(
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
-    """Where the records go; a ledger that was named and would not be used is refused."""
+    """Return the records' destination; a ledger that was named and would not be used is refused."""
     source = context.get_parameter_source("ledger")
     if given["gate"] is None and source is not None and source.name == "COMMANDLINE":
         raise OptionError(

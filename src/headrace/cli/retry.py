@@ -31,7 +31,7 @@ def retry(
     backfill any more: the gate's own process runs each as soon as its schedule and its spare rate
     allow; `headrace backfill` runs them itself.
     """
-    # What is to be changed is there already: a ledger that is not is never made here.
+    # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
         failed = [each.batch_key for each in reader.batches.failed(gate, MOST_AT_ONCE)]

@@ -106,7 +106,7 @@ def _target(url: str, token: str | None, ca_file: str | None) -> _Target:
 
 
 class _Load:
-    """What several threads send together, and what became of it."""
+    """Records that several threads send together, and their outcome."""
 
     def __init__(
         self, target: _Target, records: int, per_request: int, record_bytes: int, patience_s: float

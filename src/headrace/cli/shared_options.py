@@ -1,4 +1,4 @@
-"""What commands have in common: options, what they stand for, and exit statuses."""
+"""Common parts of commands: options, their meaning, and exit statuses."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -112,7 +112,7 @@ def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | 
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """What is in the file of this option, else in this environment variable, else None."""
+    """Return the text in the file of this option, else in this environment variable, else None."""
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 
 
@@ -143,7 +143,7 @@ def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
 
 
 def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
-    """Where each option of a file is, and its text."""
+    """Yield the place of each option of a file, and its text."""
     lines = [] if file is None else _text_of(file, "--options-file").splitlines()
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -269,9 +269,9 @@ def under_laws(scenario: Scenario, laws: Sequence[LawName]) -> list[Scenario]:
 
 
 def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
-    """The scenario with what came to a gate, as its ledger has it, for what comes to a source.
+    """Return the scenario with a gate's arrivals, as its ledger has them, as the load of a source.
 
-    Where the gate has learnt what its batches cost, the source has its interval, cost and noise.
+    If the gate has learnt the cost of its batches, the source has its interval, cost and noise.
     ``choice`` is ``source=gate``. The gate's newest run must have two batches whose lag is known.
     """
     name, _, gate = choice.partition("=")
@@ -298,7 +298,7 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
 
 
 def _job_of(gate: GateRecord) -> dict[str, Any]:
-    """What a gate has learnt of its job, as a simulated stage has it; nothing where it has not."""
+    """Return a gate's learnt job as settings of a simulated stage; empty if none was learnt."""
     cost = batch_cost_of(gate)
     if cost is None:
         return {}
@@ -311,9 +311,10 @@ def _job_of(gate: GateRecord) -> dict[str, Any]:
 
 
 def load_of(batches: Sequence[BatchRecord]) -> Load:
-    """What came between the plans of one run's batches, the oldest first; the last rate stays.
+    """Return the arrivals between the plans of one run's batches; the last rate stays.
 
-    There are at least two, with known lags. What others between them took counts as lost.
+    There are at least two batches, the oldest first, with known lags. Records that others between
+    them took count as lost.
     """
     began_ms = batches[0].created_time_ms
     points = []

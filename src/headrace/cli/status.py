@@ -31,7 +31,7 @@ NEEDS: Final = 20
 """Sentences about what needs somebody; of more, how many there are."""
 
 FEWEST_GATES: Final = 3
-"""That have a line on the shortest terminal."""
+"""Number of gates that have a line even on the shortest terminal."""
 
 _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
@@ -78,9 +78,9 @@ def status(
 def status_view(
     gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
 ) -> RenderableType:
-    """What needs somebody, then one gate in full, or a line for each; below a line a stage.
+    """Return the needs, then one gate in full, or a line for each; below a line a stage.
 
-    On a terminal of this height (lines) what needs somebody stays; of the gates the most urgent do.
+    On a terminal of this height (lines) the needs stay, and of the gates the most urgent ones.
     """
     if not gates:
         return "The ledger has no gate yet; a gated query declares its own when it starts."

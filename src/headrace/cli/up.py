@@ -24,7 +24,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Service(StrEnum):
-    """What can be left out."""
+    """Service that can be left out."""
 
     KAFKA = "kafka"
     POSTGRESQL = "postgresql"
@@ -32,7 +32,7 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What runs, in ``headrace up --json``. None is what was left out.
+    """Running services, in ``headrace up --json``. None is a service that was left out.
 
     Attributes:
         kafka: The brokers' address, for ``kafka.bootstrap.servers``.

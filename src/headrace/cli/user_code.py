@@ -32,7 +32,7 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:
         answer = handle(df if derive is None else derive(df), batch)
         if answer is not None:
-            # Where a stage's handler is called by itself, nobody writes what it answers.
+            # If a stage's handler is called by itself, nobody writes its output.
             raise OptionError(
                 f"--handler is {handler!r}, which has answered a value of type"
                 f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
@@ -73,7 +73,7 @@ def load_flow(name: str) -> "Flow":
 
 
 def _load(option: str, name: str, kind: str, form: str) -> object:
-    """What ``module:name`` names, in the working directory too; the rest is for errors."""
+    """Return the object of ``module:name``, also in the working directory; the rest is for errors."""
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
         raise OptionError(f"{option} is {name!r}; write {form}.")

@@ -168,7 +168,7 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
 def _verified(
     ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
 ) -> tuple[Verification, list[str]]:
-    """What is found of a gate, and notes of what it was compared with."""
+    """Return the verification of a gate, and notes on its comparisons."""
     known = ledger.history.checkpoints(gate)
     verification, notes = verify_gate(ledger, gate), list[str]()
     for each in _comparisons(ledger, gate, known, checkpoint, given):
@@ -184,7 +184,7 @@ def _comparisons(
     checkpoint: str | None,
     given: Mapping[str, str] | None,
 ) -> "Iterator[Comparison]":
-    """What a checkpoint says of a gate, and its source where options of it are given."""
+    """Yield the comparison with a checkpoint, and with the source if options of it are given."""
     # They read what sources write; a proof from the ledger alone does without.
     if checkpoint is not None:
         from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
@@ -219,7 +219,7 @@ def _values(
 def verification_view(
     gate: str, verification: Verification, notes: Sequence[str] = ()
 ) -> RenderableType:
-    """What was found of a gate, and what else is to be said of it."""
+    """Return the view of a gate's verification, with these notes."""
     last = [Text(out.printable(each), style="dim") for each in notes]
     if verification.verdict is Verdict.EMPTY:
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"

@@ -1,4 +1,4 @@
-"""What runs beside the demo, in processes of their own: the driver, and the dashboard."""
+"""Processes beside the demo: the driver, and the dashboard."""
 
 import os
 import re
@@ -35,7 +35,7 @@ class PythonProcess(ServerProcess):
         self._launch("headrace-demo", self._folder, self._command)
 
     def log(self) -> str:
-        """What it has written."""
+        """Output of the process so far."""
         return (self._folder / _LOG).read_text(errors="replace")
 
     def check(self) -> None:
@@ -70,7 +70,7 @@ def show_dashboard(
 def browser(
     variables: Mapping[str, str], platform: str = sys.platform
 ) -> Callable[[str], object] | None:
-    """What opens a page, where there is a display and somebody who looks at it; else None.
+    """Return the opener of pages, if there is a display and somebody who looks at it; else None.
 
     >>> browser({"CI": "true", "DISPLAY": ":0"}, "linux") is browser({}, "linux") is None
     True

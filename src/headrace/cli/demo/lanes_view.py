@@ -42,7 +42,7 @@ class Frame:
 
     @property
     def elapsed_s(self) -> float:
-        """How long there have been batches (s)."""
+        """Time since the first batch (s)."""
         return max(self.now_s - self.began_s, 0.0)
 
     def of_lane(self, lane: str) -> list[Run]:
@@ -50,7 +50,7 @@ class Frame:
         return [run for run in self.runs if run.lane == lane]
 
     def state(self, lane: str) -> str:
-        """What a lane does, in one short line."""
+        """Return the state of a lane, in one short line."""
         runs = self.of_lane(lane)
         if not runs:
             return "no batch yet"
@@ -63,12 +63,12 @@ class Frame:
         return f"batch of {count(last.orders)} took {took}"
 
     def waiting(self, lane: str) -> int:
-        """How many orders a lane has still to process."""
+        """Return the number of orders that a lane has still to process."""
         ended = [run for run in self.of_lane(lane) if run.ended_s and run.error is None]
         return max(self.sent - sum(run.orders for run in ended), 0)
 
     def line(self) -> str:
-        """What a log gets of it."""
+        """Return the line for a log."""
         lanes = "; ".join(
             f"{lane}: {self.state(lane)}, {count(self.waiting(lane))} wait"
             for lane in (UNGATED, GATED)
@@ -113,7 +113,7 @@ class Frame:
         columns = [0.0] * width
         for run, value in values:
             first = self._column(run.began_s, width)
-            # What ends where a column begins is not in it.
+            # A run that ends where a column begins is not in it.
             last = self._column((run.ended_s or self.now_s) - 0.01, width)
             for column in range(first, max(first, last) + 1):
                 columns[column] = max(columns[column], value)

@@ -60,7 +60,7 @@ ACTS: Final = (
 )
 
 _HOLDS_S: Final = (13.0, 8.0, 0.0, 7.0)
-"""How long the acts, and both halves of the second one, last in a demo of `_WHOLE_S`."""
+"""Durations of the acts, and of both halves of the second one, last in a demo of `_WHOLE_S` (s)."""
 
 _WHOLE_S: Final = 75.0
 _START_S, _HAPPENS_S, _LOOK_S, _LINE_S = 180.0, 120.0, 0.25, 3.0
@@ -68,7 +68,7 @@ _START_S, _HAPPENS_S, _LOOK_S, _LINE_S = 180.0, 120.0, 0.25, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was counted in the lane with a gate, and how it fared.
+    """Counts of the lane with a gate, and its course.
 
     Attributes:
         sent: orders that could be read, by the count of who sent them.
@@ -101,7 +101,7 @@ class Outcome:
 
     @property
     def proof(self) -> str:
-        """What was counted, in two sentences."""
+        """Counts, in two sentences."""
         return (
             f"{count(self.sent)} orders sent, {count(self.arrived)} arrived:"
             f" {count(self.missing) if self.missing else 'none'} missing,"

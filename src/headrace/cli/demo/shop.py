@@ -14,7 +14,7 @@ GATED: Final = "with a gate"
 UNGATED: Final = "without a gate"
 
 COST_S: Final = 0.0004
-"""What a handler takes for each order: it waits, as for a service that it calls."""
+"""Time that a handler takes for each order (s): it waits, as for a service that it calls."""
 
 _CHUNK: Final = 250
 _METADATA: Final = MetaData()
@@ -53,7 +53,7 @@ class Run:
     error: str | None
 
     def took_s(self, now_s: float) -> float:
-        """How long it took, or has taken so far."""
+        """Return how long the run took, or has taken so far."""
         return (self.ended_s or now_s) - self.began_s
 
 
@@ -124,7 +124,7 @@ class Shop:
             return [Run(**row) for row in rows.mappings()]
 
     def times(self, lane: str) -> Mapping[int, int]:
-        """How often each order was written, by its number."""
+        """Return how often each order was written, by its number."""
         with self.engine.connect() as connection:
             of_lane = sqlalchemy.select(_ORDERS.c.id).where(_ORDERS.c.lane == lane)
             return Counter(connection.execute(of_lane).scalars())
@@ -135,7 +135,7 @@ class Shop:
 
 
 def missing_and_twice(times: Mapping[int, int], sent: int) -> tuple[int, int]:
-    """How many of the orders 0 up to ``sent`` are missing; how many are there twice or unsent."""
+    """Count the missing orders of 0 up to ``sent``, and the orders that are there twice or unsent."""
     twice = sum(often > 1 or not 0 <= number < sent for number, often in times.items())
     return sent - sum(0 <= number < sent for number in times), twice
 

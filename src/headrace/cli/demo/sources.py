@@ -1,4 +1,4 @@
-"""Where the demo's orders go, and from where both lanes read them: a journal, or a Kafka topic."""
+"""Sources of the demo's orders, from which both lanes read: a journal, or a Kafka topic."""
 
 import threading
 import time
