@@ -73,7 +73,7 @@ def load_flow(name: str) -> "Flow":
 
 
 def _load(option: str, name: str, kind: str, form: str) -> object:
-    """Return the object of ``module:name``, also in the working directory; the rest is for errors."""
+    """Return the object of ``module:name``, here or on the path; the rest is for errors."""
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
         raise OptionError(f"{option} is {name!r}; write {form}.")

@@ -136,5 +136,5 @@ class DecodeTask:
 
 @lru_cache(maxsize=16)
 def _decoder(of: Format, columns: str) -> Decoder:
-    """One for each format in a worker."""
+    """Return the decoder of a format, made once in a worker."""
     return of.decoder(StructType.fromJson(json.loads(columns)))

@@ -173,7 +173,7 @@ def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
             "batch.kafka_headers() is called without columns; name those that tell each row from"
             " every other, such as 'topic', 'partition', 'offset'."
         )
-    # As JSON of each value's type, so that no two values look alike: of text, what is binary does.
+    # JSON by each value's type, so that no two values look alike; cast to text, binary ones could.
     record = F.to_json(F.struct(*(F.col(name) for name in columns)), _EXACT)
     return F.array(
         _header(RECORD_HEADER, record.cast("binary")),

@@ -19,7 +19,7 @@ LOOK_BACK: Final = 20_000
 """Batches in which the time is looked for at which a gate's position was the newest."""
 
 LOOK_AGAIN_MS: Final = 60_000
-"""Interval at which that is looked for, if it is before all batches seen (ms)."""
+"""Interval at which that time is looked for, if it is before all batches seen (ms)."""
 
 WINDOW_MS: Final = 300_000
 """The time over which the pace of a gate is measured."""

@@ -135,7 +135,7 @@ class Shop:
 
 
 def missing_and_twice(times: Mapping[int, int], sent: int) -> tuple[int, int]:
-    """Count the missing orders of 0 up to ``sent``, and the orders that are there twice or unsent."""
+    """Count the missing orders of 0 up to ``sent``, and those that are there twice or unsent."""
     twice = sum(often > 1 or not 0 <= number < sent for number, often in times.items())
     return sent - sum(0 <= number < sent for number in times), twice
 
