@@ -121,8 +121,7 @@ class GateListener(JsonStreamingQueryListener):
     in Spark's own log: the planner keeps the last rate then.
 
     Args:
-        ledger_of: the ledger of a gate whose query has this run; None for a gate that this
-            application does not know.
+        ledger_of: the ledger of a gate whose query has this run; None for an unknown gate.
         wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
             one whose rows are locked (s); from then on that gate's reports wait by themselves.
         new_worker: makes what processes one gate's reports, by a name for it.

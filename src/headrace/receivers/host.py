@@ -305,7 +305,6 @@ async def _capped(
 
 @contextlib.asynccontextmanager
 async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None]:
-    """Serve what the receiver says of itself, if it has a port for that."""
     if hosting.status_port is None:
         yield
         return
