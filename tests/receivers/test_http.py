@@ -107,6 +107,24 @@ async def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record(
 
 
 @in_loop
+async def test_a_sender_that_closes_its_half_after_its_requests_is_answered() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        reader, writer = await it.raw(2 * (POST + b"content-length: 1\r\n\r\na"))
+        writer.write_eof()
+        await until(lambda: it.intake.statistics.reserved_bytes)
+        it.journal.going.set()
+        answers = await asyncio.wait_for(reader.read(), DEADLINE_S)
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
+        writer.close()
+        reader, writer = await it.raw(POST + b"content-length: 2\r\n\r\na")
+        writer.write_eof()  # and the rest never comes
+        assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+        assert it.journal.values == [b"a", b"a"]
+        writer.close()
+
+
+@in_loop
 async def test_what_is_malformed_or_not_understood_is_refused() -> None:
     async with served() as it:
         for status, headers, body, words in [

@@ -127,6 +127,7 @@ class _LimitedProtocol(H11Protocol):
     settings: ClassVar[HttpSettings]
     rejections: ClassVar[Rejections]
     _late: asyncio.TimerHandle | None = None
+    _has_ended = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -140,9 +141,22 @@ class _LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def eof_received(self) -> bool:
+        """Keep the connection until a whole request is answered whose sender has closed its half.
+
+        As `nc -N` does, and whatever else sends one request and then says that it is done.
+        """
+        self._has_ended = True
+        return self._is_answering() and self.conn.their_state is not h11.SEND_BODY
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._has_ended and not self._is_answering():
+            self.transport.close()
         self._watch()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
         """Reject what is no request, unless it comes after the answer to its beginning."""
