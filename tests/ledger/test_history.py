@@ -351,6 +351,9 @@ def test_the_last_batch_may_be_asked_for_again_and_those_before_it_not(ledger: L
     assert ledger.history.processed_until(JOURNAL, [0]) == (
         Processed("orders", 0, 20, last, Status.SUCCESS),
     )
+    assert ledger.history.processed_until(JOURNAL, [0], keeps_last=False) == (
+        Processed("orders", 0, 40),
+    )
     done(ledger, reads(1, 0, 7))
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 40),)
 

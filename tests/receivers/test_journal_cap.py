@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from tests.receivers.serving import in_loop, until
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.journal import Journal
 from headrace.journal.records import Records
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
 from headrace.receivers.journal_cap import JournalCap
 
@@ -62,9 +63,20 @@ async def test_senders_wait_while_what_is_unread_is_old(tmp_path: Path) -> None:
             await intake.submit(some())
             await young.apply(intake)
             assert intake.refusing is None
-            await asyncio.sleep(0.01)
             await old.apply(intake)
             assert "has records that are unread for" in (intake.refusing or "")
+            (block,) = journal.blocks(0)
+            ledger.gates.declare("clicks", interval_ms=1_000, source="journal", estimator="pid")
+            planned = PlannedRange(
+                OffsetRange(journal.name, 0, 0, block.until), topic_id=journal.id
+            )
+            batch = PlannedBatch("clicks", "checkpoint", (planned,), "rate", "")
+            key = ledger.batches.begin(batch).batch_key
+            await old.apply(intake)
+            assert "has records that are unread for" in (intake.refusing or "")
+            ledger.batches.succeed(key)  # no batch comes after it while senders wait
+            await old.apply(intake)
+            assert intake.refusing is None
 
 
 @in_loop

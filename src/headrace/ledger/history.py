@@ -318,13 +318,19 @@ class HistoryStore(Store):
         return tuple(sorted(row.gate for row in self._database.rows(UNDECLARED_GATES)))
 
     def processed_until(
-        self, topic_id: str, partitions: Iterable[int], *, without: Collection[str] = ()
+        self,
+        topic_id: str,
+        partitions: Iterable[int],
+        *,
+        without: Collection[str] = (),
+        keeps_last: bool = True,
     ) -> tuple[Processed, ...]:
         """How far each gate is through with each of these partitions, by gate and partition.
 
         A gate needs whatever is in a batch or child that is not ``success``, nor ``dead`` with all
         its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
-        for again after a crash; and what its newest run has not read yet. Once a run has begun in a
+        for again after a crash (left out without ``keeps_last``); and what its newest run has not
+        read yet. Once a run has begun in a
         partition, it needs nothing from below that for itself. What one answer calls done stays so,
         unless a fresh checkpoint, or an old copy of one, has the gate begin below. Gates in
         ``without`` are not asked; where no gate has read the topic or journal, the answer is empty.
@@ -342,7 +348,9 @@ class HistoryStore(Store):
             return tuple(
                 each
                 for name in sorted(positions.keys() - set(without))
-                for each in _processed_by_gate(connection, name, of_topic, positions[name], wanted)
+                for each in _processed_by_gate(
+                    connection, name, of_topic, positions[name], wanted, keeps_last=keeps_last
+                )
             )
 
         return self._database.read(processed)
@@ -382,10 +390,12 @@ def _processed_by_gate(
     of_topic: Values,
     positions: Mapping[int, int],
     partitions: Sequence[int],
+    *,
+    keeps_last: bool,
 ) -> Iterator[Processed]:
     """How far one gate is through with each partition."""
     found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
-    for statement in (LAST_RANGES, OPEN_RANGES):
+    for statement in (LAST_RANGES, OPEN_RANGES) if keeps_last else (OPEN_RANGES,):
         for row in connection.execute(statement, {"gate": gate_name} | of_topic):
             known = found.get(row.partition)
             if known is not None and row.start_offset <= known.until:

@@ -127,7 +127,9 @@ class JournalCap:
         if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
             return None
         lane = self._lane
-        processed = self._ledger.history.processed_until(self._journal.id, [lane])
+        # The last batch, which the engine may ask for once more, is read when it is done: no next
+        # one comes while senders wait.
+        processed = self._ledger.history.processed_until(self._journal.id, [lane], keeps_last=False)
         until = min((each.until for each in processed if each.partition == lane), default=0)
         unread = (block for block in self._journal.blocks(lane) if block.until > until)
         oldest = next(unread, None)

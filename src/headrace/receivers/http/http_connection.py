@@ -141,7 +141,7 @@ class _LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._watch()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
         """Keep the connection until a whole request is answered whose sender has closed its half.
 
         As `nc -N` does, and whatever else sends one request and then says that it is done.
