@@ -1,7 +1,7 @@
 """The ledger: gates, rates, batches, dead letters and losses, in SQLite or PostgreSQL.
 
-What a batch is about to read stands in it before it is processed, its outcome after. It is also
-where the processes of a query meet, for they share no memory.
+The plan of a batch is written to it before the batch is processed, its outcome after. It is also
+the only state that the processes of a query share: they have no common memory.
 """
 
 from headrace.core.timing import WallClock

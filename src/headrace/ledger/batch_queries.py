@@ -1,4 +1,4 @@
-"""How batches stand: what is asked of them. Nothing here changes a row."""
+"""Read-only queries of batches."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ from headrace.ledger.transitions import RENEW, Kind, Status
 
 @dataclass(frozen=True, slots=True)
 class IsolationProgress:
-    """How far an isolation has come.
+    """Progress of an isolation.
 
     Attributes:
         batch_key: The batch.
@@ -112,7 +112,7 @@ _HAS_LOST: Final = select(func.count()).where(
 
 
 class IsolationQueries(Store):
-    """What a ledger answers of batches that are isolated."""
+    """Queries of batches that are being isolated."""
 
     def isolating(self, gate_name: str) -> IsolationProgress | None:
         """The newest batch of a gate that is isolated now, live or in a backfill, if there is one.
@@ -258,14 +258,14 @@ _WAITING_LETTERS: Final = (
 
 
 class BatchQueries(IsolationQueries):
-    """What a ledger answers of its batches."""
+    """Queries of batches."""
 
     def get(self, batch_key: str) -> BatchRecord | None:
         """One batch, if it is in the ledger."""
         return next(iter(self._select(BATCH, batch_key=batch_key)), None)
 
     def ranges(self, batch_key: str) -> tuple[PlannedRange, ...]:
-        """What a batch reads, by topic, partition and offset; it never changes."""
+        """Return the ranges of a batch, by topic, partition and offset; they never change."""
         return self._database.read(lambda connection: ranges_of(connection, batch_key))
 
     def servers(self, batch_key: str) -> str | None:
@@ -274,7 +274,7 @@ class BatchQueries(IsolationQueries):
         return servers
 
     def children(self, batch_key: str) -> tuple[BatchRecord, ...]:
-        """What a batch was split into, in the order of the split; nothing where it never was."""
+        """Return the children of a batch, in the order of the split; empty if it was not split."""
         return self._select(CHILDREN, batch_key=batch_key)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
@@ -328,7 +328,7 @@ class BatchQueries(IsolationQueries):
     def failed(
         self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
     ) -> tuple[BatchRecord, ...]:
-        """What a backfill could claim now, earliest created first, of one gate or of all.
+        """Return the batches that a backfill could claim now, oldest first, of one gate or of all.
 
         These batches are ``failed``, or ``backfilling`` with a lease that has run out. ``waits_ms``
         says how long each is to wait after its last run: after 0, 1, 2 ... backfills of it that
@@ -348,7 +348,7 @@ class BatchQueries(IsolationQueries):
         until_ms: int | None = None,
         error_class: str | None = None,
     ) -> tuple[BatchRecord, ...]:
-        """What failed and is unresolved, earliest created first, of one gate or of all.
+        """Return the failed, unresolved batches, oldest first, of one gate or of all.
 
         They are ``failed``, ``backfilling``, or ``dead`` as a whole; neither records that were kept
         as dead letters, nor what was dropped. They were created at ``since_ms`` or later, and
@@ -361,7 +361,7 @@ class BatchQueries(IsolationQueries):
         return self._select(query, gate=gate_name)
 
     def count_unresolved(self, gate_name: str) -> Unresolved:
-        """How many of a gate's batches, children and records somebody may have to look after."""
+        """Count a gate's unresolved batches, children and records."""
         of_gate = {"gate": gate_name}
 
         def count(connection: Connection) -> Unresolved:
@@ -385,6 +385,6 @@ class BatchQueries(IsolationQueries):
 
 
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
-    """What a batch reads, by topic, partition and offset."""
+    """Return the ranges of a batch, by topic, partition and offset."""
     rows = connection.execute(RANGES, {"batch_key": batch_key})
     return tuple(range_from(row, batch_key) for row in rows)

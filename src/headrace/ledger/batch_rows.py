@@ -114,7 +114,7 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
 
 
 def invalid_value(kind: str, status: str) -> str | None:
-    """What is wrong with a batch's kind or its status; None where each is one.
+    """Describe an invalid kind or status of a batch; None if both are valid.
 
     >>> invalid_value("live", "done")
     "the status 'done', which is none of in_progress, success, failed, backfilling, dead"
@@ -126,7 +126,7 @@ def invalid_value(kind: str, status: str) -> str | None:
 
 
 def known_status(status: str) -> Status:
-    """What a status counts as: itself, or failed where it is none."""
+    """Return the status itself, or failed for an unknown one."""
     return Status(status) if status in set(Status) else Status.FAILED
 
 
@@ -177,10 +177,10 @@ def whole_number(value: int, what: str) -> int:
 
 
 def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:
-    """What each of these finds, in no order, at one look.
+    """Combine queries into one statement, without an order.
 
-    Each gate and status has an index in an order of its own, and all of them together have not. So
-    each is asked for by itself, with the limit of the whole.
+    Each gate and status has an index with its own order; there is none over all of them. So each is
+    queried separately, with the limit of the whole.
     """
     return union_all(*[select(query.subquery()) for query in queries])
 
@@ -236,7 +236,7 @@ NEWEST_CREATED_MS: Final = select(func.max(batch_table.c.created_time_ms)).where
 
 _query = bindparam("query", type_=Text)
 
-# Not twice by a call that is made again, and finds the batch that it has begun.
+# Idempotent: a retried call does not count its batch twice.
 COUNT_BEGIN: Final = (
     update(gate)
     .where(gate.c.name == bindparam("of"))
@@ -258,8 +258,8 @@ COUNT_BEGIN: Final = (
 _counted = update(gate).values(sequence=gate.c.sequence + 1).returning(gate.c.sequence)
 NEXT_SEQUENCE: Final = _counted.where(gate.c.name == bindparam("of"))
 
-# Of a batch that can be attached. Before that is done, as whatever changes a gate's row and a
-# batch's changes the gate's first: of two transactions one waits then, and never both.
+# For a batch that can be attached. Lock order: gate row, then batch row. Otherwise two transactions
+# can deadlock.
 NEXT_SEQUENCE_OF: Final = _counted.where(
     gate.c.name == select(batch_table.c.gate).where(transitions.ATTACHABLE).scalar_subquery()
 )
@@ -297,8 +297,8 @@ _resolved_by_this = and_(
     batch_table.c.status == Status.FAILED, batch_table.c.last_call == bindparam("call")
 )
 
-# With those that the same call has resolved already, if it is made again. In no order: SQLite would
-# go through all batches in that order instead of those of these states.
+# Includes batches that the same call has resolved already, in case it is retried. No ORDER BY:
+# SQLite would scan all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
     select(batch_table.c.created_time_ms, batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"))

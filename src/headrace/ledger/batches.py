@@ -28,9 +28,9 @@ from headrace.ledger.transitions import Kind, Status
 class BatchStore(BatchQueries):
     """The batches of a ledger, and the children of those that were split.
 
-    What is asked for by a key, with an owner, changes nothing where the batch is not in the state
-    that its transition begins in, or is another owner's; the answer says so. An owner names one run
-    of a query or of a backfill. A lease is how long a batch is its owner's unless it is renewed.
+    A method with a key and an owner changes nothing if the batch is not in the state that its
+    transition begins in, or has another owner; its return value says so. An owner names one run of
+    a query or of a backfill. A lease is how long a batch is its owner's unless it is renewed.
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
@@ -108,8 +108,8 @@ class BatchStore(BatchQueries):
     ) -> Attached | None:
         """Note that the engine processes a batch under this number, and who it belongs to.
 
-        The run of the gate's handler that follows is counted with it. That one is to be the gate's
-        next run: a run that waits for another one first is counted by `GateStore.next_sequence`.
+        The run of the gate's handler that follows is counted with it. It must be the gate's next
+        run: a run that waits for another one first is counted by `GateStore.next_sequence`.
 
         Args:
             batch_key: The batch.
@@ -209,11 +209,11 @@ class BatchStore(BatchQueries):
         """Lend a connection to the ledger's database; what it writes commits with ``success``.
 
         At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
-        the same transaction, and what it ``rejected``, which is asked for then, becomes dead
-        letters: either all is durable, or nothing has happened. What would commit,
-        roll back or close the connection before is refused; savepoints (``begin_nested``) are not.
-        A SQLite file has one writer at a time: until the end every other one waits, and methods of
-        this ledger that write are refused within it in the same thread.
+        the same transaction, and the records returned by ``rejected``, which is called then, become
+        dead letters: either all is durable, or nothing has happened. An earlier commit, rollback or
+        close of the connection is refused; savepoints (``begin_nested``) are not. A SQLite file has
+        one writer at a time: until the end every other one waits, and methods of this ledger that
+        write are refused within it in the same thread.
 
         Raises:
             UnknownCommitError: The answer to the commit was lost; `get` knows.
@@ -376,8 +376,8 @@ class BatchStore(BatchQueries):
         """Move live batches and children that nobody runs any more to ``failed`` (transition E).
 
         These are ``in_progress``, and either their owner's lease has run out, or they never had an
-        owner and were created before ``unowned_before_ms``. Those that a stop of the query
-        interrupted, and its next start does not run, count as failed from now on. The batch
+        owner and were created before ``unowned_before_ms``. Batches that a stop of the query
+        interrupted, and that its next start does not run, count as failed from now on. The batch
         ``but``, which the engine runs again by itself, is left to it.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What the ledger keeps of each checkpoint beside its batches, and how both are compared.
+"""Summary of each checkpoint that the ledger keeps beside its batches, and their comparison.
 
 A batch's rows say what was read. These say, in another row that is written in the same transaction,
 where the checkpoint began in each partition, where it stands, and how many offsets it has planned.
@@ -67,7 +67,7 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """What a ledger keeps of one gate beside its batches, at one moment.
+    """Consistent summary of one gate that the ledger keeps beside its batches.
 
     Attributes:
         begun: The batch that the engine asked for last.
@@ -91,7 +91,7 @@ _SUM_OF_LOSSES: Final = (
     .scalar_subquery()
 )
 
-# One statement, and so of one moment.
+# One statement, for a consistent read.
 CHECKPOINTS: Final = (
     select(
         gate.c.begun.label("gate_begun"),
@@ -233,7 +233,7 @@ def _upsert_position(dialect: str) -> sqlite.Insert | postgresql.Insert:
 
 
 def checkpoint_from(row: Any) -> CheckpointRecord:
-    """What a row of `CHECKPOINTS` says.
+    """Return the checkpoint of a row of `CHECKPOINTS`.
 
     Raises:
         LedgerError: One of its numbers is none.
@@ -259,7 +259,7 @@ CheckpointTopic = tuple[str, str, str | None]
 
 
 class CoverageTally:
-    """What the batches come to, counted on the way to whoever looks at each of them."""
+    """Totals of the batches, counted while the caller iterates over them."""
 
     def __init__(self) -> None:
         self.hulls: dict[CheckpointTopic, dict[int, OffsetRange]] = defaultdict(dict)
@@ -300,7 +300,7 @@ def mismatches(
 def contradictions(
     tally: CoverageTally, before: CheckpointSummary | None, after: CheckpointSummary | None
 ) -> list[str]:
-    """What else the ledger's rows say against each other, a sentence each."""
+    """Describe each further contradiction between the ledger's rows in a sentence."""
     if after is None:
         return ["The row that declares the gate is not there, but others of the gate are."]
     found: list[str] = []
@@ -339,7 +339,7 @@ def _mismatches(
     least: CheckpointRecord | None,
     most: CheckpointRecord | None,
 ) -> Iterator[Finding]:
-    """Of one checkpoint and topic."""
+    """Yield the differences between the batches and the summary of one checkpoint and topic."""
     checkpoint_id, name, topic_id = topic
 
     def finding(kind: FindingKind, partition: int, start: int, until: int) -> Iterator[Finding]:

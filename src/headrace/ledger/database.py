@@ -55,7 +55,7 @@ _Answer = TypeVar("_Answer")
 class Database:
     """A SQLite file or a PostgreSQL database, shared with other processes.
 
-    Its methods can be called from any thread. Whatever goes wrong in the database becomes a
+    Its methods can be called from any thread. Any error of the database becomes a
     :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
 
     `read`, `alone`, `change` and `write` wait where the database cannot be reached, and try again;
@@ -163,9 +163,10 @@ class Database:
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
         """Lend a connection, within one transaction, to somebody else's statements.
 
-        The database is waited for before it begins; what was begun on it is theirs to repeat. What
-        they raise undoes everything, and passes as it is. Whatever would end the transaction is
-        refused while it is lent; savepoints are theirs to use. ``end`` runs last within it.
+        It waits for the database before it begins; the caller repeats statements begun on the
+        connection. An exception of the caller undoes everything, and passes as it is. Statements
+        that would end the transaction are refused while it is lent; savepoints are allowed. ``end``
+        runs last within it.
 
         Raises:
             UnknownCommitError: The answer to the commit was lost.
@@ -269,7 +270,7 @@ class Database:
                 raise explained from error
             finally:
                 if self._shows_secret("".join(format_exception(error))):
-                    # Whoever prints the error prints what led to it, too.
+                    # A traceback of the error also prints its causes.
                     explained.__cause__ = explained.__context__ = None
 
     def _shows_secret(self, text: str) -> bool:

@@ -26,7 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
 
 CLAIM_MS: Final = 120_000
-"""How long a dead letter is its sender's (ms): longer than brokers have to take it, by much."""
+"""Lease of a dead letter that is being sent (ms): much longer than brokers need to store it."""
 
 # Like a transition of a batch: a call that is made again finds its own name.
 _IS_CALLERS: Final = or_(
@@ -122,7 +122,7 @@ class ClaimedLetters:
 
 
 class DeadLetterStore(Store):
-    """What cannot be processed, with the reason, and what was done about it."""
+    """Records that cannot be processed, with the reason and their resolution."""
 
     def add(self, batch_key: str, letter: DeadLetter, *, owner: str | None = None) -> bool:
         """Keep the one record of a batch or child, which becomes ``dead`` in the same transaction.
@@ -134,7 +134,7 @@ class DeadLetterStore(Store):
             changed, so that a record that is added again, after a crash, is one dead letter.
         """
         values = self._failed(batch_key, owner, letter.error)
-        # It is there already where the call is made again, for its answer was lost.
+        # A retried call, whose answer was lost, finds the letter already there.
         statement = self._database.insert(dead_letter).on_conflict_do_nothing()
 
         def add(connection: Connection) -> bool:
@@ -147,7 +147,7 @@ class DeadLetterStore(Store):
         return self._database.write(add)
 
     def rejected(self, gate_name: str) -> Iterator[Rejected]:
-        """What batches of a gate rejected, by run, topic, partition and offset.
+        """Yield the ranges that batches of a gate rejected, by run, topic, partition and offset.
 
         Neighbours that one batch rejected for one reason are one range. The answer is read from the
         database bit by bit.
@@ -172,7 +172,7 @@ class DeadLetterStore(Store):
             yield run
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """How many records batches rejected, by their keys; those that rejected none are left out.
+        """Count the rejected records of each batch, by key; batches with none are left out.
 
         A child that is ``dead`` with its one record has not rejected it: its handler failed.
         """
@@ -195,8 +195,8 @@ class DeadLetterStore(Store):
     ) -> tuple[DeadLetterRecord, ...]:
         """The dead letters of one gate or of all, oldest first; of every status if none is named.
 
-        Those with a higher id than ``after``, the last one of the page before, which were kept at
-        ``since_ms`` or later, and before ``until_ms``; the class of the exception is named with its
+        Only letters with a higher id than ``after`` (the last one of the previous page), kept at
+        ``since_ms`` or later and before ``until_ms``; the class of the exception is named with its
         module or without.
         """
         query = (
@@ -231,9 +231,9 @@ class DeadLetterStore(Store):
 
     @contextmanager
     def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
-        """Keep waiting dead letters from everybody else within, to send them again.
+        """Claim waiting dead letters within, to send them again.
 
-        Those that are resolved, or that somebody else is sending, are not claimed. A claim ends
+        Letters that are resolved, or that another process is sending, are not claimed. A claim ends
         with the ``with``, or by itself after two minutes, for its process may have died.
         """
         call = transitions.new_call_id()

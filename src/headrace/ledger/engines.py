@@ -1,6 +1,6 @@
 """The databases that a ledger can be in: how each is opened, and what its errors mean.
 
-What needs the driver of PostgreSQL imports it where it is needed: a ledger in a file does without.
+Code that needs the PostgreSQL driver imports it locally: a ledger in a file does without.
 """
 
 import re
@@ -38,8 +38,9 @@ _SILENCE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
-where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
+"""Keepalives that detect a dead PostgreSQL machine within half a minute, where TCP alone would wait
+for hours. Settings of libpq, in s and ms; the URL's own override them.
+"""
 
 KEEPALIVES: Final = (
     "SELECT set_config('tcp_keepalives_idle', '15', true),"
@@ -54,7 +55,7 @@ SET_FOR_THE_ROLE: Final = (
     "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
     " search_path = headrace"
 )
-"""What to do where a pooler lets no options of a session pass."""
+"""Advice for a pooler that rejects session options."""
 
 _IDLE: Final = 0
 """PostgreSQL's driver: no transaction is open on the connection."""
@@ -153,7 +154,7 @@ def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
 
 
 def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
-    """What SQLite's error means for the file, and what to do; None where its own text must do."""
+    """Explain a SQLite error and its remedy; None if its own text must do."""
     reason = _REASONS.get(_sqlite_cause(error))
     return reason and reason.format(lock_s=timeouts.lock_s)
 
@@ -175,7 +176,7 @@ OTHER_LEDGER: Final = (
     "a gated query makes it when it starts, and --ledger or HEADRACE_LEDGER names another one to a"
     " command"
 )
-"""What to do where there is none."""
+"""Advice if there is no ledger."""
 
 
 def _check(path: Path, *, must_exist: bool) -> None:
@@ -237,7 +238,7 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from a later one at the same path; None where there is no file."""
+    """Identity of a file (device and inode), to detect a replacement; None if it is missing."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -355,7 +356,7 @@ def _refuses(error: Any) -> bool:
 
     if error.pgconn is None:  # the time was over, or there was no address, before a server was met
         return False
-    # Not with which rights of the session: a standby that has none to write yet is a failover's.
+    # Without the rights of the session: a standby that cannot write yet belongs to a failover.
     options = {
         option.keyword.decode(): option.val.decode()
         for option in error.pgconn.info
@@ -364,7 +365,7 @@ def _refuses(error: Any) -> bool:
     asked = conninfo.make_conninfo(**options).encode()
     if pq.PGconn.ping(asked) != pq.Ping.OK:
         return False
-    # It may have come back just now; then it does want us.
+    # The server may be reachable again by now, and then accepts the connection.
     connection = pq.PGconn.connect(asked)
     try:
         return connection.status != pq.ConnStatus.OK

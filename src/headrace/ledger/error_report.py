@@ -1,4 +1,4 @@
-"""What the ledger keeps of an error: its class, its message, its trace and its root cause."""
+"""Report of an error in the ledger: its class, its message, its trace and its root cause."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a verification of a gate finds, as values. A count is one of offsets."""
+"""Findings of a gate's verification, as values. A count is one of offsets."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ from headrace.ledger.transitions import Status
 
 
 class FindingKind(StrEnum):
-    """What is to be said of a range, the worst first."""
+    """Kinds of findings about a range, the worst first."""
 
     GAP = "gap"
     """No batch reads it, though batches of its run read what lies before and behind it."""
@@ -50,7 +50,9 @@ DEFECTS: Final = frozenset(
         FindingKind.UNEXPLAINED,
     }
 )
-"""What Headrace never does, whatever fails; the ledger or the source was changed behind it."""
+"""Defects, which Headrace never causes, whatever fails; something else changed the ledger or the
+source.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one run has read of one partition, from its first to its last offset.
+    """Range of a partition that one run has read, from its first to its last offset.
 
-    Where there is no overlap, the counts add up to those of ``offsets``.
+    Without an overlap, the counts add up to those of ``offsets``.
 
     Attributes:
         checkpoint_id: The run.
@@ -127,7 +129,7 @@ class Span:
 
 
 class Verdict(StrEnum):
-    """What the findings come to."""
+    """Overall result of the findings."""
 
     PROVEN = "proven"
     """Every offset from the first to the last is processed, or explained as dead or lost."""
@@ -143,7 +145,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the ledger proves of one gate.
+    """Verification of one gate from the ledger.
 
     Spans are by run (the earliest first), topic and partition; findings the worst first, then by
     run, topic, partition and offset. A contradiction is a sentence of what else its rows say
@@ -156,7 +158,7 @@ class Verification:
 
     @property
     def verdict(self) -> Verdict:
-        """What the findings come to."""
+        """Overall result of the findings."""
         kinds = {finding.kind for finding in self.findings}
         if kinds & DEFECTS or self.contradictions:
             return Verdict.BROKEN

@@ -126,7 +126,7 @@ _OLDEST: Final = select(func.min(batch_table.c.created_time_ms)).where(
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What there is to see of all gates: who has kept the one before knows what has changed.
+    """State of all gates that is compared with the previous one, to see what has changed.
 
     Attributes:
         gates: By name, a value that is another one whenever something about the gate has changed.
@@ -145,7 +145,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """What a gate did in a stretch of time.
+    """Activity of a gate in one time bucket.
 
     Attributes:
         time_ms: When the first batch of it was planned (ms since the epoch).
@@ -174,7 +174,7 @@ class FleetStore(Store):
     """All gates of a ledger, and the history of one, at the cost of what is shown of them."""
 
     def pulse(self) -> Pulse:
-        """What there is to see of all gates now: four statements, however many gates there are."""
+        """Read the pulse of all gates: four statements, however many gates there are."""
         rows = self._database.rows(_PULSE)
         counts: dict[str, dict[str, int]] = {}
         for row in self._database.rows(_UNRESOLVED):
@@ -222,7 +222,7 @@ class FleetStore(Store):
     def series(
         self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
     ) -> tuple[SeriesPoint, ...]:
-        """What a gate did between two times, oldest first; a point for each stretch with batches.
+        """Return a gate's activity between two times, oldest first; one point per used bucket.
 
         Args:
             gate_name: The gate.

@@ -22,8 +22,7 @@ from headrace.ledger.tables import NowMs, batch_table, gate
 from headrace.processes import is_gone
 
 Begun = tuple[int, BatchRecord]
-"""How often a gate's `begin` has been called, and the batch that it was called for last, whatever
-became of that."""
+"""Number of calls of a gate's `begin`, and the batch of the last one, whatever its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +313,13 @@ class GateStore(Store):
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:
-        """What a gate's `begin` was called for last; None before the first time."""
+        """Return the last call of a gate's `begin`; None before the first one."""
         return self.begun_and_query(gate_name)[0]
 
     def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
-        """What `last_begun` and `query` answer, of one moment.
+        """Return the answers of `last_begun` and `query` from one consistent read.
 
-        Whoever stood behind the gate at that moment had begun that batch, or none yet.
+        The query that owned the gate at that moment had begun that batch, or none yet.
         """
         found = self._database.rows(_BEGUN_AND_QUERY, of=gate_name)
         if not found:
@@ -356,10 +355,10 @@ class GateStore(Store):
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
     ) -> None:
-        """Throttle a gate for the time of a lease, or with None for its limit let it go.
+        """Throttle a gate for the time of a lease; None as its limit ends the throttle.
 
-        What is written later replaces it; the text is what `pressures` returns from now on. A gate
-        that is not declared yet is not throttled: the next call may find it.
+        A later call replaces it; `pressures` returns this text from now on. A gate that is not
+        declared yet is not throttled: the next call may find it.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))

@@ -1,4 +1,4 @@
-"""What gates have lost, what their batches have read, and what of that is not needed any more."""
+"""Losses of gates, ranges that their batches have read, and the pruning of both."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -172,7 +172,8 @@ class HistoryStore(Store):
         def record(connection: Connection) -> None:
             # First, for the sum is to be of all losses that anybody has written down.
             connection.execute(LOCK_GATE, {"gate": gate_name})
-            # In one transaction: a file of that name on another machine is another ledger.
+            # Check in the same transaction: a file of that name on another machine is another
+            # ledger.
             if batch_key is not None and gate_name != connection.scalar(
                 batch_rows.GATE_OF, {"batch": batch_key}
             ):
@@ -223,7 +224,7 @@ class HistoryStore(Store):
         return tuple(map(_loss_from, self._database.rows(LOSSES, gate=gate_name)))
 
     def losses_of(self, batch_keys: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
-        """What batches could not read, by their keys; those that have read all are left out."""
+        """Return the losses of batches, by key; batches that have read everything are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
         for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE):
             for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
@@ -233,10 +234,9 @@ class HistoryStore(Store):
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
-        Of a batch that was split both it and its children are there. A status that is none counts
-        as failed; `misnamed` names it. What was pruned is there too, with
-        neighbouring ranges as one. The answer is read from the database bit by bit, as it stood
-        when the first one was asked for.
+        A batch that was split is listed with its children. An unknown status counts as failed;
+        `misnamed` names it. Pruned ranges are included, with neighbouring ranges as one. The answer
+        is streamed from the database, as of the first row.
         """
         with self._database.streaming() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
@@ -260,7 +260,7 @@ class HistoryStore(Store):
     def pruned_ranges(
         self, gate_name: str, checkpoint_id: str
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
-        """What the pruned batches of one checkpoint had read, with the topics' ids."""
+        """Return the ranges of the pruned batches of one checkpoint, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
         whose = f"the pruned batches of gate {gate_name!r}"
         return tuple(
@@ -292,7 +292,7 @@ class HistoryStore(Store):
                     yield key, f"Batch {key} has planned {counted} offsets, and has {planned}."
 
     def checkpoints(self, gate_name: str) -> CheckpointSummary | None:
-        """What the ledger keeps of a gate beside its batches; None where it has no such gate.
+        """Return the summary of a gate's checkpoints; None if the ledger has no such gate.
 
         Raises:
             LedgerError: The ledger cannot be read, or what it keeps has been damaged.
@@ -325,17 +325,17 @@ class HistoryStore(Store):
         without: Collection[str] = (),
         keeps_last: bool = True,
     ) -> tuple[Processed, ...]:
-        """How far each gate is through with each of these partitions, by gate and partition.
+        """Return each gate's progress in each of these partitions, by gate and partition.
 
-        A gate needs whatever is in a batch or child that is not ``success``, nor ``dead`` with all
-        its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
-        for again after a crash (left out without ``keeps_last``); and what its newest run has not
-        read yet. Once a run has begun in a
-        partition, it needs nothing from below that for itself. What one answer calls done stays so,
-        unless a fresh checkpoint, or an old copy of one, has the gate begin below. Gates in
-        ``without`` are not asked; where no gate has read the topic or journal, the answer is empty.
+        A gate needs every batch or child that is neither ``success``, nor ``dead`` with all its
+        dead letters resolved, or dropped. It needs its last batch, which the engine may ask for
+        again after a crash (left out without ``keeps_last``), and the offsets that its newest run
+        has not read yet. Once a run has begun in a partition, it needs nothing from below that for itself. Offsets that one answer
+        calls done stay so, unless a fresh checkpoint, or an old copy of one, has the gate begin
+        below. Gates in ``without`` are not asked; where no gate has read the topic or journal, the
+        answer is empty.
 
-        It costs what there is of batches that are open or dead, however long the history is.
+        Its cost grows with the batches that are open or dead, not with the history.
         """
         wanted = sorted(set(partitions))
 
@@ -356,7 +356,7 @@ class HistoryStore(Store):
         return self._database.read(processed)
 
     def reached(self, topic_id: str) -> dict[int, int]:
-        """How far any gate has begun to read each partition of a journal or a topic, by its id.
+        """Return the highest offset that a gate has begun to read up to, by partition of an id.
 
         A gate that went back to a fresh checkpoint counts with that one alone.
         """
@@ -375,7 +375,8 @@ class HistoryStore(Store):
         after a crash would process it twice; nor is one that has read what another of its run has
         read too, which would be forgotten with it. Losses are kept, and so is which offsets the
         deleted batches had read. Each of its transactions is short, so that no batch waits for it.
-        Of one whose answer was lost in an outage the rows are deleted, and not counted.
+        After a transaction whose answer was lost in an outage, the rows are deleted but not
+        counted.
         """
         batches = rates = 0
         for gate_row in self._database.rows(GATES):
@@ -393,7 +394,7 @@ def _processed_by_gate(
     *,
     keeps_last: bool,
 ) -> Iterator[Processed]:
-    """How far one gate is through with each partition."""
+    """Yield the progress of one gate in each partition."""
     found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
     for statement in (LAST_RANGES, OPEN_RANGES) if keeps_last else (OPEN_RANGES,):
         for row in connection.execute(statement, {"gate": gate_name} | of_topic):

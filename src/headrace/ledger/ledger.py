@@ -154,7 +154,7 @@ class Ledger:
 
     @property
     def url(self) -> str:
-        """Where it is, in full: never to be shown, for it may hold a password."""
+        """The complete URL: never show it, for it may hold a password."""
         return self._database.url
 
     def database_time_ms(self) -> int:
@@ -217,7 +217,8 @@ def _check(database: Database) -> None:
 
 def _found_version(database: Database) -> str | None:
     with database.reading() as connection:
-        # One look at all tables: between two, another process could make a ledger.
+        # Read the names of all tables at once: between two reads, another process could make a
+        # ledger.
         tables = inspect(connection).get_table_names()
         if VERSION_TABLE not in tables:
             _refuse_strangers(database, tables)

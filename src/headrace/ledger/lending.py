@@ -57,11 +57,11 @@ _FORGET: Final = "; ".join(
         "DISCARD TEMP",
     )
 )
-"""What PostgreSQL's ``DISCARD ALL`` does for a session, which no transaction can have in it."""
+"""Equivalent of PostgreSQL's ``DISCARD ALL`` that can run in a transaction."""
 
 
 def transaction_end(sql: str) -> str | None:
-    r"""What would end a transaction in a text of PostgreSQL's statements; None where nothing would.
+    r"""Return the first statement of a PostgreSQL text that would end the transaction, or None.
 
     >>> transaction_end("SET LOCAL work_mem = '8MB'; -- and\n commit")
     'COMMIT'
@@ -89,11 +89,11 @@ def _end_of_comment(sql: str, at: int) -> int:
 
 
 class Guard:
-    """Keeps a transaction that was begun on a connection from being ended by who borrows it.
+    """Keeps the borrower of a connection from ending the transaction that was begun on it.
 
-    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. What
-    goes past both, through the driver's own connection, is found at the end by a savepoint that was
-    made at the beginning.
+    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. An end
+    through the driver's own connection passes both; at the end it is detected by a savepoint that
+    was made at the beginning.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -206,7 +206,8 @@ def restore_session(connection: Connection) -> None:
                 another.exec_driver_sql("PRAGMA user_version")
                 connection.invalidate()
         elif connection.in_transaction():
-            # In one go: a pooler lends the session to somebody else once the transaction is over.
+            # Send both at once: after the transaction, a pooler lends the session to another
+            # client.
             driver: Any = connection.connection.driver_connection
             driver.execute(f"ROLLBACK; {_FORGET}")
     except (connection.dialect.loaded_dbapi.Error, SQLAlchemyError, LedgerError):

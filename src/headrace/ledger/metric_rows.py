@@ -1,4 +1,4 @@
-"""What metrics need of all gates at once: a few statements, however many gates there are."""
+"""Metrics of all gates at once: a few statements, however many gates there are."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -249,7 +249,7 @@ _NEWEST_AT: Final = select(
 
 
 class MetricStore(Store):
-    """What metrics read. Nothing is ever written."""
+    """Read-only queries for metrics."""
 
     def gates(self) -> tuple[GateNow, ...]:
         """All gates, by name, each with its newest batch."""
@@ -262,12 +262,12 @@ class MetricStore(Store):
         return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
 
     def waiting_letters(self) -> Mapping[str, int]:
-        """How many dead letters of each gate wait for somebody; of gates that have some."""
+        """Count the waiting dead letters of each gate that has some."""
         rows: Sequence[Any] = self._database.rows(_UNRESOLVED_LETTERS)
         return {row[0]: row[1] for row in rows}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
-        """How many batches each of these gates has, created at a time or later, by their values.
+        """Count each gate's batches created at a time or later, by their values.
 
         ``bounds`` are the gates, each with that time, and the one before which they are old (ms).
         """

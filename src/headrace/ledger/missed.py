@@ -1,7 +1,7 @@
-"""What a gate has not read and will not: lost, or skipped between two runs; and who accepts it.
+"""Offsets that a gate will never read (lost, or skipped between two runs), and their acceptance.
 
-What was lost was gone from the source before it was read. What was skipped lies between what two
-checkpoints have read, as after a start with a new checkpoint and ``startingOffsets=latest``.
+Lost offsets were gone from the source before they were read. Skipped offsets lie between the ranges
+of two checkpoints, as after a start with a new checkpoint and ``startingOffsets=latest``.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ Ranges = Mapping[str | None, Mapping[TopicPartition, tuple[OffsetRange, ...]]]
 _OTHER: Final = checkpoint.alias()
 _EVERY: Final = bindparam("every", type_=Boolean)
 
-# Nothing lies between two runs where there is one.
+# With one run only, nothing can be skipped between runs.
 _SEVERAL_RUNS: Final = (
     select(checkpoint)
     .where(or_(_EVERY, checkpoint.c.gate == bindparam("gate")))
@@ -71,7 +71,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """What a gate will not read, and nobody has accepted. A count is one of offsets."""
+    """Offsets that a gate will not read, and nobody has accepted. A count is one of offsets."""
 
     lost: int = 0
     skipped: int = 0
@@ -80,23 +80,23 @@ class Missed:
 
     @property
     def offsets(self) -> int:
-        """How many there are."""
+        """Number of offsets, lost and skipped."""
         return self.lost + self.skipped
 
 
 class MissedStore(Store):
-    """What gates have lost or skipped, and what of it was accepted."""
+    """Offsets that gates have lost or skipped, and their acceptances."""
 
     def of(self, gate_name: str) -> Missed:
-        """What one gate has missed."""
+        """Return the offsets that one gate has missed."""
         return self._missed(gate_name).get(gate_name, Missed())
 
     def all(self) -> Mapping[str, Missed]:
-        """What each gate has missed that has missed something."""
+        """Return the offsets that each gate has missed; gates that missed none are left out."""
         return self._missed(None)
 
     def accepted(self, gate_name: str) -> tuple[Accepted, ...]:
-        """What was accepted of one gate, oldest first."""
+        """Return the ranges accepted for one gate, oldest first."""
         rows = self._database.rows(_ACCEPTED, every=False, gate=gate_name)
         return tuple(map(_accepted_from, rows))
 
@@ -168,7 +168,7 @@ class MissedStore(Store):
 
 
 def between_runs(runs: Iterable[Span]) -> Iterator[Finding]:
-    """What runs have left out between them, and what two of them have read."""
+    """Yield the ranges skipped between runs, and the ranges read by two of them."""
     by_offset = sorted(runs, key=lambda run: (run.topic_id or "", run.offsets))
     for (topic_id, _), same in groupby(
         by_offset, key=lambda run: (run.topic_id, run.offsets.topic_partition)

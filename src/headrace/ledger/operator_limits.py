@@ -1,4 +1,4 @@
-"""What operators do to running gates: each action is a row, and a gate's row has those in force.
+"""Operators' actions on running gates, one row each; a gate's row refers to those in force.
 
 A gate's planner reads them in the query that reads its rate. Times are the database's own.
 """
@@ -59,7 +59,7 @@ CONTROL_COLUMNS: Final = (
     *[hold_action.c[name].label(f"hold_{name}") for name in _COLUMNS],
     *[limit_action.c[name].label(f"limit_{name}") for name in _COLUMNS],
 )
-"""What `control_from` reads, of `CONTROLLED_GATE`."""
+"""Columns that `control_from` reads, of `CONTROLLED_GATE`."""
 
 CONTROLLED_GATE: Final = gate.outerjoin(
     hold_action, hold_action.c.action_id == gate.c.hold_action
@@ -116,7 +116,7 @@ _PUT_IN_FORCE: Final = {
 
 
 class OperatorLimitStore(Store):
-    """What operators have said of each gate. It holds until somebody says otherwise.
+    """Operators' settings for each gate. A setting stays in force until an operator changes it.
 
     The gate's planner obeys at its next plan, whichever process that runs in, and after a restart
     too. Batches that are begun already, and backfills, are not touched. Each method that changes
@@ -178,18 +178,18 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
     def of(self, gate_name: str) -> OperatorLimits:
-        """What is in force for a gate; nothing for one that is not declared."""
+        """Return the settings in force for a gate; none for a gate that is not declared."""
         found = self._database.rows(_CONTROL, of=gate_name)
         return operator_limits_from(found[0]) if found else OperatorLimits(gate_name, self._clock())
 
     def all(self) -> Mapping[str, OperatorLimits]:
-        """What is in force for each gate, by name; at one look."""
+        """Return the settings in force for each gate, by name, from one consistent read."""
         return {row.name: operator_limits_from(row) for row in self._database.rows(_CONTROLS)}
 
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None
     ) -> tuple[OperatorAction, ...]:
-        """What operators did to a gate, or to all gates, the newest first.
+        """Return the operators' actions on a gate, or on all gates, the newest first.
 
         With ``before``, only the actions with a lower number.
         """
@@ -202,7 +202,7 @@ class OperatorLimitStore(Store):
         return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
-        """How many of a gate's batches and children are not done, by status; dead ones are."""
+        """Count a gate's open batches and children, by status; dead ones are not open."""
         rows = self._database.rows(_OPEN_BATCHES, of=gate_name)
         return {Status(row.status): row.number for row in rows}
 
@@ -253,7 +253,7 @@ class OperatorLimitStore(Store):
 
 
 def operator_limits_from(row: Row[Any]) -> OperatorLimits:
-    """What is in force, from a row with the columns `CONTROL_COLUMNS` and the gate's name.
+    """Return the settings in force, from a row with `CONTROL_COLUMNS` and the gate's name.
 
     Raises:
         LedgerError: One of the actions is of no known kind.
@@ -281,7 +281,7 @@ def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:
 
 
 def operator_text(what: str, text: str, least: int, most: int) -> str:
-    """What an operator wrote, on one line; `OptionError` for too few characters or too many."""
+    """Return an operator's text on one line; `OptionError` for too few characters or too many."""
     text = " ".join(storable(text).split())
     if not least <= len(text) <= most:
         raise OptionError(f"{what} has {len(text)} characters; give {least} to {most}.")

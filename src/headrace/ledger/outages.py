@@ -1,4 +1,4 @@
-"""How long a ledger waits for its database, and how it waits until an outage is over."""
+"""Timeouts of a ledger's database, and the wait until an outage is over."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from headrace.errors import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a ledger waits for its database (s).
+    """Timeouts of a ledger's database (s).
 
     Attributes:
         retry_s: For one that is unreachable, each time; 0 for not at all. Default: 0.
@@ -49,7 +49,7 @@ _Answer = TypeVar("_Answer")
 class OutageError(LedgerError):
     """The database cannot be reached, or has cut the connection, and waiting may cure that.
 
-    What was being written may have happened or not: the answer is what was lost.
+    The outcome of a write is unknown then: its answer was lost.
     """
 
 

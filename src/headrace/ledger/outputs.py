@@ -1,4 +1,4 @@
-"""What stages write into topics: each attempt of a batch, from before its first record on.
+"""Attempts of batches to write into a stage's topic, each from before its first record on.
 
 Kafka keeps every record that was ever produced, also of an attempt that crashed. So each record
 says whose attempt it is, and the ledger says what became of that::
@@ -7,9 +7,8 @@ says whose attempt it is, and the ledger says what became of that::
       └─────> aborted     another attempt has begun, or it failed, or nobody runs the batch any more
 
 Both are final, and of a batch at most one attempt is ``begun`` or ``done``; the database itself
-sees to that, for attempts that begin at once do not see each other. Who reads the topic goes no
-further than where an attempt that is ``begun`` started, and leaves out the records of those that
-were aborted.
+sees to that, for attempts that begin at once do not see each other. A reader of the topic stops
+where an attempt that is ``begun`` started, and skips the records of aborted attempts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +26,7 @@ BEGUN: Final = "begun"
 DONE: Final = "done"
 ABORTED: Final = "aborted"
 SLACK_MS: Final = 60_000
-"""How long after the end of its lease a batch still counts as run, for clocks that differ."""
+"""Time after the end of its lease for which a batch still counts as run, for clocks that differ."""
 
 Starts = Mapping[int, int]
 """By partition, where a topic ended when an attempt began."""
@@ -68,7 +67,7 @@ _ABORT_ABANDONED: Final = (
     .values(state=ABORTED)
 )
 
-# Not what was divided: it may be done with while children of it are still to run.
+# Keep a batch that was split: it may be done while children of it are still to run.
 _FORGET: Final = delete(output).where(
     _of_topic,
     output.c.state == DONE,
@@ -142,13 +141,13 @@ class OutputStore(Store):
         self._database.change(_ABORT, {"topic": topic_id, "by": attempt})
 
     def written(self, topic_id: str, keys: Iterable[str]) -> set[str]:
-        """Those of some batches that are known to be in a topic."""
+        """Return the batches of ``keys`` that are known to be in a topic."""
         return {key for key in keys if self._database.rows(_DONE, topic=topic_id, batch=key)}
 
     def unfinished(self, topic_id: str) -> tuple[Starts, ...]:
-        """Where the attempts began of which it is not known yet what becomes of them.
+        """Return the start offsets of the attempts whose outcome is not known yet.
 
-        An attempt of a batch that nobody runs now is aborted by this, once and for all; so is one
+        This aborts an attempt of a batch that nobody runs now, once and for all, and an attempt
         whose owner's lease has been over for `SLACK_MS`.
         """
         values: Values = {"topic": topic_id}

@@ -58,7 +58,7 @@ class PartitionCheck:
                 self._add_leaf(row)
 
     def end(self) -> Span:
-        """What was read, all in all."""
+        """Return the span of everything read."""
         self._close_parents(None)
         processed, dead = self._counts[Status.SUCCESS], self._counts[Status.DEAD]
         return Span(
@@ -203,9 +203,9 @@ def _some_of(sentences: Collection[str]) -> Iterator[str]:
 
 
 def lost_records(losses: Iterable[Loss]) -> int:
-    """How many offsets were lost; those of a batch that was split are its children's to say.
+    """Count the lost offsets; a batch that was split leaves its losses to its children.
 
-    What several rows name, as tasks that run at the same time may write them, counts once.
+    Offsets that several rows name, as tasks that run at the same time may write them, count once.
     """
     left = _losses_by_topic(loss for loss in losses if not loss.was_split)
     return sum(
@@ -270,7 +270,7 @@ def _explained(found: Iterable[Finding], lost: Ranges) -> Iterator[Finding]:
 
 
 def _lost_outside(spans: Iterable[Span], lost: Ranges) -> Iterator[Finding]:
-    """What was lost before or behind all that was read."""
+    """Yield the losses before or behind all that was read."""
     read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
     for span in spans:
         place = span.topic_id, span.offsets.topic_partition
@@ -287,7 +287,7 @@ def _lost_outside(spans: Iterable[Span], lost: Ranges) -> Iterator[Finding]:
 def _lost_by_batches(
     spans: Sequence[Span], found: Iterable[Finding], losses: Iterable[Loss]
 ) -> Iterator[Finding]:
-    """What batches could not read, of what counts as processed so far."""
+    """Yield the ranges that batches could not read, of those that count as processed so far."""
     explained: dict[object, list[OffsetRange]] = defaultdict(list)
     for each in found:
         if each.kind in _NOT_PROCESSED:
@@ -315,7 +315,7 @@ def _lost_by_batches(
 def _rejected(
     spans: Iterable[Span], found: Iterable[Finding], rejected: Iterable[Rejected]
 ) -> Iterator[Finding]:
-    """What handlers rejected, of what counts as processed so far."""
+    """Yield the ranges that handlers rejected, of those that count as processed so far."""
     read = {_place(span): span.offsets for span in spans}
     explained: dict[object, list[OffsetRange]] = defaultdict(list)
     for each in found:
@@ -341,7 +341,7 @@ def _rejected(
 
 
 def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
-    """Where the batch of a loss is; if it was pruned, where it may have been."""
+    """Return the span of the batch of a loss; if it was pruned, the spans it may have been in."""
     same = [
         span
         for span in spans

@@ -1,4 +1,4 @@
-"""What the ledger asks of its whole history, and how old history goes. Values are bound."""
+"""Statements over the ledger's whole history, and the pruning of old history. Values are bound."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -95,8 +95,8 @@ _newest_batch = (
     .scalar_subquery()
 )
 
-# What is to be deleted as far as it is for the batch itself to say, from one time on. A batch is
-# created before it ends: the first time finds it by the index, the second is meant.
+# Batches that can be deleted as far as their own row says, from one time on. A batch is created
+# before it ends: the created time serves the index, the end time decides.
 OLD_BATCHES: Final = (
     select(batch_table.c.batch_key, batch_table.c.created_time_ms)
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
@@ -188,10 +188,10 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
 def _closed_families(
     connection: Connection, roots: Sequence[str], at_once: int
 ) -> tuple[dict[str, str], list[str]]:
-    """Those of these batches with no open child, with their roots; and which were not split.
+    """Return the batches with no open child, with their roots, and the batches that were not split.
 
     One recursive query would do. But PostgreSQL, which cannot tell how many children it will find,
-    reads the whole table for it; therefore the children are asked for, and then those of these.
+    reads the whole table for it; therefore the children are queried level by level.
     """
     root_of, split, still_open = {key: key for key in roots}, set[str](), set[str]()
     level = roots

@@ -1,4 +1,4 @@
-"""What the estimator has made of each batch, and the rate that is in force."""
+"""Rate samples that the estimator derived from each batch, and the rate in force."""
 
 import math
 from dataclasses import asdict
@@ -198,7 +198,7 @@ _IS_ASKED: Final = select(gate.c.sink_retry_ms.is_not(None)).where(_of_gate)
 
 
 class SinkOutageStore(Store):
-    """What is known of the sinks that gates wait for, one outage a gate at most."""
+    """Outages of the sinks that gates wait for, at most one per gate."""
 
     def get(self, gate_name: str) -> SinkOutage | None:
         """The outage of a gate's sink; None where it is there, as far as is known."""

@@ -15,12 +15,12 @@ PRESENT_MS: Final = 10_000
 """A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""How long one is remembered that ended without saying so, for somebody to look after it."""
+"""Time for which a receiver that ended without deregistering is kept, to be looked into."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReport:
-    """What a receiver says of itself.
+    """Report of a receiver about itself.
 
     Attributes:
         gate: Whose rate it goes by.
@@ -75,7 +75,7 @@ class ReceiverRecord(ReceiverReport):
 
 @dataclass(frozen=True, slots=True)
 class StreamRate:
-    """What the receivers of a gate share.
+    """State that the receivers of a gate share.
 
     Attributes:
         rate_per_s: The gate's rate in force (records/s); None while none was learnt.
@@ -163,7 +163,7 @@ class ReceiverStore(Store):
         return receiver_records(self._database.rows(_RECEIVERS, gate=gate_name))
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
-        """What the receivers of a gate share, and how far it has read this journal."""
+        """Return the state that the receivers of a gate share, and its progress in this journal."""
 
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS

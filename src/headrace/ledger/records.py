@@ -1,4 +1,4 @@
-"""What goes into the ledger and comes out of it, as values. Times are ms since the epoch."""
+"""Values that the ledger stores and returns. Times are ms since the epoch."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -51,9 +51,10 @@ class PlannedRange:
     latest: int | None = None
     """The partition's latest offset when the batch was planned."""
     reason: str | None = None
-    """What limited the partition."""
+    """Limit that determined the partition's range."""
     topic_id: str | None = None
-    """What tells the topic from a later one of the same name, where the broker says it."""
+    """Id that distinguishes the topic from a later one of the same name, if the broker reports it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class PlannedBatch:
     """The identity that a fresh checkpoint gets: see :func:`headrace.ledger.batch_key`."""
     ranges: tuple[PlannedRange, ...]
     reason: str
-    """What limited the batch as a whole."""
+    """Limit that determined the size of the batch."""
     bootstrap_servers: str
-    """Where the ranges can be read again."""
+    """Brokers from which the ranges can be read again."""
     lag: int | None = None
     """Offsets not yet read, over all partitions, before this batch."""
     rate_per_s: float | None = None
@@ -103,7 +104,7 @@ class BatchRecord:
     kind: Kind
     status: Status
     attempts: int
-    """How often it was begun."""
+    """Number of times it was begun."""
     created_time_ms: int
     """When it was planned; above the created time of the gate's batch before it."""
     reason: str
@@ -121,15 +122,15 @@ class BatchRecord:
     error: ErrorReport | None = None
     """Why its latest attempt to end failed."""
     owner: str | None = None
-    """Who runs it: one run of a query, or of a backfill; None while nobody has said so."""
+    """Owner that runs it: one run of a query, or of a backfill; None while it has none."""
     lease_until_ms: int | None = None
-    """How long it is the owner's; after that, whoever asks for it may have it."""
+    """End of the owner's lease; after that, anyone may claim it."""
     parent: str | None = None
     """The batch it was split off, if it is a child of one."""
     resolution: str | None = None
     """Why nobody needs to look after it any more, though it is dead."""
     backfills: int = 0
-    """How many backfills of it have failed; each counts as an attempt, too."""
+    """Number of failed backfills of it; each counts as an attempt, too."""
     outcome_unknown: bool = False
     """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
     crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
@@ -152,7 +153,7 @@ def was_interrupted(status: Status | None, error: ErrorReport | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What the owner of a batch needs to run it, of one moment.
+    """Everything that the owner of a batch needs to run it, from one consistent read.
 
     Its ranges are by topic, partition and offset; it was split if a run before has written
     children. The sequence numbers this run of the gate's handler, above every number before.
@@ -177,20 +178,20 @@ class GateRecord:
     rate_per_s: float | None
     """The rate learnt last; None while there is none."""
     rate_time_ms: int | None
-    """When that rate was learnt."""
+    """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
     batch_cost: str | None = None
-    """What is known of a batch's cost (`SourceCost`), as text; None while nothing is."""
+    """Known cost of a batch (`SourceCost`), as text; None while it is unknown."""
     size_ceiling: str | None = None
     """The largest batch that its handler takes (`SizeCeiling`), as text; None while no batch has
     failed for its size."""
     ended_ms: int | None = None
     """When its last query ended and said so; None while one runs, or where none has said so."""
     ended: str | None = None
-    """How, as `QueryEnd` has it."""
+    """Way that it ended, a `QueryEnd`."""
     ended_error: str | None = None
     """The first line of the error that ended it."""
     sink_outage: str | None = None
-    """What is known of the sink that its batch waits for, as text."""
+    """State of the sink that its batch waits for, as text."""
 
     @property
     def waits(self) -> SinkOutage | None:
@@ -199,7 +200,7 @@ class GateRecord:
 
 
 class QueryEnd(StrEnum):
-    """How a query ended, as its program has said."""
+    """Way that a query ended, as its program reported."""
 
     FINISHED = "finished"
     """By itself, with a trigger that takes what there is, such as ``availableNow``."""
@@ -211,16 +212,16 @@ class QueryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What bounds a gate at one moment: what it has learnt, and what comes after it."""
+    """Bounds of a gate at one moment: its learned rate, and its downstream throttle."""
 
     rate_per_s: float | None
     """The rate learnt last; None while there is none."""
     rate_limit: RateLimit | None
-    """What a stage after it leaves of its rate; None while it is not throttled."""
+    """Rate limit set by a downstream stage; None while it is not throttled."""
     interval_ms: int | None = None
     """The interval in force; None for a gate that is not declared."""
     operator: OperatorLimits | None = None
-    """What operators have put in force; None for a gate that is not declared."""
+    """Operators' settings in force; None for a gate that is not declared."""
     ceiling: SizeCeiling | None = None
     """The largest batch that its handler takes; None while no batch has failed for its size."""
 
@@ -287,7 +288,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many rows of history a call of ``prune`` deleted."""
+    """Numbers of history rows that a call of ``prune`` deleted."""
 
     batches: int
     rates: int
@@ -295,7 +296,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """How much of a gate is unresolved.
+    """Numbers of a gate's unresolved failures.
 
     Batches that a backfill is to take, or has; batches that are dead as a whole, and were not
     dropped; dead letters that wait.
@@ -308,7 +309,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """How far a gate is through with a partition.
+    """Progress of a gate in a partition.
 
     Attributes:
         gate: The gate.
@@ -330,7 +331,7 @@ class Processed:
 
 
 class DeadLetterStatus(StrEnum):
-    """What became of a dead letter; ``sent`` and ``dropped`` are final."""
+    """Status of a dead letter; ``sent`` and ``dropped`` are final."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -391,6 +392,6 @@ class DeadLetterRecord:
     resolved_ms: int | None
     """When it was sent or dropped."""
     resolution: str | None
-    """How it was sent, or why it was dropped."""
+    """Target that it was sent to, or the reason it was dropped."""
     sent_value: bytes | None = None
-    """What was sent in the place of the letter's value; None where that itself was."""
+    """Value that was sent instead of the letter's; None if that itself was sent."""

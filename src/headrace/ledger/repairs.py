@@ -1,4 +1,4 @@
-"""What operators do about failures, each a row with who, when and why; and what failed alike."""
+"""Operators' actions on failures, one row each with who, when and why; and similar failures."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ MOST_AT_ONCE: Final = 10_000
 
 
 class RepairKind(StrEnum):
-    """What an operator did about failures."""
+    """Kinds of operators' actions on failures."""
 
     RETRY = "retry"
     """Failed batches are not to wait for their next backfill, or for a sink that is away."""
@@ -45,7 +45,7 @@ class RepairKind(StrEnum):
     DROP_LETTERS = "drop letters"
     """Dead letters need not be processed."""
     ACCEPT = "accept"
-    """What was lost or skipped need not be processed."""
+    """Lost or skipped offsets need not be processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ _OUTCOME: Final = (
 
 
 class RepairStore(Store):
-    """What operators do about failures, in one transaction with the row that says who and why.
+    """Operators' actions on failures, each in one transaction with the row that says who and why.
 
     Each method that changes something raises `OptionError` for a name or a reason that is empty or
     too long, and `LedgerError` for a gate that is not declared.
@@ -274,7 +274,7 @@ class RepairStore(Store):
     def newest(
         self, limit: int = 100, *, gate_name: str | None = None, before: int | None = None
     ) -> tuple[RepairRecord, ...]:
-        """What operators did about the failures of a gate, or of all gates, the newest first.
+        """Return the actions on the failures of a gate, or of all gates, the newest first.
 
         With ``before``, only the actions with a lower number.
         """
@@ -347,7 +347,7 @@ def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:
 
 
 def _listed(noun: str, names: Collection[str]) -> str:
-    """What an action is about, in words."""
+    """List the subjects of an action, in words."""
     if not 0 < len(names) <= MOST_AT_ONCE:
         raise OptionError(
             f"The action is about {len(names)}; choose from 1 to {MOST_AT_ONCE:,} at once."

@@ -13,10 +13,10 @@ from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, signal, stage_state
 
 MOST_CHARACTERS: Final = 4096
-"""How much of a text is ever read; longer ones are nobody's who keeps to the rules."""
+"""Number of characters of a text that are read; a valid text is never longer."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""How long a flow's rows are kept that nobody removes, renews or withdraws."""
+"""Time for which a flow's rows are kept if nobody removes, renews or withdraws them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SignalStore(Store):
         self._write(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
 
     def sent_to(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
-        """What was written for a stage; it stays there until it is removed."""
+        """Return the signals for a stage; they stay until they are removed."""
         return self._read(_SIGNALS, {"flow": flow, "receiver": receiver})
 
     def remove(self, flow: str, sender: str, receiver: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What all stores of a ledger have: its database, and its clock."""
+"""Base of all stores of a ledger: its database, and its clock."""
 
 from collections.abc import Callable
 from typing import Any

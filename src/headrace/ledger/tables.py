@@ -2,8 +2,8 @@
 
 Times are ms since the epoch. Leases are by the database's own clock, which all have in common.
 
-The migrations make them; a test holds both against each other. Whatever a query looks for is found
-through an index, so that no query takes longer because there is more history.
+The migrations make them; a test holds both against each other. Every query uses an index, so that
+none takes longer because there is more history.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.errors import LedgerError
 
 VERSION_TABLE: Final = "headrace_version"
-"""Where the schema's version stands; not Alembic's default, so that a database can be shared."""
+"""Table of the schema's version; not Alembic's default, so that a database can be shared."""
 
 SCHEMA_VERSION: Final = "0001"
 """The newest migration; versions are ordered as text."""
@@ -64,7 +64,7 @@ gate: Final = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
-    # What is known of a batch's cost, as the learned law writes it.
+    # Known cost of a batch, as the learned law writes it.
     Column("batch_cost", Text),
     # The largest batch that its handler takes, as `SizeCeiling` writes it.
     Column("size_ceiling", Text),
@@ -74,13 +74,13 @@ gate: Final = Table(
     # which SQLite adds to no table that is there.
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False, server_default="0"),
-    # What a stage after this one in a flow leaves of its rate, up to when by the database's clock.
+    # Rate limit set by a downstream stage in its flow, and its expiry by the database's clock.
     Column("throttle_per_s", Double),
     Column("throttled_by", Text),
     Column("throttle_level", Double),
     Column("throttle_origin_per_s", Double),
     Column("throttle_until_ms", BigInteger),
-    # What its stage has heard of those after it, as a restart goes on with it.
+    # Pressures that its stage has received from downstream; a restart continues with them.
     Column("pressures", Text),
     # The query that stands behind it, and until when by the database's clock; no
     # other one begins a batch meanwhile.
@@ -94,17 +94,17 @@ gate: Final = Table(
     Column("query_until_ms", BigInteger),
     # `begins` when that query claimed the gate.
     Column("query_begins", BigInteger),
-    # When its last query ended, by the database's clock, how (`QueryEnd`), and the error if it was
-    # one. Nothing of a query that is behind it now, or whose process is gone without a word.
+    # Time by the database's clock when its last query ended, the way (`QueryEnd`), and the error if
+    # it was one. Empty for a query that owns it now, or whose process died silently.
     Column("ended_ms", BigInteger),
     Column("ended", Text),
     Column("ended_error", Text),
-    # How often its handler was called.
+    # Number of calls of its handler.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
-    # How many offsets its losses come to, by which a loss that is deleted is missed.
+    # Total offsets of its losses, to detect a loss that was deleted.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
-    # What operators have put in force, rows of `operator_action`: a pause or a drain, and a limit;
-    # and the newest of its rows. No foreign keys, which SQLite adds to no table that is there.
+    # Operators' settings in force, rows of `operator_action`: a pause or a drain, and a limit; and
+    # the newest of its rows. No foreign keys: SQLite cannot add them to an existing table.
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
     Column("last_action", BigInteger),
@@ -112,7 +112,7 @@ gate: Final = Table(
     # asked that it be run at once.
     Column("sink_outage", Text),
     Column("sink_retry_ms", BigInteger),
-    # What batches counted for that are deleted as old, by status and reason, as metrics read it.
+    # Totals of batches that are deleted as old, by status and reason, as metrics read them.
     Column("pruned_totals", Text),
 )
 
@@ -132,7 +132,7 @@ operator_action: Final = Table(
     Column("last_call", Text, nullable=False, unique=True),
     Index(None, "gate", "action_id"),
 )
-"""What operators did to gates: one row an action, never deleted."""
+"""Operators' actions on gates: one row an action, never deleted."""
 
 repair: Final = Table(
     "repair",
@@ -146,7 +146,7 @@ repair: Final = Table(
     Column("target", Text, nullable=False),
     Column("outcome", Text),
 )
-"""What operators did about failures: one row an action, never deleted."""
+"""Operators' actions on failures: one row an action, never deleted."""
 
 rate: Final = Table(
     "rate",
@@ -162,7 +162,7 @@ rate: Final = Table(
     Column("proportional", Double),
     Column("integral", Double),
     Column("derivative", Double),
-    # What the law in the shadow would say.
+    # Rate that the law in the shadow would set.
     Column("other_per_s", Double),
     Column("query_batch_id", BigInteger),
     # No foreign key: a sample outlives its batch or goes before it when history is pruned.
@@ -201,7 +201,7 @@ batch_table: Final = Table(
     # No foreign key, which SQLite adds to no table that is there: a child is written in one
     # transaction with a change of its parent, and deleted with it.
     Column("parent", Text, index=True),
-    # Of the attempts, backfills that failed.
+    # Number of attempts that are failed backfills.
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
@@ -257,7 +257,7 @@ accepted: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("why", Text, nullable=False),
 )
-"""What was lost or skipped, and need not be processed: somebody says so, with the reason."""
+"""Lost or skipped offsets that an operator accepts as unprocessed, with the reason."""
 
 dead_letter: Final = Table(
     "dead_letter",
@@ -280,7 +280,7 @@ dead_letter: Final = Table(
     Column("status", Text, nullable=False),
     Column("resolved_ms", BigInteger),
     Column("resolution", Text),
-    # What was sent in the place of ``value``, where it was corrected; ``value`` stays.
+    # Corrected value that was sent instead of ``value``; ``value`` stays.
     Column("sent_value", LargeBinary),
     # Until then whoever has made the last call, and nobody else, sends it again.
     Column("claimed_until_ms", BigInteger),
@@ -302,7 +302,7 @@ pruned: Final = Table(
     Column("start_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
 )
-"""What the batches read that were deleted as old: neighbouring ranges are one row."""
+"""Ranges of batches that were deleted as old: neighbouring ranges are one row."""
 
 checkpoint: Final = Table(
     "checkpoint",
@@ -315,13 +315,13 @@ checkpoint: Final = Table(
     # JSON objects, by partition: where its first batch began and its newest one ended.
     Column("start_offsets", Text, nullable=False),
     Column("until_offsets", Text, nullable=False),
-    # How many its batches have planned, children not counted.
+    # Number of offsets that its batches have planned, children not counted.
     Column("offsets", BigInteger, nullable=False),
     # The batch that the engine asked for last, and how often it had asked the gate for any.
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False),
 )
-"""What each checkpoint has planned, which its batches are checked against; it outlives them."""
+"""Ranges planned by each checkpoint, which its batches are checked against; they outlive them."""
 
 position: Final = Table(
     "position",
@@ -332,8 +332,9 @@ position: Final = Table(
     # A JSON object, by partition: every batch writes it, and one row costs less than a hundred.
     Column("until_offsets", Text, nullable=False),
 )
-"""Where a gate's newest run goes on in a topic or journal that has an id. It outlives the batches,
-all of which would have to be looked through for a partition in which nothing has come for long."""
+"""Position of a gate's newest run in a topic or journal that has an id. It outlives the batches,
+all of which would have to be searched for a partition without new records for long.
+"""
 
 receiver: Final = Table(
     "receiver",
@@ -357,7 +358,7 @@ receiver: Final = Table(
     # A JSON object: how many, by kind.
     Column("rejected", Text, nullable=False, server_default="{}"),
 )
-"""Who takes in records for a gate, one row a lane, rewritten about once a second."""
+"""Receivers of a gate's records, one row a lane, rewritten about once a second."""
 
 signal: Final = Table(
     "signal",
@@ -369,7 +370,7 @@ signal: Final = Table(
     # By the database's clock, for the stages may be on machines whose clocks differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""What a stage of a flow signals to one directly before it: the newest, until that one takes it."""
+"""Newest signal of a flow's stage to one directly before it, until that one takes it."""
 
 stage_state: Final = Table(
     "stage_state",
@@ -379,7 +380,7 @@ stage_state: Final = Table(
     Column("body", Text, nullable=False),
     Column("written_ms", BigInteger, nullable=False),
 )
-"""What each stage of a flow shows of itself."""
+"""State that each stage of a flow publishes."""
 
 output: Final = Table(
     "output",
@@ -393,7 +394,7 @@ output: Final = Table(
     Column("starts", Text, nullable=False),
     Index(None, "topic_id", "batch_key"),
     Index(None, "topic_id", "state"),
-    # One that writes a batch, or has written it; and no other beside.
+    # At most one attempt writes a batch, or has written it.
     Index(
         "one_output",
         "topic_id",

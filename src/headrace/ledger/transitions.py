@@ -28,16 +28,15 @@ I      the last backfill that there may be raised                          + 1
        or its ranges have left Kafka, or its one record is a dead letter   0
 ====== =================================================================== =========
 
-Where a backfill's lease has run out, whoever claims the batch next takes it along H and F at once;
-a live batch whose one record cannot be processed goes along E, F and I at once.
+If a backfill's lease has run out, the next claim of the batch performs H and F at once; a live
+batch whose one record cannot be processed performs E, F and I at once.
 
 There is no other transition. ``success`` and ``dead`` are final: a row never leaves them.
 
-Every value is a bound parameter. ``by`` is who asks for the transition: the owner, or who wants to
-be it. ``call`` names the call that asks, and stays with the row. Where a call's answer was lost
-with the connection, it is repeated: it finds its own name where its transition has led to, and
-changes the row as the first time, so that the answer is the first one's, too. If somebody else has
-changed the row since, no row matches.
+Every value is a bound parameter. ``by`` is the owner, or the process that wants to be the owner.
+``call`` names the call that asks, and stays with the row. A call whose answer was lost with the
+connection is repeated: it finds its own name in the row, and changes it in the same way, so that
+the answer is the first one's, too. If somebody else has changed the row since, no row matches.
 """
 
 import secrets
@@ -63,7 +62,7 @@ from headrace.ledger.tables import LEASE_END, batch_table, has_run_out
 
 
 class Status(StrEnum):
-    """Where a batch stands."""
+    """Status of a batch."""
 
     IN_PROGRESS = "in_progress"
     SUCCESS = "success"
@@ -73,7 +72,7 @@ class Status(StrEnum):
 
 
 class Kind(StrEnum):
-    """What planned a batch: the live stream, or a backfill of one that failed."""
+    """Origin of a batch: the live stream, or a backfill of one that failed."""
 
     LIVE = "live"
     BACKFILL = "backfill"

@@ -72,7 +72,7 @@ def without_secrets(url: str) -> str:
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
-    """What must not be seen in a message: the password, and the values of secret options."""
+    """Return the secrets of a URL: the password, and the values of secret options."""
     found = [url.password] if url.password else []
     for name, value in url.query.items():
         if _is_secret(name):

@@ -1,4 +1,4 @@
-"""What Alembic runs to bring a ledger's schema up to date; `headrace.ledger.ledger` calls it."""
+"""Alembic's script to update a ledger's schema; `headrace.ledger.ledger` calls it."""
 
 from alembic import context
 
