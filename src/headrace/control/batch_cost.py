@@ -1,4 +1,4 @@
-"""What a batch costs, as its finished batches have taught: ``T = a + b1 n1 + b2 n2 + ...``.
+"""The cost of a batch, learned from finished batches: ``T = a + b1 n1 + b2 n2 + ...``.
 
 A batch takes a seconds whatever is in it (planning, the checkpoint, starting tasks, the sink's
 commit), and b seconds for each record of a source; the sources of a join share its time.
@@ -27,13 +27,13 @@ Records = Mapping[str, float]
 """The records of each source in a batch."""
 
 KAPPA: Final = 0.2
-"""How many standard deviations of the expected time must have room. More: it climbs slower."""
+"""Number of standard deviations of the expected time that must fit. Higher: it climbs slower."""
 
 MOST_FIXED: Final = 0.7
 """The part of a batch's time that its fixed cost may be before the batch may take longer."""
 
 _ALLOWED: Final = 1.1
-"""Of the interval, with `KAPPA` standard deviations."""
+"""Share of the interval that a batch may take, with `KAPPA` standard deviations."""
 
 _LEAST_NOISE: Final = 0.02
 _FIRST_NOISE: Final = 0.1
@@ -42,24 +42,24 @@ _NOISE_OF_DEVIATION: Final = 1.25
 """The standard deviation over the mean absolute one, of a normal distribution."""
 
 _DRIFT_A: Final = 0.003
-"""How much a may change from batch to batch, of the interval."""
+"""Standard deviation of a's change from batch to batch, as a share of the interval."""
 
 _DRIFT_B: Final = 0.03
-"""How much b may change from batch to batch, of itself."""
+"""Standard deviation of b's change from batch to batch, as a share of b."""
 
 _TINY: Final = 1e-300
 """No variance is less, whatever rounding makes of it."""
 
 _LEAST_WORK: Final = 0.05
-"""Of a batch's time, what its records took at least."""
+"""Least share of a batch's time that its records took."""
 
 _UNTOLD: Final = 10.0
-"""How many times itself b may be off before anything has told it from a."""
+"""Standard deviation of b, as a multiple of b, before anything has told it from a."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:
-    """What is known of the batches of one source: how the ledger keeps it with the gate.
+    """Cost of the batches of one source, as the ledger keeps it with the gate.
 
     Attributes:
         fixed_s: a, the time of a batch without records (s).
@@ -118,7 +118,7 @@ class SourceCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """What is known of a batch's time.
+    """Model of a batch's time.
 
     Attributes:
         sources: Their names, in the order of ``record_s``.
@@ -140,7 +140,7 @@ class BatchCost:
         fixed_s = min(0.2 * interval_s, time_s / 2)
         each_s = (time_s - fixed_s) / sum(records.values())
         names = tuple(name for name, count in records.items() if count > 0)
-        # What exceeds the interval may all be a's: without that, a would be believed to be small.
+        # The time above the interval may all be a's: without that, a would be believed to be small.
         unknown_s = max(0.3 * interval_s, time_s - interval_s)
         spread = unknown_s**2, *[(_UNTOLD * each_s) ** 2] * len(names)
         guess = cls(names, fixed_s, (each_s,) * len(names), _diagonal(spread))
@@ -157,7 +157,7 @@ class BatchCost:
         rows[0][0] = least.fixed_variance
         for place, each in enumerate(known, start=1):
             rows[place][place] = each.record_variance
-            # Only one of them can go with the variance of a: the others' would not fit it.
+            # Only one source can keep its covariance with a: the others' would not fit it.
             if each is least:
                 rows[0][place] = rows[place][0] = each.covariance
         return cls(
@@ -169,7 +169,7 @@ class BatchCost:
         )
 
     def of_source(self, name: str, changed_ms: int | None) -> SourceCost | None:
-        """What is known of one source's batches, to be kept; None where there was none of it."""
+        """Return the cost of one source's batches, to be kept; None if the source is unknown."""
         if name not in self.sources:
             return None
         place = self.sources.index(name) + 1
@@ -198,14 +198,14 @@ class BatchCost:
         return math.sqrt(self.covariance[place][place]) > 0.1 * self.record_s[place - 1]
 
     def expected_s(self, records: Records) -> float:
-        """How long a batch of so many records takes (s)."""
+        """Return the expected time of a batch of so many records (s)."""
         return self.fixed_s + sum(
             cost_s * records.get(name, 0.0)
             for name, cost_s in zip(self.sources, self.record_s, strict=True)
         )
 
     def variance(self, records: Records) -> float:
-        """Of `expected_s`, for a and b are not known exactly (s²)."""
+        """Variance of `expected_s`, for a and b are not known exactly (s²)."""
         counts = self._counts(records)
         return max(_dot(counts, _times(self.covariance, counts)), 0.0)
 
@@ -272,7 +272,7 @@ class BatchCost:
     def _made_possible(
         self, records: Records, time_s: float, interval_s: float, work: float
     ) -> "BatchCost":
-        """Where a record would take no time: all take a part of it, and a is what is left."""
+        """Correct record times of 0 or less: all take a part of the time, and a the rest."""
         part_s = work * time_s / len(self.sources)
         record_s = tuple(
             each_s if each_s > 0 else part_s / max(records.get(name, 0.0), 1.0)

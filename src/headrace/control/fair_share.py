@@ -1,4 +1,4 @@
-"""How much of a stream's rate each of its receivers admits.
+"""Share of a stream's rate that each of its receivers admits.
 
 Each receiver computes this by itself from what all of them have reported last, so that all come to
 the same shares without asking each other. Two laws follow one another, with a stream's rate R
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _USES_UP: Final = 0.95
-"""Who takes this part of its limit needs more, though nothing may wait at this moment."""
+"""Part of its limit from which on a receiver needs more, though no record may wait now."""
 
 _SPARE: Final = 1.15
 """A demand is so much larger than what is taken, so that small changes need no other shares."""
@@ -43,8 +43,10 @@ _FAR_INTERVALS: Final = 12.0
 """From so far behind on, the query gets the largest part of its rate to catch up."""
 
 _MOST_REDUCED: Final = 0.5
-"""Of a receiver's share. Senders need not stop because the query is away: the journal holds what
-comes; and a query that falls behind for an hour has caught up in about two."""
+"""Largest part of a receiver's share that is withheld. Senders need not stop because the query is
+down: the journal holds the new records; and a query that falls behind for an hour has caught up in
+about two.
+"""
 
 _SHORTEST_INTERVAL_MS: Final = 1_000
 """Shares are computed about once a second; by shorter intervals they would swing."""
@@ -52,7 +54,7 @@ _SHORTEST_INTERVAL_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a receiver has reported last.
+    """Last report of a receiver.
 
     Attributes:
         limit_per_s: What it admitted at most (records/s).
@@ -94,7 +96,7 @@ def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
 
 
 def catch_up_rate(share_per_s: float, backlog: int, interval_ms: int) -> float:
-    """What a receiver admits of its share (records/s), so that the query catches up in its lane.
+    """Return the admitted part of a share (records/s), so that the query catches up in the lane.
 
     The query goes on at its rate, so the backlog above two intervals' worth fades by about a
     twentieth in each interval; however large it is, half of the rate is for it.

@@ -31,8 +31,8 @@ its origin, and emits at most
 
     ``origin * v ** level``
 
-until the signal's lease ends. Of several stages after it the strictest limit is in force. Its code
-is `headrace.control.upstream_throttle`.
+until the signal's lease ends. With several downstream stages, the strictest limit is in force. Its
+code is `headrace.control.upstream_throttle`.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ from headrace.control.pressure import (
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What came after one look and not after the next, and what had come with it."""
+    """Chunk that came between two looks, and the total including it."""
 
     unseen_ms: int
     seen_ms: int
@@ -64,8 +64,8 @@ class ChunkRate:
     A batch moves a second's worth of records at once. A fixed window of two seconds has two chunks
     or three; from one chunk to the one two seconds later it is always two.
 
-    A chunk came at some time between two looks. Where looks are as rare as chunks, the gap between
-    two of them may seem half or twice as long as it was; over more of them that matters less.
+    A chunk came at some time between two looks. If looks are as rare as chunks, the gap between two
+    of them may seem half or twice as long as it was; over more of them that matters less.
 
     Args:
         most_ms: How far back chunks are remembered (ms); at least two are, however old.
@@ -160,8 +160,9 @@ _PATIENCE: Final = 30
 stage before may be short of records for as long, because one before it is throttled more."""
 
 _EXACT: Final = 0.75
-"""How near the lowest rate that the looks allow must be to the highest for a measurement to count.
-With less, a rate may seem half or twice what it is; with more, it takes longer to measure."""
+"""Ratio of the lowest to the highest rate that the looks allow, from which on a measurement counts.
+Lower: a rate may seem half or twice what it is; higher: it takes longer to measure.
+"""
 
 
 class Upstream(StrEnum):
@@ -255,7 +256,7 @@ class HopController:
     ) -> PressureSignal | None:
         """Look at the queue once.
 
-        What comes from a stage before that does not run, or that another stage throttles, is not
+        The inflow from an upstream stage that does not run, or that another stage throttles, is not
         measured: it says nothing of this level. A light load then does not lower the level.
 
         Args:
@@ -304,7 +305,7 @@ class HopController:
     def _look_at_overload(self, time_ms: int, queue: InputQueue) -> None:
         if self._overload is None:
             length_ms = self._settings.overload_sensitivity_ms
-            # What has made the queue an overload came just before the look that found it.
+            # The records that made the queue an overload came just before this look.
             has_come = self._arrived_bytes not in {None, queue.arrived_bytes}
             self._overload = QueueInterval.begun(time_ms, length_ms, queue, has_come=has_come)
         interval = self._overload
@@ -337,7 +338,7 @@ class HopController:
     def _needed(
         self, time_ms: int, comes: float | None, queue: InputQueue, interval: QueueInterval
     ) -> float:
-        """How many levels an overload needs: (1) to (3)."""
+        """Return the number of levels that an overload needs: (1) to (3)."""
         stands, takes = self._stands_since_ms is not None, interval.takes_per_s
         if comes and takes:
             least = self._by_standing(time_ms) if stands and not queue.is_running else 0.0

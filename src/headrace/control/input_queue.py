@@ -1,4 +1,4 @@
-"""What a stage measures of its input queue: how fast it takes, and what comes."""
+"""A stage's measurements of its input queue: its own rate, and the inflow."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ whole interval, and chance alone would make the queue grow."""
 
 @dataclass(frozen=True, slots=True)
 class InputQueue:
-    """What is on all incoming channels of a stage together.
+    """State of all incoming channels of a stage together.
 
     Attributes:
         waiting_bytes: What no batch of the stage has been given yet.
@@ -42,7 +42,7 @@ def takes_per_s(
     batch_records: int,
     running_ms: int,
 ) -> float | None:
-    """What a stage would admit if there were enough (records/s), or an upper bound of it.
+    """Return the rate that a stage would admit of a full queue (records/s), or an upper bound.
 
     With r its gate's rate, b its rate limit, i the interval, and a batch of N records that has been
     running for T::
@@ -106,7 +106,7 @@ class QueueInterval:
         return grown < queue.arrived_bytes - self.arrived_bytes
 
     def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
-        """What came since it began (bytes/s), roughly; None if it has only just begun."""
+        """Return the inflow since the beginning (bytes/s), roughly; None if that is only now."""
         lasted_ms = time_ms - self.start_ms
         return (queue.arrived_bytes - self.arrived_bytes) * 1000 / lasted_ms if lasted_ms else None
 

@@ -17,13 +17,13 @@ from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
 
 AUTO: Final = "auto"
-"""What users write in the place of an interval."""
+"""Option value for an automatic interval."""
 
 SHORTEST_INTERVAL_MS: Final = 100
 """No ``auto`` interval is shorter: a batch of Spark's takes about as long without any work."""
 
 FIRST_INTERVAL_MS: Final = 1000
-"""What an ``auto`` interval is until a fixed cost is known."""
+"""Length of an ``auto`` interval until a fixed cost is known."""
 
 _OFF: Final = 1.25
 """By which factor an interval must be off to be changed."""
@@ -32,12 +32,12 @@ _BATCHES: Final = 5
 """For how many batches in a row."""
 
 _LONGER: Final = 0.25
-"""Of a longer interval that is proposed, what the fixed cost is."""
+"""Part of a proposed longer interval that the fixed cost takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalLaw:
-    """What an ``auto`` interval must hold.
+    """Constraints on an ``auto`` interval.
 
     Attributes:
         max_delay_ms: How long a record waits at most until its batch has ended, where the job keeps

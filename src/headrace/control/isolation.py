@@ -3,16 +3,16 @@
 A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
 bad record is on one path of a binary tree, and each node of the path has two halves that are run.
 
-That a record has failed alone proves nothing: the sink may be down, or fail now and then. So it is
-convicted in rounds, and after each round something else must pass, a *control*::
+A single failure of a lone record proves nothing: the sink may be down, or fail now and then. So it
+is convicted in rounds, and after each round something else must pass, a *control*::
 
     found   F F F   control   F F F F   control   F F F F F   control   6 F   control
 
 A handler that fails at every m-th call, or for a while, lets the record pass in one of the rounds.
 The rounds have different lengths, so that no period fits all of them. A good record that fails with
 the probability p at each call is convicted with p^18·(1-p)^4 at most, and only if all that was run
-before failed as if that record were bad. Where something has failed without a cause, or nothing led
-to the record, there are six rounds: p^33·(1-p)^6.
+before failed as if that record were bad. If something has failed without a cause, or nothing led to
+the record, there are six rounds: p^33·(1-p)^6.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and nobody is convicted.
@@ -30,7 +30,7 @@ from headrace.core.ranges import OffsetRange
 Ranges = tuple[OffsetRange, ...]
 
 FIRST_ROUND: Final = 3
-"""How often a record fails in the first round; each later one is longer by one."""
+"""Number of failures of a record in the first round; each later round is longer by one."""
 
 ROUNDS: Final = 4
 """Rounds after which a record is convicted to which halving has led, and nothing else failed."""
@@ -54,7 +54,7 @@ is found in three runs then. A smaller batch needs its controls later."""
 
 @dataclass(frozen=True, slots=True)
 class IsolationBudget:
-    """How much isolation may take; what is left then is deferred.
+    """Limits of an isolation; ranges that are left then are deferred.
 
     Attributes:
         max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
@@ -80,7 +80,7 @@ Why = TypeVar("Why")
 
 @dataclass(slots=True)
 class Isolated(Generic[Why]):
-    """What became of a batch.
+    """Outcome of an isolation.
 
     Attributes:
         alone: The single offsets that are convicted: they cannot be processed, each with why.
@@ -156,7 +156,7 @@ def cut_after(ranges: Sequence[OffsetRange], wanted: int) -> tuple[Ranges, Range
 
 
 def count(ranges: Iterable[OffsetRange]) -> int:
-    """How many offsets there are."""
+    """Count the offsets."""
     return sum(r.count for r in ranges)
 
 
@@ -249,7 +249,7 @@ class Isolation(Generic[Why]):
         self._needs_control = count(batch) >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
-        """What to do now, so long after the batch failed (ms); None when this has ended."""
+        """Return the next step, so long after the batch failed (ms); None at the end."""
         self._count_passes(passes)
         if self._cuts:
             return self._cuts.pop(0)

@@ -1,26 +1,26 @@
 """The law that learns what a batch costs before its first record, and fills the interval.
 
-What is learnt is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
+The learned model is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
 which the filter alone would learn too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
 Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
 was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
-model better, the old model is back. Where changes make a batch late, and soon a smaller one, and
-perhaps a third, b was not all that has changed: a may be off by as much as the last one was late.
+model better, the old model is back. If changes make a batch late, and soon a smaller one, and
+perhaps a third, not only b has changed: a may be off by as much as the last one was late.
 
 The next batch is the largest that `BatchCost.most` allows in the time of::
 
     max(i, a / 0.7)
 
-and at most 8 times the largest since the last change. Where a is known and takes more than 0.7 of
-the interval i, each batch is late, or nearly so, whatever is in it: then at least 0.3 of its time
-is work, where batches of the smallest rate would carry nothing.
+and at most 8 times the largest since the last change. If a is known and takes more than 0.7 of the
+interval i, each batch is late, or nearly so, whatever is in it: then at least 0.3 of its time is
+work, while batches of the smallest rate would carry nothing.
 
 So little is admitted while little is known, and the climb from a small batch is the experiment that
-tells a from b. Where hardly more than the smallest rate is allowed, and that is not known to be a's
-fault, every other batch is twice as large: it tells.
+tells a from b. If hardly more than the smallest rate is allowed, and a is not known to be the
+cause, every other batch is twice as large: it tells.
 
 The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
 and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
@@ -36,23 +36,24 @@ from typing import Final
 from headrace.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCost
 
 _MOST_GROWTH: Final = 8.0
-"""Of a batch over the largest since the last change."""
+"""Largest growth of a batch over the largest since the last change."""
 
 _SLACK: Final = 0.5
-"""What a surprise must exceed to count as a change: in standard deviations."""
+"""Size of a surprise that counts as a change, in standard deviations."""
 
 _CHANGE: Final = 3.0
 """The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
 
 _LATE: Final = 0.2
-"""Of the interval: by how much a batch is late when it says that a may have changed, too, unless
-that is noise. It takes three of them, or two by the whole interval."""
+"""Part of the interval by which a batch is late if a may have changed, too, unless that is noise.
+It takes three of them, or two by the whole interval.
+"""
 
 _SOON: Final = 3
 """After how many batches at most the next one comes."""
 
 _SMALLER: Final = 0.85
-"""Of the last one, how many records it has at most."""
+"""Most records of a smaller batch, as a part of the last one's."""
 
 _REMEMBERED: Final = 12
 """Batches from which is learnt again after a change."""
@@ -61,18 +62,18 @@ _OUTLIER: Final = 3.0
 """A surprise beyond which the noise is not learnt from it."""
 
 _MOST_OVERHEAD: Final = 0.95
-"""Of the interval, what the phases around the sink say of a at most."""
+"""Largest part of the interval that the phases around the sink may attribute to a."""
 
 _TILT: Final = 0.15
 """By how much the parts of a join's sources are changed while they cannot be told apart."""
 
 _LEAST_PART: Final = 0.05
-"""Of the time for records, what a source gets of which nothing came."""
+"""Part of the time for records that a source gets if none of its records came."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """What is known of a batch that has ended.
+    """Measurements of a finished batch.
 
     Attributes:
         time_ms: When it ended (Unix time in ms).
@@ -254,7 +255,7 @@ class LearnedBatches:
 
     @property
     def _least_s(self) -> float:
-        """What the phases around the sink took in each of the last batches."""
+        """Return the least time that the phases around the sink took in the last batches."""
         return min(self._overheads_s)
 
     def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
@@ -269,7 +270,7 @@ class LearnedBatches:
         direction = {
             name: part / cost.record_s[place] for place, (name, part) in enumerate(parts.items())
         }
-        # Where a is only believed, a longer batch would seem to confirm it.
+        # While a is not certain, a longer batch would seem to confirm it.
         least_s = cost.fixed_s / MOST_FIXED if cost.is_sure_of_fixed(self._interval_s) else 0.0
         times = cost.most(direction, max(self._interval_s, least_s))
         self._turn = not self._turn

@@ -1,4 +1,4 @@
-"""What an operator has said of a running gate: paused, limited, draining; by whom, and why.
+"""Operators' settings for a running gate (pause, limit, drain), with their author and reason.
 
 It is in force at the gate's next plan. Times are ms since the epoch, by the ledger's clock.
 """
@@ -13,7 +13,7 @@ LAST_MS: Final = 253_402_300_799_999
 
 
 class OperatorActionKind(StrEnum):
-    """What an operator did. The values are what users are shown."""
+    """Kinds of operators' actions. The values are shown to users."""
 
     PAUSE = "pause"
     """Plan no batch with records until it is resumed."""
@@ -74,7 +74,7 @@ class OperatorAction:
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
-    """What operators have put in force for a gate, at one moment.
+    """Operators' settings in force for a gate, at one moment.
 
     Attributes:
         at_ms: That moment.
@@ -110,7 +110,7 @@ class OperatorLimits:
         return tuple(each for each in (self.hold, self.limit) if each is not None)
 
     def describe(self) -> str | None:
-        """What is in force, in words; None if nothing is."""
+        """Describe the settings in force; None if there are none."""
         return "; ".join(each.describe(self.at_ms) for each in self.in_force) or None
 
 

@@ -1,4 +1,4 @@
-"""What a finished batch says about the rate that the next ones can bear.
+"""The rate that the next batches can bear, computed from a finished batch.
 
 The law is that of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``), with the same
 operations on doubles in the same order, so that equal batches give equal rates. With a batch of N
@@ -19,7 +19,7 @@ from headrace.core.options import require_number
 
 @dataclass(frozen=True, slots=True)
 class PIDTerms:
-    """What went into the last rate of a `PIDRateEstimator`, for people to look at.
+    """Terms of the last rate of a `PIDRateEstimator`, for people to look at.
 
     Up to rounding, the new rate is the rate before it plus the three contributions, or the smallest
     rate allowed if that is larger.

@@ -192,7 +192,7 @@ def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: 
 
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """Where each partition stands: columns, because a plan may be for thousands of partitions."""
+    """Position of each partition: columns, because a plan may be for thousands of partitions."""
 
     partitions: list[TopicPartition]
     starts: list[int]
@@ -222,7 +222,7 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
         limit: What they may come to together, in the unit of ``total``.
         total: What they come to together.
     """
-    # In the native order of operations, on doubles: what is rounded down depends on the last bit.
+    # In Spark's native order of operations, on doubles: the rounding depends on the last bit.
     whole = float(total) or 1.0
     shares = [limit * (count / whole) for count in counts]
     return [
@@ -237,7 +237,7 @@ def _cap(
     counts: Sequence[int],
     record_bytes: float | Mapping[str, float] | None,
 ) -> Cap | None:
-    """What a ceiling leaves of a batch; None where that is all of it."""
+    """Return the cap that a ceiling sets for a batch; None if the whole batch fits."""
     if ceiling is None:
         return None
     records = sum(counts)

@@ -1,4 +1,4 @@
-"""What stages of a flow say to each other about pressure, and the settings of it.
+"""Pressure signals between stages of a flow, and their settings.
 
 `headrace.control.hop` holds the law that these values belong to.
 """
@@ -17,7 +17,7 @@ MAX_LEASE_MS: Final = 600_000
 """The longest lease (ms): no signal, not even a forged one, throttles a stage for longer."""
 
 MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
-"""How far the clock of another machine may be ahead (ms). Signals from later are refused."""
+"""Largest lead of another machine's clock (ms). Signals from later are refused."""
 
 
 def require_level(what: str, value: object) -> None:
@@ -177,7 +177,7 @@ class PressureSignal:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """What a stage may emit at most while a stage after it throttles it.
+    """Limit on a stage's emission while a downstream stage throttles it.
 
     Attributes:
         rate_per_s: The limit (records/s).

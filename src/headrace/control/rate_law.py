@@ -21,7 +21,7 @@ from headrace.errors import OptionError
 
 
 class Reason(StrEnum):
-    """What limited a batch, or one partition of it. The values are what users are shown."""
+    """Limit that decided a batch's size, or a partition's. The values are shown to users."""
 
     RATE = "rate"
     """The estimated rate."""
@@ -56,7 +56,7 @@ class Reason(StrEnum):
 def max_messages_per_partition(
     lags: Mapping[TopicPartition, int], rate: float | None, limits: BatchLimits
 ) -> dict[TopicPartition, int] | None:
-    """How many messages the rate law grants each partition, whether it has that many or not.
+    """Return the messages that the rate law grants each partition, whether it has that many or not.
 
     This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` but for two defects. A rate
     below one record per second counts as 1: Spark truncates it to 0 and then takes it for no rate.
@@ -131,7 +131,7 @@ def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What each partition is granted, and which part of the law decided it, in their order."""
+    """Messages granted to each partition, and the part of the law that decided, in their order."""
 
     messages: list[int]
     reasons: list[Reason]

@@ -113,7 +113,7 @@ class EstimatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """What is known of a batch when it has ended.
+    """Measurements of a batch that has ended.
 
     Attributes:
         start_ms: When its trigger fired (Unix time in ms).
@@ -140,7 +140,7 @@ class BatchProgress:
 
     @property
     def own_ms(self) -> int:
-        """How long it took by itself."""
+        """Time that it took by itself."""
         return max(self.duration_ms - self.waited_ms, 0)
 
 
@@ -156,7 +156,7 @@ class BatchStats(NamedTuple):
 def batch_stats(
     previous: BatchProgress | None, present: BatchProgress, interval_ms: int
 ) -> BatchStats:
-    """What the batch that has just ended tells the estimator.
+    """Return the estimator's input from the batch that has just ended.
 
     Its scheduling delay is the time by which it began later than one interval after the batch
     before, if data was waiting by then. Data was waiting if the batch before left some unread, or
@@ -185,7 +185,7 @@ _TOO_SHORT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class LearntRate:
-    """What a batch has taught of one gate.
+    """Result of a batch for one gate's rate.
 
     Attributes:
         rate_per_s: The new rate (records/s); None where the law gave none, and the rate in force
@@ -206,7 +206,7 @@ class LearntRate:
 
 
 class _GateLaws:
-    """What belongs to one gate alone."""
+    """State of one gate."""
 
     def __init__(self, settings: EstimatorSettings, interval_ms: int) -> None:
         self.settings = settings

@@ -1,6 +1,6 @@
 """A gate whose sink is away: when its batch is run again, and what follows if that does not help.
 
-Whoever fails is run again, whole and under its own key, after waits that double. A sink that is
+A failed batch is run again, whole and under its own key, after waits that double. A sink that is
 away fails for any records, so the batch is held; where something says that it may be the records,
 parts of the batch are run as well, and if one passes the sink is there::
 
@@ -35,7 +35,7 @@ _OF_SOURCES: Final = tuple(
 
 
 class OnOutage(Enum):
-    """What follows where a sink is away. The values are what users write."""
+    """Reaction to an unavailable sink. The values are option values."""
 
     HOLD = "hold"
     """The batch waits in place, and the gate admits nothing more."""
@@ -47,7 +47,7 @@ class OnOutage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OutageSettings:
-    """How a gate waits for its sink.
+    """Settings of a gate's wait for its sink.
 
     Attributes:
         on_outage: Whether it waits at all.
@@ -90,7 +90,7 @@ class OutageSettings:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutage:
-    """What is known of the sink that a gate waits for. Times are ms since the epoch, the ledger's.
+    """State of the sink that a gate waits for. Times are ms since the epoch, the ledger's.
 
     Attributes:
         batch: The key of the batch that waits.
@@ -110,7 +110,7 @@ class SinkOutage:
 
     @property
     def awaited(self) -> str:
-        """What is away, as far as the error says."""
+        """The unavailable system, as far as the error says."""
         return "what it reads" if self.error.startswith(_OF_SOURCES) else "its sink"
 
     def to_text(self) -> str:
@@ -148,7 +148,7 @@ def failed(
 
 
 class Next(Enum):
-    """What is done with a batch that has failed."""
+    """Next step for a failed batch."""
 
     WAIT = auto()
     """Run it again, whole, after a wait."""
@@ -167,7 +167,7 @@ def next_step(
     has_parts: bool,
     may_try: bool,
 ) -> Next:
-    """What is done with a batch that has failed once more than its outage knows.
+    """Return the next step for a batch that has failed once more than its outage knows.
 
     Args:
         outage: What is known so far; None where this was its first failure.

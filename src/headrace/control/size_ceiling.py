@@ -44,17 +44,17 @@ MOST_WAIT: Final = 400
 """The same, after larger ones have failed again and again: so late a raised limit is noticed."""
 
 _AT_CEILING: Final = 0.9
-"""Of a ceiling: a batch that is smaller was made so by something else."""
+"""Part of a ceiling from which on the ceiling has limited a batch; below, something else did."""
 
 _ROUNDING: Final = 1e-6
-"""Of a record: so little is not one more."""
+"""Part of a record that does not count as one more."""
 
 _CLEARLY: Final = 1.1
 """By so much one measure must be right for the other, which is wrong, to be removed."""
 
 
 class Stage(StrEnum):
-    """How a climb goes on."""
+    """Stages of a climb."""
 
     COARSE = "coarse"
     FINE = "fine"
@@ -63,7 +63,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """How much is in a batch, or in a part of one.
+    """Size of a batch, or of a part of one.
 
     Attributes:
         records: Its offsets; 1 or more.
@@ -76,7 +76,7 @@ class BatchSize:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a batch says that failed whole, and of which every part passed.
+    """Evidence of a batch that failed whole, and of which every part passed.
 
     Attributes:
         whole: The batch.
@@ -91,7 +91,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """What is known of the limit in one measure, records or bytes.
+    """Bounds of the limit in one measure, records or bytes.
 
     Attributes:
         passed: The largest size that passed; 1 or more.
@@ -174,11 +174,11 @@ class Climb:
                 return replace(known, wait=wait, left=wait)
 
     def margin_of_pass(self, size: int) -> float:
-        """How far a size that passed is below what is said to fail; at most 1 contradicts that."""
+        """Return the known failed size over one that passed; at most 1 is a contradiction."""
         return math.inf if self.failed is None else self.failed / size
 
     def margin_of_failure(self, failed: int) -> float:
-        """How far a size that failed is above what is said to pass; at most 1 contradicts that."""
+        """Return a failed size over the known passed one; at most 1 is a contradiction."""
         return failed / self.passed
 
     def _settled(self) -> Self:
@@ -200,7 +200,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class SizeCeiling:
-    """What is known of the largest batch that a handler takes; the ledger keeps it with the gate.
+    """Learned limit of the batches that a handler can take; the ledger keeps it with the gate.
 
     Attributes:
         records: In records; None where the limit is known to be another.
@@ -225,7 +225,7 @@ class SizeCeiling:
         return self.records is None
 
     def describe(self) -> str:
-        """What it goes by, in words."""
+        """Describe the evidence of the ceiling."""
         climbs = ((self.records, False), (self.bytes, True))
         said = [describe_climb(each, in_bytes=unit) for each, unit in climbs if each is not None]
         return " or ".join(said)
@@ -307,7 +307,7 @@ class SizeCeiling:
 
 
 def describe_climb(climb: Climb, *, in_bytes: bool = False) -> str:
-    """What a ceiling goes by, in words.
+    """Describe the evidence of a ceiling in one measure.
 
     >>> describe_climb(Climb.begin(250, 564))
     '564 records at once failed, 250 passed'
@@ -319,7 +319,7 @@ def describe_climb(climb: Climb, *, in_bytes: bool = False) -> str:
 
 
 def split_of(whole: BatchSize, isolated: Isolated[Any]) -> Split | None:
-    """What an isolation says of the size of its batch; None where that was not the reason.
+    """Return the evidence of an isolation about its batch's size; None if that was not the reason.
 
     A part of it was convicted or left, or one that failed is no larger than one that passed.
     """

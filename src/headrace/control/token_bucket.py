@@ -5,8 +5,9 @@ from typing import Final
 from headrace.core.options import require_number
 
 _IN_TIME_S: Final = 1e-6
-"""A caller this much too early is in time: its clock may round away a part of the delay. What it
-takes early is owed, so the rate stays what it is."""
+"""A caller this much too early is in time: its clock may round away a part of the delay. The early
+tokens are owed, so the rate stays what it is.
+"""
 
 
 class TokenBucket:
@@ -58,16 +59,16 @@ class TokenBucket:
 
     @property
     def capacity(self) -> float:
-        """What a full bucket holds (tokens)."""
+        """Capacity of the bucket (tokens)."""
         return self._rate_per_s * self._burst_s
 
     def level(self, now_s: float) -> float:
-        """What the bucket holds (tokens); below 0, what it owes."""
+        """Return the level of the bucket (tokens); below 0, its debt."""
         self._gain(now_s)
         return self._level
 
     def delay_s(self, tokens: float, now_s: float) -> float:
-        """How long a caller has to wait for so many tokens (s); 0.0 if it can take them now.
+        """Return the wait for so many tokens (s); 0.0 if they can be taken now.
 
         It holds until the rate is changed or somebody takes.
         """

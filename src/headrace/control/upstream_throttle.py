@@ -17,7 +17,7 @@ from headrace.errors import OptionError
 
 
 class SignalOutcome(StrEnum):
-    """What became of a signal. The values are what users are shown."""
+    """Outcome of a signal. The values are shown to users."""
 
     THROTTLES = "throttles"
     """There is a rate limit, once there is a rate to start from."""
@@ -40,9 +40,9 @@ class UpstreamThrottle:
     without any signal. If another one comes within one more lease, the origin is still the first
     one: what the stage emits by then is not yet what a free stage emits.
 
-    Of one run of a sender, an older signal never counts. Nor does any of an earlier run during the
-    lease of a later run's; after that it does, for the clock of the sender's machine may have been
-    set back, or the later run may have been forged.
+    Within one run of a sender, an older signal never counts. Nor does a signal of an earlier run
+    during the lease of a later run's; after that it does, for the clock of the sender's machine may
+    have been set back, or the later run may have been forged.
 
     Time is an argument (ms, from any one beginning, never going back).
 
@@ -103,9 +103,9 @@ class UpstreamThrottle:
         return SignalOutcome.THROTTLES if signal.level > 0 else SignalOutcome.FREE
 
     def rate_limit(self, time_ms: int) -> RateLimit | None:
-        """What may be emitted at most at this time; None for no limit.
+        """Return the limit on emission at this time; None for no limit.
 
-        Of equal limits, the one of the stage whose name comes first.
+        Ties go to the stage whose name comes first.
         """
         limits = [
             RateLimit(
