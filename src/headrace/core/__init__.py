@@ -1,1 +1,1 @@
-"""What every other package uses: ranges of offsets, option text, validation, time and leases."""
+"""Values and functions that every other package uses: offset ranges, validation, time, leases."""

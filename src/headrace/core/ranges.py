@@ -30,7 +30,7 @@ Positions = Mapping[TopicPartition, int]
 class OffsetRange:
     """Offsets ``start`` (included) to ``until`` (excluded) of one partition.
 
-    What an operation returns lies in the same partition, in rising order.
+    The results of an operation lie in the same partition, in rising order.
     """
 
     topic: str

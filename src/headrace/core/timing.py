@@ -26,12 +26,12 @@ class Clock(Protocol):
 
 
 LEASE_MS: Final = 30_000
-"""How long a batch belongs to whoever runs it (ms), unless the lease is renewed."""
+"""Lease of a batch (ms), unless it is renewed."""
 
 GATE_LEASE_MS: Final = 30_000
-"""How long a gate belongs to a query (ms), unless the lease is renewed: longer than a stall of a
-planner or a failover of the ledger's database, and short enough to wait for after a machine was
-lost."""
+"""Lease of a gate (ms), unless it is renewed: longer than a stall of a planner or a failover of the
+ledger's database, and short enough to wait for after a machine was lost.
+"""
 
 LONGEST_LEASE_MS: Final = 60_000
 """The longest lease (ms). One that ends later than this from now was written before the database's
@@ -50,7 +50,7 @@ def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
 
 
 class Cancellation(NamedTuple):
-    """What ends the waiting of a thread before its timeout does."""
+    """Condition that ends the waiting of a thread before its timeout does."""
 
     is_requested: Callable[[], bool]
     reason: str
@@ -75,5 +75,5 @@ def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]
 
 
 def cancellation() -> Cancellation | None:
-    """What cancels this thread's waiting; None where nothing does."""
+    """Return the cancellation of this thread's waiting; None if there is none."""
     return _CURRENT.get()
