@@ -1,1 +1,1 @@
-"""What every source shares: it plans batches of a `Log` under a gate, and shows them to Spark."""
+"""Common part of all sources: they plan batches of a `Log` under a gate, and give them to Spark."""

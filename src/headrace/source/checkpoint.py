@@ -16,14 +16,14 @@ from headrace.errors import SourceError
 from headrace.source.stream_offset import StreamOffset
 
 VOID: Final = "-"
-"""What stands for the offset of a source that has none yet."""
+"""Placeholder for the offset of a source that has none yet."""
 
 _VERSIONS: Final = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """What a checkpoint says of one source at the end of a batch.
+    """End of one batch in one source, as a checkpoint has it.
 
     Attributes:
         prefix: What stands before the offset in its line; empty, but for ``v2``.
@@ -46,7 +46,7 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """What one batch of a checkpoint was to read from one of Headrace's sources, by its place."""
+    """Planned read of one of Headrace's sources in one batch of a checkpoint, by its place."""
 
     number: int
     source: int
@@ -95,9 +95,9 @@ class Checkpoint:
         return max(self.planned)
 
     def reads(self) -> Iterator[PlannedRead]:
-        """What its batches read from Headrace's sources, the earliest first.
+        """Yield the reads of Headrace's sources, the earliest first.
 
-        The oldest one that Spark has kept is left out, for where it began is not known.
+        The oldest batch that Spark has kept is left out, for its beginning is not known.
         """
         for number in sorted(self.planned):
             before = self.planned.get(number - 1)
@@ -149,7 +149,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _text(file: Path) -> str | None:
-    """What is in a file; None where Spark has deleted it meanwhile."""
+    """Return the text of a file; None if Spark has deleted it meanwhile."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from headrace.source.stream_offset import StreamOffset
 
 _JOURNAL_ID: Final = re.compile(r"[0-9a-f]{32}")
 
-# Of the log of a source's first offsets, as the native connector writes it.
+# Header of the log of a source's first offsets, as the native connector writes it.
 _FIRST_OFFSETS: Final = "\0v1\n"
 
 
@@ -74,7 +74,7 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
 
 
 def _pending(checkpoint: Checkpoint, *, rerun: bool) -> Mapping[int, PlannedRead]:
-    """What the newest batch was to read, by source, if it is not committed."""
+    """Return the newest batch's reads, by source, if it is not committed."""
     _refuse_what_is_no_topic(checkpoint)
     newest = checkpoint.newest
     if newest in checkpoint.committed:
@@ -123,7 +123,7 @@ def _refuse_what_is_no_topic(checkpoint: Checkpoint) -> None:
 
 
 def _begins(checkpoint: Checkpoint, pending: PlannedRead) -> Positions:
-    """Where a batch begins in each partition of its end."""
+    """Return the beginning of a batch in each partition of its end."""
     before = checkpoint.planned.get(pending.number - 1)
     start = before.sources[pending.source].offset if before else None
     positions = start.positions if start else {}
@@ -143,7 +143,7 @@ def _rewrite(checkpoint: Checkpoint, copy: Path, pending: Mapping[int, PlannedRe
             first.parent.mkdir(parents=True, exist_ok=True)
             _write(first, _FIRST_OFFSETS + _native(begins))
         else:
-            # It began elsewhere than where the one before had ended: the native source would not.
+            # The batch began elsewhere than at the previous one's end; the native source would not.
             sources = list(before.sources)
             moved = StreamOffset(begins)
             sources[place] = replace(sources[place], offset=moved, is_ours=True)

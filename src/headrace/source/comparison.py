@@ -18,7 +18,7 @@ from headrace.source.stream_offset import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison of a gate with something outside of its ledger has found.
+    """Result of comparing a gate with a checkpoint or a log outside of its ledger.
 
     Attributes:
         findings: Ranges that the ledger has lost.
@@ -135,7 +135,7 @@ def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
 
 
 def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
-    """Where the ledger has gone on, and the checkpoint has not."""
+    """Yield the ranges that the ledger has planned beyond the checkpoint."""
     by_run = {end.checkpoint_id: end for end in ends}
     for kept in known.checkpoints if known else ():
         end = by_run.get(kept.checkpoint_id)
@@ -249,7 +249,7 @@ def _not_read(
     earliest: Positions,
     latest: Positions,
 ) -> Iterator[str]:
-    """What the log has and no batch reads."""
+    """Yield the ranges of the log that no batch reads."""
     for tp in sorted(latest):
         own = [
             hull

@@ -1,4 +1,4 @@
-"""What a gate has to know of a kind of source, besides how to plan it."""
+"""Interface of a kind of source for a gate, besides its planning."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -30,7 +30,7 @@ class DeadLetterSink(Protocol):
 
 
 OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headrace.db"}
-"""What a stream also has to have, to check its options where nothing is read with them."""
+"""Options that a stream also needs, to check its options where nothing is read with them."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,20 @@ class Connector:
 
     @property
     def format(self) -> str:
-        """What Spark calls it."""
+        """Name of the format in Spark."""
         return self.source.name()
 
     def gone(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> list[OffsetRange]:
-        """What is not there any more of what a stream with these options has planned."""
+        """Return the ranges that a stream with these options has planned, and that are gone."""
         with self._log_of_planned(options, ranges) as log:
             return gone(log, ranges)
 
     def beginnings(
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
-        """Where the log begins now in each of these ranges' partitions; of those that there are."""
+        """Return the log's first offset in each of these ranges' existing partitions."""
         from headrace.ledger import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
 
         planned = [PlannedRange(each) for each in ranges]
@@ -90,7 +90,7 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
-        """How far the log is written in each of these ranges' partitions; of those there are."""
+        """Return the log's written end in each of these ranges' existing partitions."""
         with self._log_of_planned(options, ranges) as log:
             return log.reached(as_planned(log, ranges))
 

@@ -1,4 +1,4 @@
-"""What a stream's planner reads and writes in the ledger: its gate's rate, batches and losses.
+"""A stream planner's access to the ledger: its gate's rate, batches and losses.
 
 A query claims its gate before it begins a batch: it is the only one behind it, or it does not
 start. The claim is a lease in the ledger, which the query's planner renews in a thread of its own.
@@ -125,9 +125,9 @@ class GateLedger:
         self._clock.sleep(seconds)
 
     def admission(self) -> Admission:
-        """What bounds the next batch, after the report of the last one if that comes soon.
+        """Return the bounds of the next batch, after the report of the last one if that comes soon.
 
-        What operators did since the last time is marked as seen. Without a report, because of a
+        Operators' actions since the last time are marked as seen. Without a report, because of a
         crash or a lost event, the rate is the one that was in force.
         """
         with self._while_the_driver_lives():
@@ -154,7 +154,7 @@ class GateLedger:
         if self._begun is None:
             return
         newest = self._ledger.rates.last_reported(self._gate.name)
-        # Where nobody listens (no headrace.register), waiting for it each time would be in vain.
+        # Without a listener (no headrace.register), it would wait each time in vain.
         listening = self._begun_before is None or newest == self._begun_before
         patience_s = self._interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
@@ -178,9 +178,9 @@ class GateLedger:
             self._begun_before, self._begun = self._begun, batch.batch_key
 
     def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
-        """Where the batches that the ledger has of this checkpoint end.
+        """Return the end of this checkpoint's batches in the ledger, by partition.
 
-        Of topics whose ids are known: others may have been deleted and created again.
+        Only topics with known ids: others may have been deleted and created again.
         """
         with self._while_the_driver_lives():
             known = self._ledger.history.checkpoints(self._gate.name)
@@ -200,7 +200,7 @@ class GateLedger:
         return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
-        """Where the tasks of a batch write down what they cannot read."""
+        """Return the account in which the tasks of a batch record unreadable offsets."""
         key = self._batch(end, ranges).batch_key
         return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
 
@@ -237,7 +237,7 @@ class GateLedger:
                 )
 
     def latest_seen(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """Where the partitions of topics with these ids ended, as the gate last planned them."""
+        """Return the last planned ends of the partitions of topics with these ids."""
         with self._while_the_driver_lives():
             seen = self._ledger.history.latest_seen(self._gate.name)
         return {tp: end for (tp, own), end in seen.items() if own == topic_ids.get(tp.topic)}
@@ -287,7 +287,7 @@ def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
 
 
 _RENEWALS: Final = 6
-"""How often a lease is renewed within its own length; so soon a second query is refused, too."""
+"""Number of renewals within the length of a lease; a second query is refused as soon, too."""
 
 _LOOK_S: Final = 0.1
 
@@ -356,8 +356,8 @@ class ClaimedGate:
     def release(self) -> None:
         """Let the next query have the gate at once; if that fails, it has to wait for the lease.
 
-        Where the program was killed, Spark's end comes here too. Then it stays claimed, which says
-        how the query ended; nobody waits, for its owner is known to be gone.
+        If the program was killed, Spark's end comes here too. Then it stays claimed, so that its
+        end is known; nobody waits, for its owner is known to be gone.
         """
         self._done.set()
         if self._claim.driver is not None and is_gone(self._claim.driver):

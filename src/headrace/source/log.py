@@ -45,26 +45,26 @@ class Topic:
 
 
 class Log(Protocol):
-    """What a source reads: some topics, and of each some partitions.
+    """Log that a source reads: some topics, and some partitions of each.
 
     Every method raises ``BrokerError``, or ``JournalError``, where the log cannot be reached.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in messages, such as Kafka."""
+        """Name of the log in messages, such as Kafka."""
 
     @property
     def source(self) -> str:
-        """What a gate's reader calls it, such as kafka."""
+        """Name of the log in a gate's reader, such as kafka."""
 
     @property
     def servers(self) -> str:
-        """Where it is, without secrets."""
+        """Address of the log, without secrets."""
 
     @property
     def cut(self) -> str | None:
-        """What to do where it has lost its end, if no offset is ever given twice.
+        """Advice for a log that has lost its end, if no offset is ever given twice.
 
         None for a log that may give offsets to other records then, and that is read on from there.
         """
@@ -73,25 +73,25 @@ class Log(Protocol):
         """The topics that exist now; `SourceError` where ``must_exist`` is set and one does not."""
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-        """Those partitions of the topics that are read."""
+        """Return the partitions of the topics that are read."""
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Where each partition's log begins."""
+        """Return the first offset of each partition's log."""
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Where each partition's log ends."""
+        """Return the end of each partition's log."""
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
         """``(earliest, latest)``, at the same time."""
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """How far each partition's log has been written, be it to be read yet or not."""
+        """Return the written end of each partition's log, whether it can be read yet or not."""
 
     def checksums(self, positions: Positions) -> Checksums:
-        """What tells the record before each position, and all before that, from any others.
+        """Return checksums that distinguish the log up to each position from any other.
 
-        No position is beyond what `latest` or `bounds` answered just now. Those that are known are
-        answered, none of them 0; a log that has no such thing answers none.
+        No position is beyond what `latest` or `bounds` answered just now. Known checksums are
+        returned, none of them 0; a log without checksums returns none.
         """
 
     def check_continues(self, after: ChecksumsBefore) -> None:
@@ -110,10 +110,10 @@ class Log(Protocol):
         """The first offset whose record is at or after the time (ms); None where there is none."""
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """How many bytes a record has in the mean, by topic."""
+        """Return the mean size of a record (bytes), by topic."""
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Those of the offsets that lie between others, but are known to be lost."""
+        """Return the ranges among the offsets that are known to be lost."""
 
     def readable_until(self, latest: Positions) -> Positions:
         """The offset up to which records can be read, such as Kafka's last stable offset.

@@ -1,7 +1,7 @@
 """Offsets that a task cannot read any more: they stop the query, or the ledger has them.
 
-The plan has counted what was gone when it was made. What goes between the plan and the read is
-seen by the task alone, so the task itself writes it down, before it ends: Spark may run it twice,
+The plan has counted what was gone when it was made. Offsets that go between the plan and the read
+are seen by the task alone, so the task itself records them, before it ends: Spark may run it twice,
 and nothing else that it could say would outlive that.
 """
 
@@ -26,7 +26,7 @@ _NAMED: Final = 10
 class MissingOffsets:
     """Offsets that will never be read, and the reason.
 
-    Of a deleted topic the range ends at the last offset that was seen of it: at least that much is
+    The range of a deleted topic ends at the last offset that was seen of it: at least that much is
     lost. It is empty where nothing of it was seen, and where the end of a log was cut off, of which
     this query had read a part.
 
@@ -75,12 +75,12 @@ OnLoss = Callable[[OffsetRange, str], None]
 raises, they are not."""
 
 _PATIENCE_S: Final = 10.0
-"""How long a task waits for the ledger's database; then Spark runs the task again."""
+"""Time for which a task waits for the ledger's database; then Spark runs the task again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossAccount:
-    """Where the losses of one batch are written down.
+    """Destination of the losses of one batch.
 
     Attributes:
         ledger: the URL of its ledger; never shown, for it may hold a password.
@@ -130,7 +130,7 @@ class LossAccount:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What a task does with offsets that it cannot read.
+    """Policy of a task for offsets that it cannot read.
 
     Attributes:
         account: where they are written down otherwise; None where there is no gate, and so only a

@@ -68,8 +68,8 @@ def _share_out(chunks: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRa
 def _split(chunks: Sequence[OffsetRange], tasks: int) -> list[OffsetRange]:
     """About ``tasks`` parts of about equal size, as many as the native connector makes.
 
-    A range gets its rounded share of the tasks. What would not be split leaves its place, and the
-    others share the places that remain. Pieces of a partition that has one of the former stay
+    A range gets its rounded share of the tasks. A range that would not be split leaves its place,
+    and the others share the places that remain. Other ranges in the partition of such a range stay
     whole, too.
     """
     total = sum(each.count for each in chunks)

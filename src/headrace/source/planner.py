@@ -29,7 +29,7 @@ from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffs
 _LOG: Final = logging.getLogger("headrace.source")
 
 _IDLE_PART: Final = 0.25
-"""Of an ``auto`` interval, after which a source that had nothing new is looked at again."""
+"""Part of an ``auto`` interval after which a source without new records is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Planned:
     plan: Plan
     latest: Mapping[TopicPartition, int]
     losses: Sequence[MissingOffsets]
-    """Of what it reads."""
+    """Losses of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class StreamPlanner:
         """Whether the checkpoint was compared with what the ledger has of it."""
 
     def initial(self) -> dict[str, Any]:
-        """Where a fresh checkpoint begins."""
+        """Return the start of a fresh checkpoint."""
         options = self._options
         topics = self._log.topics(must_exist=True)
         positions = self._within(
@@ -154,7 +154,7 @@ class StreamPlanner:
         offset.refuse_another_gate(self._options.gate)
         if offset.replay:
             return next_replay(offset) or start
-        # Not earlier: a query that reads batches once more plans none, and has no gate.
+        # Not earlier: a query that replays batches plans none, and has no gate.
         if self._gate_ledger is not None:
             self._gate_ledger.claim()
         if self._is_early() and not everything:
@@ -207,7 +207,7 @@ class StreamPlanner:
         return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
     def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[MissingOffsets]:
-        """What is known to be lost in the middle of these ranges."""
+        """Return the declared losses in the middle of these ranges."""
         return [
             MissingOffsets(missing, "it was declared lost") for missing in self._log.lost(ranges)
         ]
@@ -228,7 +228,7 @@ class StreamPlanner:
     def _admissible(
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """How far this run may read at most."""
+        """Return the offsets up to which this run may read."""
         readable = self._log.readable_until(latest)
         known = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
         if self._target is None:
@@ -399,7 +399,7 @@ class StreamPlanner:
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
     ) -> list[MissingOffsets]:
-        """What has gone of a batch since it was planned, unless nobody is to read it any more."""
+        """Return the losses of a batch since it was planned, unless it need not be read."""
         if not gate_ledger.is_to_run(until, ranges):
             return []
         planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]

@@ -1,4 +1,4 @@
-"""Where a read begins or ends: a word, offsets or times, and their offsets in a log now."""
+"""Bounds of a read: a word, offsets or times, and their offsets in a log now."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class ReadBound:
 
 
 def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
-    """Where to begin; the most specific of the three options counts, as in the native connector.
+    """Return the start; the most specific of the three options counts, as in the native connector.
 
     Only in a stream has "from now on" a meaning.
     """
@@ -70,7 +70,7 @@ def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) ->
 
 
 def ending_bound(raw: Mapping[str, str]) -> ReadBound:
-    """Where a bounded read ends. Default: the latest offsets."""
+    """Return the end of a bounded read. Default: the latest offsets."""
     bound = _bound(raw, "ending", Edge.LATEST)
     if bound.at is Edge.EARLIEST or _mentions(bound, EARLIEST_OFFSET):
         raise OptionError(
@@ -81,7 +81,7 @@ def ending_bound(raw: Mapping[str, str]) -> ReadBound:
 
 
 def span_by_options(starting: ReadBound, ending: ReadBound, r: OffsetRange) -> int:
-    """How many offsets the native connector counts in a range before it has looked up its ends.
+    """Count the offsets of a range as the native connector does before it has looked up its ends.
 
     Its numbers for the earliest and the latest offset are then taken for offsets, so only where
     offsets or times are named it is the range's own count.
@@ -155,8 +155,8 @@ def resolve_offsets(
 ) -> Positions:
     """The offset in each partition that a bound means now.
 
-    Where no record is at or after a time (ms), ``if_no_record`` is called with both and may raise;
-    the answer is the latest offset then.
+    If no record is at or after a time (ms), ``if_no_record`` is called with both and may raise; the
+    answer is the latest offset then.
     """
     wanted = list(partitions)
     match bound.at:
@@ -177,7 +177,7 @@ def resolve_offsets(
 def starting_positions(
     log: Log, starting: ReadBound, strategy: str, partitions: Iterable[TopicPartition]
 ) -> Positions:
-    """Where a read begins in each partition.
+    """Return the start of a read in each partition.
 
     ``strategy`` is ``latest``, or ``error`` to refuse a time that no record is at or after.
     """
@@ -195,7 +195,7 @@ def starting_positions(
 def bounded_ranges(
     log: Log, starting: ReadBound, ending: ReadBound, strategy: str
 ) -> list[OffsetRange]:
-    """What a bounded read reads, empty ranges left out."""
+    """Return the ranges of a bounded read, empty ranges left out."""
     partitions = log.partitions(log.topics(must_exist=True))
     starts = starting_positions(log, starting, strategy, partitions)
     ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))

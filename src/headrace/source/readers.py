@@ -50,21 +50,21 @@ _ASSUMED_PARALLELISM: Final = 4
 
 
 class Reading(Protocol):
-    """How one kind of source reads; it is sent to the tasks."""
+    """Reader of one kind of source; it is sent to the tasks."""
 
     @property
     def name(self) -> str:
-        """What is read, in messages, such as Kafka."""
+        """Name of the log in messages, such as Kafka."""
 
     @property
     def options(self) -> SourceOptions:
-        """Those that every source has."""
+        """Options that every source has."""
 
     def log(self) -> Log:
-        """What is read, to plan by."""
+        """Return the log, to plan by."""
 
     def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
-        """What each task reads of these ranges."""
+        """Split these ranges into those of each task."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker; without those of attempts that were aborted.
@@ -75,7 +75,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceTask(InputPartition):
-    """What one task reads.
+    """Work of one task.
 
     Attributes:
         aborted: the attempts of stages whose records are skipped.
@@ -102,7 +102,7 @@ def marked_as_read() -> Iterator[None]:
 
 
 class _TaskSide:
-    """What both readers do in a task; all that is sent there."""
+    """Common task side of both readers; all of it is sent to the tasks."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -124,7 +124,7 @@ class SourceFormat(DataSource):
     """
 
     parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
-    """How many tasks the session runs at the same time; `headrace.register` sets it."""
+    """Number of tasks that the session runs at the same time; `headrace.register` sets it."""
     driver: ClassVar[str | None] = None
     """Names the process of the session's program; `headrace.register` sets it."""
 
@@ -147,7 +147,7 @@ class SourceFormat(DataSource):
         return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
 
     def reading(self, schema: StructType, *, streaming: bool) -> Reading:
-        """How the columns of this schema are read, with the options that were given."""
+        """Return the reader of the columns of this schema, with the options of the source."""
         raise NotImplementedError
 
 
@@ -220,7 +220,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         ids = {name: topic.topic_id for name, topic in log.topics().items()}
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         known |= options.topic_ids
-        # Of an empty list Spark would make one task, and give it nothing to read.
+        # From an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {}, {})
         return self._tasks(SourceTask(ranges, log.aborted(ranges), losses, known, {})) or [nothing]
 

@@ -1,4 +1,4 @@
-"""What was planned, read once more: its end as an offset, and how much of it is still there."""
+"""Replay of planned ranges: their end as an offset, and the part of them that still exists."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -49,15 +49,15 @@ def next_replay(end: StreamOffset) -> dict[str, Any] | None:
 
 
 def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
-    """Where each of these partitions begins now, of those that are as planned."""
+    """Return the first offset of each of these partitions whose topic is as planned."""
     return log.earliest(as_planned(log, ranges))
 
 
 def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
-    """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
+    """Return the parts of the ranges that are not in the log any more; all of a missing topic's.
 
-    A topic that was recreated under its name is not the one that was planned. Neither is what was
-    declared lost in the log any more, wherever it lies.
+    A topic that was recreated under its name is not the one that was planned. Ranges that were
+    declared lost are not in the log any more either, wherever they lie.
     """
     begins = beginnings(log, ranges)
     found: list[OffsetRange] = []

@@ -39,12 +39,12 @@ STREAM_ONLY: Final = (
     "outage.maxRetry",
     "outage.maxHold",
 )
-"""Of a stream, and of no bounded read."""
+"""Options of a stream only."""
 # The native connector takes these for a bounded read too, and does nothing with them.
 STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 TOPIC_IDS: Final = "headrace.topicIds"
 BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", TOPIC_IDS)
-"""Of a bounded read, and of no stream."""
+"""Options of a bounded read only."""
 BOTH: Final = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -59,7 +59,7 @@ SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
 """Every option that every source has."""
 
 MIN_RATE_PER_S: Final = 100.0
-"""What ``backpressure.pid.minRate`` is unless it is set."""
+"""Default of ``backpressure.pid.minRate``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
     )
     auto = interval_law(raw)
     limits = BatchLimits(
-        # As short as it may become: whatever does not fit then is refused now.
+        # With the shortest possible interval: limits that do not fit then are refused now.
         seconds_per_batch=(_interval_ms(raw) if auto is None else SHORTEST_INTERVAL_MS) / 1000,
         initial_rate=initial if learns else None,
         max_rate_per_partition=PartitionLimit(cap, caps),
@@ -250,7 +250,7 @@ def _min_rate(raw: Mapping[str, str]) -> float:
 
 
 def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
-    """What an interval that is ``auto`` must hold; None for one that is fixed.
+    """Return the constraints on an ``auto`` interval; None for a fixed interval.
 
     Raises:
         OptionError: A limit is out of its range, or is one of a fixed interval.
@@ -275,7 +275,7 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
 
 
 def outage_settings(options: Mapping[str, str]) -> OutageSettings:
-    """How a gate waits for its sink, from a stream's options, whose names are in any case.
+    """Return the settings of a gate's wait for its sink, from a stream's options in any case.
 
     Raises:
         OptionError: A time is not of its form, or they contradict each other.

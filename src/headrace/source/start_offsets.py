@@ -18,7 +18,7 @@ from headrace.source.stream_offset import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Where the next batch begins.
+    """Start of the next batch.
 
     Attributes:
         current: the next offset to read, for every partition that exists.
@@ -55,8 +55,8 @@ def resolve_start_offsets(
     A topic that was deleted is lost up to where it was last ``seen``. Its positions are kept: a
     topic with the same id that comes back, as one that the query could not see, goes on there.
 
-    Where a log that never gives an offset twice ends before a position, ``cut`` says what to do: to
-    read on from its end would take the records that come there for those that were read, so it is a
+    If a log that never gives an offset twice ends before a position, ``cut`` says what to do:
+    reading on from its end would take new records for those that were read, so it is a
     `DataLossError`. It is None for a log that may, as Kafka does after an unclean election.
     """
     found = StartOffsets(current={}, begins={}, topic_ids=_ids(topics), losses=[])
@@ -97,7 +97,7 @@ def resolve_start_offsets(
 def _unread(
     tp: TopicPartition, position: int, seen: Positions, why: str, start: StreamOffset
 ) -> MissingOffsets:
-    """What a partition that is gone had still to give, as far as it was seen."""
+    """Return the unread rest of a deleted topic's partition, as far as it was seen."""
     until = max(position, seen.get(tp, position))
     at_least = ", and had at least these" if until > position else ""
     return MissingOffsets(tp.range(position, until), why + at_least, start.topic_ids.get(tp.topic))
@@ -106,7 +106,7 @@ def _unread(
 def _place(
     tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
 ) -> tuple[int, MissingOffsets | None]:
-    """Where to read on, and what was lost."""
+    """Return the offset to read on from, and the loss."""
 
     def lost(start: int, until: int, why: str) -> MissingOffsets:
         return MissingOffsets(tp.range(start, until), why)
@@ -118,8 +118,8 @@ def _place(
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:
-        # The same topic was cut by an unclean election: what is left was read. Where brokers give
-        # no ids a topic created again is the likelier story, and nothing of it was read.
+        # The same topic was cut by an unclean election: what is left was read. Without ids from the
+        # brokers, a topic created again is likelier, and nothing of it was read.
         moved_to = end if same_topic else begin
         why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
         return moved_to, lost(position, position, why)

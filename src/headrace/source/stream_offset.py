@@ -89,10 +89,10 @@ class StreamOffset:
             ) from error
 
     def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
-        """What the batch that ends here reads, empty ranges left out, by topic and partition.
+        """Return the ranges of the batch that ends here, by topic and partition; no empty ones.
 
-        A partition of which nothing says where it begins is read from 0: the native connector,
-        which may have planned the batch, began a new one at its earliest offset and wrote nothing.
+        A partition without a known start is read from 0: the native connector, which may have
+        planned the batch, began a new one at its earliest offset and wrote nothing.
         """
         ranges = []
         for tp, until in sorted(self.positions.items()):
