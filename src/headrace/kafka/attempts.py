@@ -72,7 +72,7 @@ def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, b
 
 
 class Attempts:
-    """What the ledger knows of the attempts to write into topics; opened at the first request."""
+    """Attempts to write into topics, read from the ledger; opened at the first request."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url

@@ -25,7 +25,7 @@ _Key = frozenset[tuple[str, str | int | float | bool]]
 KEEP_AT_MOST: Final = 8
 """Idle consumers. A worker serves one task at a time, so this many different configurations."""
 
-# What the reader relies on, whatever the user sets.
+# Settings that the reader relies on, whatever the user sets.
 _ALWAYS: Final[ClientConfig] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -37,10 +37,10 @@ _ALWAYS: Final[ClientConfig] = {
 _DEFAULTS: Final[ClientConfig] = {
     # librdkafka's 1000 ms stalls an assigned partition for a whole second once its queue was full.
     "fetch.queue.backoff.ms": 2,
-    # What is read is there already. At the end of a log the broker keeps a fetch waiting this long,
-    # and a consumer that is assigned other offsets waits with it: half a second by default.
+    # The records to read exist already. At the end of a log the broker keeps a fetch waiting this
+    # long, and a consumer that is assigned other offsets waits with it: half a second by default.
     "fetch.wait.max.ms": 10,
-    # What is fetched ahead of the reader, kB. The default of 64 MB for each task reads no faster.
+    # Records fetched ahead of the reader, kB. The default of 64 MB for each task reads no faster.
     "queued.max.messages.kbytes": 16_384,
     "log.connection.close": False,
 }
@@ -129,8 +129,8 @@ def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
 ) -> tuple[int, int] | None:
     """The offsets [earliest, latest) of the partition's log; None where no broker answers."""
-    # With read_committed a client takes the last stable offset for the end: that is where an open
-    # transaction begins, and what follows is not lost.
+    # With read_committed a client takes the last stable offset for the end: that is the start of an
+    # open transaction, and the records after it are not lost.
     with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
         try:
             return consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
@@ -141,7 +141,7 @@ def find_watermarks(
 def find_missing(
     kafka: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
 ) -> set[TopicPartition] | None:
-    """Those that do not exist, as far as one broker knows; None where none answers in time."""
+    """Return the partitions that do not exist, as far as one broker knows; None if none answers."""
     wanted = set(partitions)
     missing = set()
     for topic in {tp.topic for tp in wanted}:

@@ -23,13 +23,13 @@ from headrace.kafka.producing import (
 from headrace.ledger import DeadLetter
 
 ORIGIN: Final = "headrace.dead-letter."
-"""How the headers begin that say where a dead letter was: ``topic``, ``partition``, ``offset``."""
+"""Prefix of the headers with a dead letter's origin: ``topic``, ``partition``, ``offset``."""
 
 WHY: Final = "headrace.error."
-"""How the headers begin that say why it is one: ``class`` and ``message``."""
+"""Prefix of the headers with a dead letter's error: ``class`` and ``message``."""
 
 TIMEOUT_MS: Final = 30_000
-"""How long the brokers have to take a record (ms): long enough for an election."""
+"""Time for the brokers to store a record (ms): long enough for an election."""
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 

@@ -15,8 +15,8 @@ from headrace.source.connector import OF_A_GATE, Connector
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 
-# Of a stream's options, those that say how Kafka is reached and what a record's columns are; where
-# to read, and how much, is the ranges' business.
+# Options of a stream for the connection to Kafka and for a record's columns; the ranges replace the
+# options for the start and the size.
 _KEPT_IN_REPLAYS: Final = frozenset(
     {
         "headrace.channel",

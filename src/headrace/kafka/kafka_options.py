@@ -25,7 +25,7 @@ FORMAT: Final = "headrace-kafka"
 
 _LONGEST_SHOWN: Final = 80
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-# As brokers do, which answer any other name with "Invalid topic".
+# The brokers' own rule; they answer any other name with "Invalid topic".
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 _STREAM_ONLY: Final = ("headrace.commit.group",)

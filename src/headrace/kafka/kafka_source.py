@@ -47,10 +47,10 @@ def read_same_topics(
     on_loss: OnLoss,
     read: Read,
 ) -> Iterator[pa.RecordBatch]:
-    """What ``read`` reads of the ranges, each of the topic that was planned.
+    """Yield the result of ``read`` for the ranges, each of the topic that was planned.
 
-    Of a topic that is not among ``planned_ids`` nobody can tell. ``on_loss`` is called with each
-    range of a topic that was recreated.
+    A topic that is not among ``planned_ids`` is not checked. ``on_loss`` is called with each range
+    of a topic that was recreated.
 
     Raises:
         DataLossError: A topic was recreated while it was read, and what was read may be of either.
@@ -92,7 +92,7 @@ def _lookup(client: str) -> Lookup:
 TOPIC: Final = "topic"
 """The option that names the topic of all rows, whatever their column says."""
 
-# What Spark itself, or a builder, says to a sink; and what the native one takes without effect.
+# Options of a sink from Spark itself or a builder, and those that the native one ignores.
 _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "path", "queryname", "outputmode", "includeheaders"}
 )
@@ -165,7 +165,7 @@ class KafkaStreamWriter(VersionedStreamWriter):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is written of each row."""
+        """Columns of each row that are written."""
         return self._sink.columns
 
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -258,7 +258,7 @@ class KafkaSource(SourceFormat):
 
 
 class KafkaReading:
-    """How the tasks of one source read Kafka: its `headrace.source.readers.Reading`."""
+    """Reader of a source's tasks for Kafka: its `headrace.source.readers.Reading`."""
 
     name = "Kafka"
 
@@ -278,10 +278,10 @@ class KafkaReading:
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads; with both options as many tasks as the native connector makes.
+        """Return the ranges of each task; both options give as many as the native connector.
 
-        That one applies ``maxRecordsPerPartition`` to a bounded read only if the options alone say
-        that a range is too long, or if ``minPartitions`` has it look closer.
+        The native connector applies ``maxRecordsPerPartition`` to a bounded read only if the
+        options alone say that a range is too long, or if ``minPartitions`` has it look closer.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition

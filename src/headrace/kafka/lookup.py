@@ -1,4 +1,4 @@
-"""What the planner asks Kafka: which partitions there are, and where their logs begin and end.
+"""The planner's requests to Kafka: partitions, and the first and last offsets of their logs.
 
 One request per broker for all of its partitions, never one per partition.
 """
@@ -30,8 +30,8 @@ _Answer = TypeVar("_Answer")
 
 # A broker that goes away after the first contact restarts, and is waited for.
 _LATER_S: Final = 60.0
-# One request may be for a broker that died, whose partitions others lead by now: it is not waited
-# for that long. Twice as long the next time, for it may be a slow one.
+# One request may be for a broker that died, whose partitions others lead by now: its timeout is
+# shorter. It doubles the next time, for the broker may be slow.
 _REQUEST_S: Final = 5.0
 
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -114,10 +114,10 @@ class Lookup:
         self._admin = make_admin(settings, logger=CLIENT_LOG)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist; a topic is missing when no try has found it.
+        """Return the existing topics; a topic is missing when no try has found it.
 
-        One that was missing the last time is not tried more than once: a deleted topic that a query
-        still names must not hold up every plan.
+        A topic that was missing the last time is not tried more than once: a deleted topic that a
+        query still names must not hold up every plan.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -154,11 +154,11 @@ class Lookup:
         )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition's log begins."""
+        """Return the first offset of each partition's log."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))[0]
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition's log ends; with ``read_committed``, its last stable offset."""
+        """Return the end of each partition's log; the last stable offset for ``read_committed``."""
         return self._offsets(dict.fromkeys(partitions, _LATEST))[0]
 
     def bounds(

@@ -38,7 +38,7 @@ def too_large(
 
 
 def _limit(client: Mapping[str, Any], topic: str) -> int | None:
-    """What the topic takes at most (bytes); None where this user may not ask for it."""
+    """Return the topic's largest message (bytes); None if this user may not ask for it."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         admin = AdminClient({**client, "log_level": 0}, logger=CLIENT_LOG)
@@ -56,7 +56,7 @@ CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 TIMEOUT_MS: Final = 120_000
-"""How long the brokers have to take a record, as Java's producer gives them."""
+"""Time for the brokers to store a record, as in Java's producer."""
 
 _A_MOMENT_S: Final = 0.5
 _BY_KEY: Final = -1
@@ -64,7 +64,7 @@ _BY_KEY: Final = -1
 
 
 class ProducedRecord(NamedTuple):
-    """What is produced; without a partition it goes where Java's client puts its key."""
+    """Record to produce; without a partition it goes where Java's client puts its key."""
 
     topic: str
     key: bytes | None
@@ -76,7 +76,7 @@ class ProducedRecord(NamedTuple):
 def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) -> int:
     """Produce records in their order; how many there were, all acknowledged as the settings say.
 
-    What ``client`` says of a producer stands; by default it produces nothing twice.
+    Producer options in ``client`` are kept; by default it produces nothing twice.
 
     Raises:
         BrokerError: The brokers did not take one of them; others may be in their topics.
@@ -102,7 +102,7 @@ def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) ->
 
 
 class _Failures:
-    """What was not taken, and why the first of it was not."""
+    """Records that were not stored, and the reason of the first."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -112,7 +112,7 @@ class _Failures:
         self._largest_bytes = 0
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """What became of a record."""
+        """Note the outcome of a record."""
         if error is not None:
             size = len(message.key() or b"") + len(message.value() or b"")
             self._add(str(message.topic()), error, size)
@@ -126,7 +126,7 @@ class _Failures:
             self._add(record.topic, error, len(record.key or b"") + len(record.value or b""))
 
     def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
-        """What to raise."""
+        """Return the error to raise."""
         assert self._why is not None  # noqa: S101  (it is there with the first failure)
         where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
         what = f"{self.count} records"

@@ -53,7 +53,7 @@ class Chunk:
     partitions: Int32s
     topic: str | None
     client: ClientConfig = field(default_factory=dict, repr=False)
-    """How the brokers are reached, for headers that have to be read once more."""
+    """Connection to the brokers, for headers that have to be read once more."""
 
     @cached_property
     def timestamps(self) -> Int64s:
@@ -143,7 +143,7 @@ _UNREADABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """How ranges are read.
+    """Settings of a range reader.
 
     Attributes:
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
@@ -249,10 +249,11 @@ class _RangeRead:
                 continue
             batch = builder.build(chunk)
             size = max(batch.nbytes / batch.num_rows, 1.0)
-            # Neither more than the batch may hold, nor a leap: the next records may be larger.
+            # Grow the poll size slowly; later records may be larger.
             count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
             yield from bounded(batch, self._config.batch_bytes)
-            # Only now: the time that the reader of the batches took is not the broker's silence.
+            # After the yield: the time that the reader of the batches took is not the broker's
+            # silence.
             heard_at = self._config.clock()
             self._consumer.refusal = None
             self._missing.clear()
@@ -268,13 +269,13 @@ class _RangeRead:
             events = [(m, error) for m in messages if (error := m.error()) is not None]
             messages = [message for message in messages if message.error() is None]
         chunk = self._cut(messages) if messages else None
-        # What stands before an event in the queue has been taken: an event speaks of the position.
+        # Records before an event in the queue have been taken: an event speaks of the position.
         for message, error in events:
             self._on_event(message, error)
         return chunk
 
     def _cut(self, messages: list[Message]) -> Chunk | None:
-        """Those messages that are in an open range, cut out of what came; moves the positions."""
+        """Return the messages that are in an open range, and move the positions."""
         count = len(messages)
         offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
         partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
@@ -305,8 +306,9 @@ class _RangeRead:
     def _close(self, slots: set[int]) -> None:
         if slots:
             self._open -= slots
-            # Ends the fetching ahead and drops what was fetched past the end. Not pause(): one that
-            # is resumed is fetched again only when the broker's thread next wakes, up to 1 s later.
+            # This stops fetching ahead and drops records fetched past the end. Not pause(): a
+            # resumed partition is fetched again only when the broker's thread next wakes, up to 1 s
+            # later.
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
     def _advance(self, slot: int, position: int) -> None:

@@ -22,7 +22,7 @@ from headrace.kafka.consumers import ClientConfig
 Headers = list[tuple[str, bytes | None]]
 
 _WAIT_S: Final = 30.0
-"""How long the record is waited for; it was there a moment ago."""
+"""Timeout for the record; it was there a moment ago."""
 
 _POLL_MS: Final = 100
 _CONSUMER: Final = 1  # of rd_kafka_type_t

@@ -330,10 +330,10 @@ class HistoryStore(Store):
         A gate needs every batch or child that is neither ``success``, nor ``dead`` with all its
         dead letters resolved, or dropped. It needs its last batch, which the engine may ask for
         again after a crash (left out without ``keeps_last``), and the offsets that its newest run
-        has not read yet. Once a run has begun in a partition, it needs nothing from below that for itself. Offsets that one answer
-        calls done stay so, unless a fresh checkpoint, or an old copy of one, has the gate begin
-        below. Gates in ``without`` are not asked; where no gate has read the topic or journal, the
-        answer is empty.
+        has not read yet. Once a run has begun in a partition, it needs nothing from below that for
+        itself. Offsets that one answer calls done stay so, unless a fresh checkpoint, or an old
+        copy of one, has the gate begin below. Gates in ``without`` are not asked; where no gate has
+        read the topic or journal, the answer is empty.
 
         Its cost grows with the batches that are open or dead, not with the history.
         """

@@ -26,7 +26,7 @@ from headrace.kafka.client.security import sasl_config, tls_config
 _Client = type[Consumer] | type[Producer]
 
 _JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
-    # Where librdkafka's differ in what is read.
+    # Defaults of Java that matter for reading, where librdkafka's differ.
     "isolation.level": "read_uncommitted",
     "check.crcs": True,
 }
@@ -93,7 +93,7 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         else:
             config |= _translate(CONSUMER_OPTIONS[name], name, value)
     config |= _fetch_size(options) | _backoffs(options)
-    # As in Java, what a protocol does not use is not looked at.
+    # As in Java, options that the protocol does not use are ignored.
     protocol = options.get("security.protocol", "plaintext").lower()
     if protocol.endswith("ssl"):
         config |= tls_config(options)
@@ -124,20 +124,20 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     options = {name.lower(): value.strip() for name, value in kafka_options.items()}
     own = {name: value for name, value in options.items() if name in _PRODUCER_OWN}
     java = {name: value for name, value in options.items() if name in PRODUCER_OPTIONS}
-    # What a consumer fetches at most would be taken for the size of a message.
+    # The consumer's largest fetch would be taken for the size of a message.
     others = own.keys() | java.keys() | {"fetch.max.bytes"}
     rest = {name: value for name, value in options.items() if name not in others}
     config: dict[str, Value] = {**client_config(rest), **own}
     for name, value in java.items():
         config |= _translate(PRODUCER_OPTIONS[name], name, value)
-    # In Java, too, weaker acknowledgements are without idempotence where that is not asked for.
+    # As in Java, weaker acknowledgements imply no idempotence, unless that is asked for.
     config.setdefault("enable.idempotence", config.get("acks") not in {"0", "1"})
     _check_client(Producer, config, options)
     return config
 
 
 def _translate(treatment: Treatment, name: str, value: str) -> dict[str, Value]:
-    """What becomes of one of Java's options by itself."""
+    """Translate one of Java's options by itself."""
     match treatment:
         case Unsupported(instead):
             raise OptionError(f"{describe(name, value)} cannot be used: {instead}.")
@@ -254,8 +254,8 @@ def _origins(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
-    """What librdkafka has against one option, taken alone."""
-    # It reads them in order, and stops at a name that it does not know, before it makes a client.
+    """Return librdkafka's objection to one option, taken alone."""
+    # librdkafka reads options in order, and stops at an unknown name, before it makes a client.
     stop = f"{name}.stop"
     text = _refusal(client, {name: value, stop: ""})
     return None if text == _unknown(stop) else text

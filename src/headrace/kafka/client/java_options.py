@@ -1,8 +1,8 @@
-"""What becomes of every option of Kafka's Java clients (4.1; 3.9 has fewer, and one of its own).
+"""Treatment of every option of Kafka's Java clients (4.1; 3.9 has fewer, and one of its own).
 
-Where librdkafka allows less than Java, its range is the one that stands here. How the names of both
-clients relate is in Java's ``ConsumerConfig`` and librdkafka's ``CONFIGURATION.md``. Why an option
-has no effect stands beside it in ``docs/kafka-client-options.md``.
+If librdkafka allows less than Java, its range is listed here. Java's ``ConsumerConfig`` and
+librdkafka's ``CONFIGURATION.md`` relate the names of both clients. Why an option has no effect
+stands beside it in ``docs/kafka-client-options.md``.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ Treatment = Translated | Combined | NoEffect | Unsupported
 
 _JAVA_ONLY: Final = "it names a class to run in Java, and there is no Java here"
 FOR_MSK: Final = "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
-"""What to do in place of MSK's IAM, whose signatures are made in Java."""
+"""Alternative to MSK's IAM, whose signatures are made in Java."""
 
 _CLAIM: Final = "sasl.oauthbearer.assertion.claim"
 _OPENSSL: Final = "TLS is OpenSSL's here, not Java's"

@@ -13,7 +13,7 @@ Value = str | int | float | bool
 REDACTED: Final = "***(redacted)"
 
 PREFIX: Final = "kafka."
-"""How the names of a source's or sink's options begin that are the client's."""
+"""Prefix of a source's or sink's options that are the client's."""
 
 _LONGEST_SHOWN: Final = 80
 
