@@ -32,7 +32,7 @@ _BLOCK_BYTES: Final = 32 * 2**20
 
 
 def new_attempt() -> str:
-    """What distinguishes the blocks of one attempt from those of any other."""
+    """Return an id that distinguishes the blocks of one attempt from those of any other."""
     return secrets.token_hex(8)
 
 
@@ -151,9 +151,9 @@ class BatchWriter:
     def commit(self, key: str, names: Sequence[str]) -> OffsetRange:
         """Bring the staged blocks of a batch into the lane; when it returns, no crash undoes that.
 
-        If it raises, the batch is written or it is not, and the next writer of the lane knows.
-        Where the storage fails after all is decided, that is logged, and readers see the rest once
-        the lane is opened to be written again.
+        If it raises, the batch is written or it is not, and the next writer of the lane knows. If
+        the storage fails after the decision, that is logged, and readers see the rest once the lane
+        is opened to be written again.
 
         Args:
             key: The batch's; not one of ``written``.
@@ -206,7 +206,7 @@ class BatchWriter:
         try:
             self._files.storage.put(path_of(self._files, name), [manifest.encode()])
         except OSError:
-            # It may be there, with only the answer lost; what is listed is durable.
+            # The manifest may exist, with only the answer lost; a listed file is durable.
             if name not in self._files.storage.names(self._folder):
                 raise
 

@@ -55,7 +55,7 @@ MAX_RECORDS: Final = 2**24
 _SMALL_BYTES: Final = 64 * 1024
 
 _MOST_MS: Final = (2**63 - 1) // 1000
-"""Of a time: Spark's have microseconds."""
+"""Largest absolute time of a record (ms): Spark's timestamps have microseconds."""
 
 _FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIIII24x")
 _CRC: Final = struct.Struct("<I")
@@ -64,7 +64,7 @@ HEADER_BYTES: Final = _FIELDS.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """What a block says of itself, in the order of the file."""
+    """Header of a block, in the order of the file."""
 
     journal_id: bytes
     writer: bytes
@@ -86,7 +86,7 @@ class BlockHeader:
 
     @property
     def checksum(self) -> int:
-        """What distinguishes this block, with all before it in its lane, from others."""
+        """Checksum that distinguishes this block, with all before it in its lane, from others."""
         return self.stands_for or crc32(self._fields())
 
     def encode(self) -> bytes:
@@ -161,8 +161,8 @@ def encode(
 ) -> Block:
     """Records as a block; at least one, at most ``MAX_RECORDS``.
 
-    Where nothing is compressed, their buffers become the payload; Arrow compresses each buffer by
-    itself. ``previous`` is the checksum of the block that ends at ``first``; 0 where none does.
+    Without compression, their buffers become the payload; Arrow compresses each buffer by itself.
+    ``previous`` is the checksum of the block that ends at ``first``; 0 if none does.
     """
     batch = records.batch
     kept = [n for n, column in enumerate(batch.columns) if column.null_count < len(column)]
@@ -252,9 +252,9 @@ def decode_payload(
 ) -> pa.RecordBatch:
     """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
 
-    Of a payload that is not compressed the columns are views. Nothing is read until the checksum is
-    right, and nothing is converted until Arrow has validated every offset and every text: whoever
-    may write to the journal could make a checksum right.
+    The columns of an uncompressed payload are views. Nothing is read until the checksum is right,
+    and nothing is converted until Arrow has validated every offset and every text: whoever may
+    write to the journal could make a checksum right.
     """
     if _crc([payload]) != header.payload_crc:
         raise _damaged(name, "its records fail their checksum")

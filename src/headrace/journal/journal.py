@@ -53,9 +53,9 @@ class BlockRef(NamedTuple):
 class Journal:
     """A journal, to read it and to get writers for its lanes; made by ``Journal.open``.
 
-    It holds nothing open and nothing in memory: each answer is that of the moment. What is once
-    listed, as a bound or as a block, no crash takes back. Every method raises ``JournalError``
-    where the journal cannot be read, or a lane's last block is damaged.
+    It holds nothing open and nothing in memory: each answer is that of the moment. A listed bound
+    or block survives any crash. Every method raises ``JournalError`` where the journal cannot be
+    read, or a lane's last block is damaged.
     """
 
     def __init__(self, storage: Storage, identity: Identity) -> None:
@@ -122,7 +122,7 @@ class Journal:
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
 
     def written_lanes(self) -> list[int]:
-        """Those that have had records, ascending, even if their folders are gone."""
+        """Return the lanes that have had records, ascending, even if their folders are gone."""
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             names = self.storage.names("")
         return sorted(lane for each in names if (lane := written_lane(each)) is not None)
@@ -142,7 +142,7 @@ class Journal:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
-        """Where a lane's blocks and losses begin, ascending; costs the names alone."""
+        """Return the starts of a lane's blocks and losses, ascending; it reads the names alone."""
         with self.lane_files(lane) as files:
             firsts: list[int] = files.index().firsts.tolist()
         return firsts
@@ -179,9 +179,9 @@ class Journal:
     ) -> Iterator[pa.RecordBatch]:
         """Records in the columns and types of Kafka's source, in order, one batch for each block.
 
-        Of a journal in a directory whose blocks are not compressed, keys, values and headers are
-        views of the mapped file. Each block is checked whole; what was declared lost is skipped.
-        The arguments are checked at once, the blocks as the batches are asked for.
+        In a directory without compression, keys, values and headers are views of the mapped file.
+        Each block is checked whole; offsets that were declared lost are skipped. The arguments are
+        checked at once, the blocks as the batches are asked for.
 
         Args:
             offsets: Which.
@@ -245,8 +245,8 @@ class Journal:
     def remove_before(self, lane: int, offset: int) -> int:
         """Remove the blocks that end at or before an offset; answers where the lane begins then.
 
-        That is written down first: a crash leaves files that nobody reads any more, and the next
-        call removes them. Several may do it at once.
+        The new start is written first: a crash leaves files that nobody reads any more, and the
+        next call removes them. Several may do it at once.
         """
         with self.lane_files(lane) as files:
             names = self.storage.names(files.folder)
@@ -258,7 +258,7 @@ class Journal:
                     self.storage.put(files.path(start, START), [])
                 except FileExistsError:  # of another call at the same time
                     self.storage.names(files.folder)  # which makes it durable before they go
-            # Where nothing is left, the lane's start says how far it has reached.
+            # If no file is left, the lane's start is its end.
             past = start + 1 if start == ends[-1] else start
             below = [
                 name

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class JournalFindingKind(StrEnum):
-    """What may be found of a journal's files, the worst first."""
+    """Kinds of findings in a journal's files, the worst first."""
 
     DAMAGED = "damaged"
     """A file is not what was written, or not under its own name."""
@@ -77,7 +77,7 @@ DEFECTS: Final = (
     JournalFindingKind.SPARE,
     JournalFindingKind.MIXED,
 )
-"""What keeps a journal from being whole; all but the last is what `repair` is for."""
+"""Findings of a journal that is not whole; `repair` mends all but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class LaneSummary:
 
 @dataclass(frozen=True, slots=True)
 class JournalVerification:
-    """What was found of a journal."""
+    """Findings of a journal."""
 
     lanes: tuple[LaneSummary, ...]
     findings: tuple[JournalFinding, ...]
@@ -160,7 +160,7 @@ def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int
 
 @dataclass(frozen=True, slots=True)
 class LaneCheck:
-    """What was found of a lane, and the copies of blocks that it has no more."""
+    """Findings of a lane, and second copies of blocks that it has lost."""
 
     summary: LaneSummary
     findings: list[JournalFinding]
@@ -197,7 +197,7 @@ def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None)
             )
             checksum = 0
         if first < at:
-            # Of the offsets that only this file has, those are meant that no later file has.
+            # Report only offsets of this file that no later file has.
             until = max(at, min(end, following or end))
             twice = f"It begins at {first}, but the file before it ends at {at}."
             found.append(
@@ -247,7 +247,7 @@ def _of_copies(files: LaneFiles, damaged: Sequence[DamagedCopy]) -> Iterator[Jou
 def _said_of(
     files: LaneFiles, names: set[str], path: str, look: "_Look", before: int
 ) -> Iterator[JournalFinding]:
-    """What is found of one file in its place, behind a block with a checksum (0: unknown)."""
+    """Yield the findings of one file in its place, behind a block with a checksum (0: unknown)."""
     first = look.first
     if 0 not in (before, look.previous) and look.previous != before:
         mixed = (
@@ -267,7 +267,7 @@ def _said_of(
 def _beyond(
     files: LaneFiles, mark: int, end: int, clock: "Clock | None"
 ) -> Iterator[JournalFinding]:
-    """What is gone of a lane's end."""
+    """Yield the losses at a lane's end."""
     if mark == end == 0 and is_noted(files):
         gone = nothing_left(files)
         yield JournalFinding(JournalFindingKind.GAP, files.path(0), files.lane, 0, None, gone)
@@ -297,7 +297,7 @@ def _goes_on(files: LaneFiles, mark: int, end: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What there is to say of one file by itself; where None or 0, nothing says that.
+    """Findings of one file by itself; None or 0 where it is unknown.
 
     ``checksum`` is its own as a block, if it is whole; ``previous`` that of the block that it was
     written behind.
@@ -341,7 +341,7 @@ def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, los
 
 
 def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
-    """Where offsets end whose declaration is damaged; None if nothing else says so."""
+    """Return the end of a loss whose declaration is damaged; None if nothing else says so."""
     if following is not None:
         return following
     unknown = None

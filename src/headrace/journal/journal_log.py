@@ -39,10 +39,10 @@ class Ahead(NamedTuple):
 
 
 def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
-    """How many records from an offset on have so many bytes together, by the headers.
+    """Estimate the records from an offset on that have so many bytes together, by the headers.
 
-    Of a block that is not taken whole, records count as if all had its mean size. It stops at the
-    lane's end, and after 64 blocks. What was declared lost has no records.
+    In a block that is not taken whole, records count as if all had its mean size. It stops at the
+    lane's end, and after 64 blocks. Offsets that were declared lost have no records.
     """
     records = taken_bytes = 0.0
     with journal.lane_files(lane) as files:
@@ -84,7 +84,7 @@ _LONG_S: Final = 5.0
 
 
 def settled(journal: Journal, lane: int, clock: "Clock" = time) -> LaneLook:
-    """Where a lane begins and ends, once its last block has its name; waits a second for that.
+    """Return a lane's bounds once its last block has its name; it waits a second for that.
 
     Raises CorruptionError where the block has lost its name.
     """
@@ -183,7 +183,7 @@ class JournalLog:
         return {tp: journal.look(tp.partition).end.reached for tp in partitions}
 
     def checksums(self, positions: Positions) -> Checksums:
-        """Those of the blocks that have the records before; it costs a header within a lane."""
+        """Return the checksums of the blocks before the positions; in a lane it reads a header."""
         with as_journal_error(f"The journal {self.servers} cannot be read"):
             found = {
                 tp: self._looks[tp].checksum_before(position)
@@ -215,7 +215,7 @@ class JournalLog:
         return {journal.name: sum(each.bytes for each in found) / records} if records else {}
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """What a repair has declared lost of these ranges."""
+        """Return the ranges among these that a repair has declared lost."""
         journal = self._open()
         return [
             shared

@@ -71,7 +71,7 @@ def _lanes(raw: Mapping[str, str]) -> tuple[int, ...] | None:
     return tuple(sorted(set(map(int, numbers))))
 
 
-# Of a stream's options, those that say where the journal is and how tasks are made of it.
+# Options of a stream for the journal's address and for the split into tasks.
 _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecordsperpartition"})
 
 

@@ -1,8 +1,8 @@
 """The repair of a journal that is not whole, which deletes no record.
 
-What cannot be read is restored from its second copy. What has none is declared lost by a file that
-says which offsets and why: readers skip and count them, and no offset is used twice. The damaged
-block is set aside under another name.
+A damaged or missing block is restored from its second copy. A block without one is declared lost by
+a file that says which offsets and why: readers skip and count them, and no offset is used twice.
+The damaged block is set aside under another name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,13 +56,13 @@ def repair(
 
 
 def restored_records(mended: Iterable[JournalFinding]) -> int:
-    """How many records a repair has restored, of what it has mended."""
+    """Count the records that a repair has restored."""
     kinds = (JournalFindingKind.RESTORED, JournalFindingKind.SPARE)
     return sum(_count(finding) for finding in mended if finding.kind in kinds)
 
 
 def lost_records(mended: Iterable[JournalFinding]) -> int:
-    """How many offsets a repair has declared lost, of what it has mended."""
+    """Count the offsets that a repair has declared lost."""
     kinds = (JournalFindingKind.DAMAGED, JournalFindingKind.GAP, JournalFindingKind.OVERLAP)
     return sum(_count(finding) for finding in mended if finding.kind in kinds)
 
@@ -74,7 +74,7 @@ def _count(finding: JournalFinding) -> int:
 def _repaired(files: LaneFiles, reached: int) -> list[JournalFinding]:
     """Repair what can be seen; behind a file that was damaged itself there may be more.
 
-    What has a copy is restored first, so that nothing of it is declared lost.
+    Blocks with a copy are restored first, so that none of them is declared lost.
     """
     checked = check_lane(files, reached)
     for copy in checked.copies:
@@ -108,7 +108,7 @@ def _repair(files: LaneFiles, finding: JournalFinding) -> JournalFinding | None:
         return None
     is_gone, reason = finding.kind is JournalFindingKind.GAP, finding.reason
     if finding.kind is JournalFindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
-        # It has the name that the new declaration is to have. A crash between leaves a gap.
+        # The damaged declaration has the name of the new one. A crash between leaves a gap.
         files.set_aside(finding.path)
         if file_name(first or 0, BLOCK) in files.storage.names(files.folder):
             return replace(finding, until=first)  # the next round says what there is of the block

@@ -67,7 +67,7 @@ class JournalSource(SourceFormat):
 
 
 class JournalReading:
-    """How a journal is read: a `headrace.source.readers.Reading`."""
+    """Reader of a journal: a `headrace.source.readers.Reading`."""
 
     name = "the journal"
 
@@ -78,15 +78,15 @@ class JournalReading:
 
     @property
     def options(self) -> SourceOptions:
-        """Those that every source has."""
+        """Options that every source has."""
         return self._options.shared
 
     def log(self) -> JournalLog:
-        """What is read, to plan by."""
+        """Return the journal's log, to plan by."""
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads of these ranges: whole blocks, but at the ends of a range."""
+        """Split these ranges into those of each task: whole blocks, but at the ends of a range."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:

@@ -45,7 +45,7 @@ class LaneIndex:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """What these names say; foreign ones say nothing."""
+        """Parse these names; foreign ones are ignored."""
         found: dict[str, set[int]] = {LOST: set(), START: {0}, END: set()}
         blocks, others = block_firsts(names)
         for name in others:
@@ -102,7 +102,7 @@ class Lost:
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """What was stored; raises ValueError, KeyError or TypeError where it was not."""
+        """Parse a stored loss; raises ValueError, KeyError or TypeError if it is none."""
         values = json.loads(text)
         lost = cls(values["first"], values["until"], values["reason"])
         if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
@@ -111,7 +111,7 @@ class Lost:
 
 
 class LaneEnd(NamedTuple):
-    """Where a lane ends.
+    """End of a lane.
 
     Attributes:
         until: The offset after the last that can be read.
@@ -125,7 +125,7 @@ class LaneEnd(NamedTuple):
 
     @property
     def reached(self) -> int:
-        """How far the lane has been written, whether it can be read or not."""
+        """End of the lane's written offsets, whether they can be read or not."""
         return max(self.until, self.spare_until)
 
     @property
@@ -153,11 +153,11 @@ class LaneFiles:
         return f"lane {self.lane} of the journal {self.storage.url}"
 
     def index(self) -> LaneIndex:
-        """What the names say; listed means durable."""
+        """Return the index of the lane's file names; a listed file is durable."""
         return LaneIndex.of(self.storage.names(self.folder))
 
     def path(self, first: int, kind: str = BLOCK) -> str:
-        """Of the file that begins at an offset."""
+        """Return the path of the file that begins at an offset."""
         return f"{self.folder}/{file_name(first, kind)}"
 
     def set_aside(self, path: str) -> None:
@@ -174,7 +174,7 @@ class LaneFiles:
         return OffsetRange(self.identity.name, self.lane, start, until)
 
     def end(self, index: LaneIndex) -> LaneEnd:
-        """Where the lane ends and goes on."""
+        """Return the end of the lane, with a last block that only the mark has."""
         end = self.last_end(index)
         spare = self.spare_behind(index, end.until)
         return end if spare is None else end._replace(spare_until=spare.until)
@@ -203,7 +203,7 @@ class LaneFiles:
         return LaneLook(self, index, self.end(index))
 
     def without_name(self, end: LaneEnd) -> str:
-        """What there is to say of a last block whose only name is the mark, as a sentence."""
+        """Describe a last block whose only name is the mark, as a sentence."""
         return (
             "The last block has lost its name, and only the lane's mark has it still, so that"
             f" offsets [{end.until}, {end.spare_until}) of {self.what} cannot be read, and nobody"
@@ -222,7 +222,7 @@ class LaneFiles:
         return header if says == (self.identity.id, self.lane, mark) else None
 
     def last_end(self, index: LaneIndex) -> LaneEnd:
-        """Where the last file ends, whatever the lane has reached."""
+        """Return the end of the last file, whatever the lane has reached."""
         if index.last is None:
             return LaneEnd(index.start)
         if index.last in index.lost:
@@ -237,7 +237,7 @@ class LaneFiles:
         return self._placed(first, decode_header(start, size, self._place(path, first)))
 
     def claimed_end(self, first: int) -> int | None:
-        """Where a damaged block says that it ends; None if its header is damaged as well."""
+        """Return the end in a damaged block's header; None if the header is damaged as well."""
         path = self.path(first)
         start, _ = self.storage.read_start(path, HEADER_BYTES)
         try:

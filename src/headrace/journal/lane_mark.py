@@ -1,12 +1,12 @@
-"""How far a lane has ever reached, which its last block alone cannot say once it is gone.
+"""Highest offset that a lane has reached, which its last block alone cannot say once it is gone.
 
 A mark is a file whose name is the offset after the last block's. In a directory it is a second name
 of that block, given before the sync of the folder that makes the block's own name durable: so it
 costs no further sync, and a crash that leaves the mark alone leaves the block in it. Elsewhere it
 is an empty file, put after the block by a thread that no acknowledgement waits for.
 
-The previous mark stays until the next block is durable, so that one of them always is. Of a lane of
-which nothing is left, a file of the root says that it had records.
+The previous mark stays until the next block is durable, so that one of them always is. If a lane
+has lost all its files, a file of the root says that it had records.
 """
 
 import logging

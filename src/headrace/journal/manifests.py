@@ -1,9 +1,9 @@
-"""What is decided of a lane before it is done: the blocks of a batch, and the offsets they get.
+"""Manifests of a lane, written before the commit: the blocks of a batch, and their offsets.
 
 A batch is written in two phases. Its blocks are staged first, each a file without an offset. Then a
 manifest names them with the headers that they get: from the moment at which it is durable, the
-batch is written. Each block is then given its header, and its name in the lane. Whoever takes the
-lane finishes that where a crash has come between.
+batch is written. Each block is then given its header, and its name in the lane. After a crash in
+between, the lane's next writer finishes that.
 """
 
 import json
@@ -49,7 +49,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, text: bytes, place: str) -> Self:
-        """What was stored; CorruptionError where it was not."""
+        """Parse a stored manifest; CorruptionError if it is none."""
         try:
             values = json.loads(text)
             blocks = tuple(_block(each, place) for each in values["blocks"])
@@ -63,12 +63,12 @@ class Manifest:
 
 
 def path_of(files: LaneFiles, name: str) -> str:
-    """Of a file in the folder of what is staged for a lane."""
+    """Return the path of a file in the folder of a lane's staged blocks."""
     return f"{staged_folder(files.lane)}/{name}"
 
 
 def manifests(files: LaneFiles) -> dict[str, Manifest]:
-    """Those of a lane, by their batches' keys, in the order of their offsets; all are durable."""
+    """Return a lane's manifests, by batch key, in the order of their offsets; all are durable."""
     found = []
     for name in files.storage.names(staged_folder(files.lane)):
         if key_of(name) is not None:
@@ -97,7 +97,7 @@ def complete(files: LaneFiles) -> None:
     end, marks = files.last_end(index).until, list(index.marks)
     for manifest in found.values():
         for block in manifest.blocks:
-            # What begins below the end is there, or was, until it was pruned or set aside.
+            # A block that begins below the end exists, or did until it was pruned or set aside.
             if block.header.first > end:
                 raise CorruptionError(
                     f"{files.shown(path_of(files, manifest_name(manifest.key)))} goes on at offset"

@@ -156,7 +156,7 @@ def block_firsts(names: Iterable[str]) -> tuple[npt.NDArray[np.int64], list[str]
     It says what ``parsed`` does, a hundred thousand names in a hundredth of a second.
     """
     names = list(names)
-    # What is no text keeps its bytes, which are no digits.
+    # Names that are no valid text keep their bytes, which are no digits.
     text = np.frombuffer("/".join([*names, ""]).encode(errors="surrogateescape"), np.uint8)
     ends = np.flatnonzero(text == ord("/"))
     if len(ends) > len(names):  # a foreign one has a slash, as no file of a folder can

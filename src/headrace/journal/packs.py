@@ -1,6 +1,6 @@
 """Packs: second copies of many small blocks in one file, so that reading them costs no more.
 
-Who is acknowledged at once makes small blocks, and a reader pays for each file. So the writer of a
+Low acknowledgement latency makes small blocks, and a reader pays for each file. So the writer of a
 lane in a directory copies every 64 small blocks that it has written in a row into a pack, and every
 64 packs, or 8 MiB of them, into one; a writer that is closed does so with what is left. A pack is a
 block, followed by where each of its blocks ends and that block's checksum. Packs have a folder of
@@ -47,7 +47,9 @@ from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage.local import LocalStorage
 
 SMALL_BYTES: Final = 16 * 1024
-"""Of a block's records in memory, empty ones too; a larger one costs little for each of them."""
+"""Largest size of a small block's records in memory (bytes), also of an empty one; for a larger
+block, the overhead of a file is small.
+"""
 
 TOGETHER: Final = 64
 """Blocks in a pack, and packs in one of the second size."""
@@ -68,7 +70,7 @@ _LOG: Final = logging.getLogger("headrace.journal")
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """What a pack says of itself.
+    """Contents of a pack.
 
     Attributes:
         header: As of one block with all its records.
@@ -86,7 +88,7 @@ class Pack:
 
     @property
     def last_first(self) -> int:
-        """Where the last of its blocks begins."""
+        """First offset of its last block."""
         return int(self.ends["until"][-2]) if len(self.ends) > 1 else self.header.first
 
     @property
@@ -95,7 +97,7 @@ class Pack:
         return int(self.ends["checksum"][-1])
 
     def checksum_before(self, offset: int) -> int | None:
-        """That of the block which ends at an offset; None where none does."""
+        """Return the checksum of the block that ends at an offset; None if none does."""
         if offset == self.header.first:
             return self.header.previous
         place = int(np.searchsorted(self.ends["until"], np.uint64(offset)))
@@ -198,8 +200,8 @@ class PackReader:
 class Packer:
     """Makes packs of the blocks that a lane's writer has written, in a thread of its own.
 
-    It syncs nothing, so that no block which is being synced waits for the disk because of it. What
-    a power failure leaves of a pack is found damaged, and the blocks are read.
+    It syncs nothing, so that no block which is being synced waits for the disk because of it. A
+    pack that a power failure damages is detected as damaged, and the blocks are read.
     """
 
     def __init__(self, files: LaneFiles, storage: LocalStorage, compression: Compression) -> None:

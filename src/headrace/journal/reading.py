@@ -104,7 +104,7 @@ def read_lane(
             checksum = header.checksum
             blocks += 1
             if at == offsets.start:
-                # Where the block begins there, it has the checksum of the one before it.
+                # If the block begins there, its header has the checksum of the previous block.
                 now = header.previous if header.first == at else header.checksum
                 check_unchanged(files, at, now, after)
             stop = min(offsets.until, header.until)

@@ -31,7 +31,7 @@ _TIME: Final = SCHEMA.field("timestamp").type
 _FEW: Final = 16
 
 _MAX_BYTES: Final = 2**31 - 1
-"""What the values of one Arrow column may have together: their offsets have 32 bits."""
+"""Most bytes of the values of one Arrow column together: their offsets have 32 bits."""
 
 
 def message_ids(batch: pa.RecordBatch) -> list[str | None] | None:
@@ -135,12 +135,12 @@ class Records:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return int(self.batch.num_rows)
 
     @property
     def bytes(self) -> int:
-        """What their keys, values and headers have together, without any framing."""
+        """Size of keys, values and headers together, without any framing."""
         if self._bytes is None:
             headers = self.batch.column("headers")
             sizes = [_bytes_of(self.batch.column(name)) for name in ("key", "value")]
@@ -157,7 +157,7 @@ class Records:
         return Records(self.batch.set_column(place, SCHEMA.field("id"), column))
 
     def slice(self, start: int, until: int) -> "Records":
-        """Those from place ``start`` to before place ``until``, as a view."""
+        """Return the records from place ``start`` to before place ``until``, as a view."""
         return Records(self.batch.slice(start, until - start))
 
     def __len__(self) -> int:

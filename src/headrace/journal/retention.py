@@ -25,7 +25,7 @@ class KeptReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """What a pruning removes of a lane, or would remove: the lane begins at ``until`` then.
+    """Blocks that a pruning removes from a lane, or would; the lane begins at ``until`` then.
 
     ``kept`` says why the first of the ``kept_blocks`` is kept; None where there is no block. If it
     is ``needed``, ``needed_by`` is the gate that needs it, with its batch.
@@ -89,7 +89,7 @@ def prune(
         needs = [each for each in processed if each.partition == lane]
         lane_pruning = _planned(journal, lane, needs, now_ms - min_age_ms)
         if not dry_run:
-            # Also where nothing is: of an earlier pruning, a crash may have left files behind.
+            # Also if there are none: a crash may have left files of an earlier pruning behind.
             journal.remove_before(lane, lane_pruning.until)
         found.append(lane_pruning)
     return tuple(found)
@@ -110,7 +110,7 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 def _planned(
     journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
-    """What there is to remove of a lane's blocks that were written by ``before_ms``."""
+    """Return the pruning of a lane's blocks that were written by ``before_ms``."""
     start, _ = journal.lane_bounds(lane)
     blocks = journal.blocks(lane)
     least = min(needs, key=lambda each: each.until, default=None)
@@ -133,7 +133,7 @@ def _planned(
 def _removable(
     blocks: Sequence[BlockRef], least: "Processed | None", before_ms: int
 ) -> tuple[int, KeptReason | None]:
-    """How many of a lane's first blocks can go, and why the next one cannot."""
+    """Return the number of a lane's removable first blocks, and why the next one is kept."""
     for number, block in enumerate(blocks):
         if least is not None and block.until > least.until:
             return number, KeptReason.NEEDED

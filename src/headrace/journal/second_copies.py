@@ -5,8 +5,8 @@ is a second name of the last block; where the block was replaced, the mark may s
 
 A pack counts for no more than the blocks that can be read let it: the lane may have been put back
 from a backup and written on since. Each checksum covers the block with all before it, so one block
-that agrees proves all before it in the pack. Where nothing disagrees the pack counts as a whole: a
-writer removes, when it takes the lane, packs that reach beyond the lane's end.
+that agrees proves all before it in the pack. Without a contradiction the pack counts as a whole: a
+writer removes, when it claims the lane, packs that reach beyond the lane's end.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,4 @@
-"""What a journal needs of the place where its files are."""
+"""Interface of a journal's storage."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -51,7 +51,7 @@ class Storage(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, to be shown; it holds no secret."""
+        """Address of the storage, to be shown; it holds no secret."""
 
     def create(self) -> None:
         """Make the root where it is not there, and the names in it durable."""
@@ -65,7 +65,7 @@ class Storage(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names of a folder's files, in no order; none where there is no such folder.
 
-        What is listed is durable: no crash takes back what a reader has once seen.
+        A listed file is durable: no crash removes a file that a reader has seen.
         """
 
     def entries(self, folder: str) -> list[Entry]:

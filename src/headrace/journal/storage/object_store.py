@@ -34,8 +34,9 @@ _RETRIES: Final[Any] = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""What a store answers 5xx, or not at all, is asked again for three seconds or more; then the
-append fails, and its senders send again."""
+"""Retries of a request with an answer of 5xx or none, for three seconds or more; then the append
+fails, and its senders send again.
+"""
 
 
 class ObjectStorage(Storage):

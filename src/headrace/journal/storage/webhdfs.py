@@ -30,7 +30,7 @@ PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
 """The schemes, and the ports at which a NameNode listens by default."""
 
 TIMEOUT_S: Final = 60
-"""How long a server may say nothing; also what the bytes of a file may take on their way."""
+"""Timeout of a server's answer (s); also of the bytes of a file on their way."""
 
 _SYNCED: Final = "CREATE,SYNC_BLOCK"
 """As ``dfs.datanode.synconclose`` would have it for all files: no block is closed unsynced."""
@@ -102,7 +102,7 @@ class WebHdfsStorage(Storage):
         return start, length
 
     def _opened(self, path: str, **part: int) -> bytes:
-        # What fsspec has for it takes a DataNode's error for the bytes of the file.
+        # The equivalent of fsspec takes a DataNode's error for the bytes of the file.
         content: bytes = self._files._call("OPEN", path=self._path(path), **part).content
         return content
 
@@ -144,7 +144,7 @@ class PreparedRename:
     def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
         """Rename it, if the name is free; a second name would be a second file.
 
-        Where the answer is lost, the file is removed: then a request that is still on its way finds
+        If the answer is lost, the file is removed: then a request that is still on its way finds
         nothing to rename.
         """
         try:
@@ -209,7 +209,7 @@ def _address(scheme: str, authority: str) -> tuple[str, int]:
 
 
 def _user() -> str:
-    """Who this is for HDFS."""
+    """Return the user for HDFS."""
     try:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
@@ -248,7 +248,7 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _refusal(error: Any) -> str:
-    """What the status of an answer says that has no words of WebHDFS."""
+    """Describe an HTTP status without a message from WebHDFS."""
     status = error.response.status_code
     kerberos = ", and Kerberos is not supported" if status == requests.codes.unauthorized else ""
     said = f"the HTTP status {status} {error.response.reason}"
@@ -262,7 +262,7 @@ def _server(error: Any) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What the system said at the bottom of an error."""
+    """Return the system's message at the root of an error."""
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, OSError) and at.strerror:
