@@ -17,7 +17,7 @@ _FLIGHTS: Final = 3
 def client_context(
     server: str, ca_file: str | None, certificate_file: str | None, key_file: str | None
 ) -> ssl.SSLContext:
-    """What a client of a server trusts, and shows of itself.
+    """Return a client's TLS context: the authorities that it trusts, and its own certificate.
 
     Args:
         server: It, as an error names it.
@@ -36,7 +36,7 @@ def client_context(
 def server_context(
     certificate_file: str, key_file: str | None, client_ca_file: str | None
 ) -> ssl.SSLContext:
-    """What a server shows of itself, and which clients it lets in.
+    """Return a server's TLS context: its certificate, and the clients that it accepts.
 
     Args:
         certificate_file: Its own certificate, and those that lead to its authority (PEM).
@@ -108,7 +108,7 @@ def _made(make: Callable[[], ssl.SSLContext], server: str) -> ssl.SSLContext:
 
 
 def _reason(error: Exception) -> str:
-    """What OpenSSL says is wrong, in words; it says nothing at all of a file that is no PEM."""
+    """Describe OpenSSL's error in words; OpenSSL gives no reason for a file that is no PEM."""
     if not isinstance(error, ssl.SSLError):
         return "the key has a passphrase, and must have none"
     if error.reason == "KEY_VALUES_MISMATCH":

@@ -1,4 +1,4 @@
-"""What differs between the versions of Spark that Headrace runs on; all else sees one of them.
+"""Differences between the supported versions of Spark; other modules see one interface.
 
 ========================================  ====  ====  ============
                                           4.0   4.1   4.2 and 4.3
@@ -72,15 +72,15 @@ try:
 except ImportError:  # a Spark Connect client without Spark itself, where nobody raises them
 
     class Py4JError(Exception):  # type: ignore[no-redef]
-        """What py4j raises."""
+        """Base class of py4j's exceptions."""
 
     class Py4JJavaError(Py4JError):  # type: ignore[no-redef,misc]
-        """What py4j raises of an exception in the JVM."""
+        """py4j's exception for an exception in the JVM."""
 
         java_exception: Any = None
 
     class Py4JNetworkError(Py4JError):  # type: ignore[no-redef,misc]
-        """What py4j raises where the JVM does not answer."""
+        """py4j's exception for a JVM that does not answer."""
 
 
 def is_remote(spark: SparkSession) -> bool:
@@ -95,7 +95,7 @@ def active_context() -> Any:
 
 
 def known_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Those of these settings that the installed version of Spark has."""
+    """Return the settings that the installed version of Spark has."""
     return {name: value for name, value in settings.items() if _SINCE.get(name, SPARK) <= SPARK}
 
 
@@ -111,11 +111,11 @@ def warn_of_limits() -> None:
 
 
 class StreamPlanning(ABC):
-    """How a source plans its batches, whichever way Spark asks."""
+    """Planning of a source's batches, whichever way Spark asks."""
 
     @abstractmethod
     def first_offset(self) -> dict[str, Any]:
-        """Where a fresh checkpoint begins."""
+        """Return the start of a fresh checkpoint."""
 
     @abstractmethod
     def next_offset(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class StreamPlanning(ABC):
 
     @abstractmethod
     def newest_offset(self) -> dict[str, Any] | None:
-        """How far the log reached at the last plan."""
+        """Return the log's end at the last plan."""
 
     @abstractmethod
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -179,7 +179,7 @@ else:
 
         It is the end that ``partitions`` was last given. After a restart Spark gives the end of the
         last planned batch there before it asks anything else (as the start too; it runs that batch
-        again, if it has to, in a second call). Of a fresh checkpoint Spark asks for the latest
+        again, if it has to, in a second call). With a fresh checkpoint, Spark asks for the latest
         offset first and for the initial one after it, which must be the one that was planned from.
         """
 
@@ -202,12 +202,12 @@ else:
 
 
 class StreamWriting(ABC):
-    """How a streaming sink writes, whichever way Spark gives it the rows."""
+    """Writing of a streaming sink, whichever way Spark passes the rows."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """What is written of each row."""
+        """Columns of each row that are written."""
 
     @abstractmethod
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -1,4 +1,4 @@
-"""How tasks ask the process that runs their handler, where Spark gives them no way to.
+"""Request/reply channel from tasks to the driver's Python, for Spark Connect.
 
 Over Spark Connect there are no accumulators and no status of stages. So that process listens on a
 port of the driver's machine, which executors reach anyway, and answers whoever has its token.
@@ -20,12 +20,12 @@ from headrace.errors import READ, SetupError
 
 _TIMEOUT_S: Final = 30.0
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a question, which is as long as what one record batch has to report."""
+"""Largest request (bytes), which has the report of one record batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """Where a `TaskLink` listens; it goes to the tasks."""
+    """Address of a `TaskLink`; it is sent to the tasks."""
 
     host: str
     port: int

@@ -6,8 +6,8 @@ writes a traceback and ends: the next task waits for a new process, its imports 
 to the brokers. Here the process waits for the daemon's next connection instead, and is silent.
 
 Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
-it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. What
-it replaces are names of PySpark's module; a PySpark without them does as it always did.
+it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. It
+replaces names of PySpark's module; a PySpark without them is left as it is.
 """
 
 import errno
@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Final
 from pyspark import daemon
 
 _IDLE_S: Final = 60.0
-"""How long a worker waits for a connection before it ends; Spark ends its own idle ones as soon."""
+"""Time that a worker waits for a connection before it ends; Spark ends its own as soon."""
 
 _WAITING, _CONNECTION, _TAKEN = b"w", b"c", b"t"
 
@@ -65,7 +65,7 @@ class _Listener(socket.socket):
             try:
                 if line.recv(1, socket.MSG_DONTWAIT) == _WAITING:
                     socket.send_fds(line, [_CONNECTION], [connection.fileno()])
-                    # One that gives up waiting at this moment does not answer, and takes nothing.
+                    # A worker whose wait ends at this moment does not answer, and takes nothing.
                     if line.recv(1) == _TAKEN:
                         return True
             except BlockingIOError:
@@ -78,7 +78,7 @@ class _Listener(socket.socket):
 
 
 class _Child:
-    """What a forked worker knows of itself, besides PySpark."""
+    """State of a forked worker, besides PySpark's."""
 
     def __init__(self) -> None:
         self.line: socket.socket | None = None
@@ -97,7 +97,7 @@ class _Child:
         module.main = partial(_run_task, module.main)
 
     def close_line(self) -> None:
-        """Of a daemon: only its child holds it, so that the child's end is seen."""
+        """Close the daemon's copy: only its child has the line, so that the child's end is seen."""
         if self.line is not None:
             self.line.close()
             self.line = None
