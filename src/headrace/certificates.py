@@ -20,7 +20,7 @@ def client_context(
     """Return a client's TLS context: the authorities that it trusts, and its own certificate.
 
     Args:
-        server: It, as an error names it.
+        server: Server's name in an error.
         ca_file: The certificates of authorities to trust (PEM); None for the system's own.
         certificate_file: The client's own (PEM), for servers that ask for one.
         key_file: The key of that one, where it is in another file.

@@ -56,7 +56,7 @@ class TaskLink:
     """Answers tasks until it is closed, in threads of its own.
 
     Args:
-        spark: whose tasks ask.
+        spark: the session whose tasks ask.
         answer: is given a question, maybe several at a time, and returns what JSON can hold.
 
     Raises:

@@ -57,10 +57,11 @@ class Demand:
     """Last report of a receiver.
 
     Attributes:
-        limit_per_s: What it admitted at most (records/s).
-        taken_per_s: What it took in, as a mean of some seconds (records/s).
+        limit_per_s: Highest rate that it admitted (records/s).
+        taken_per_s: Mean rate of the last seconds (records/s).
         waits: Whether records waited for the limit.
-        most_per_s: What it takes at most, whatever its share is (records/s); None for no maximum.
+        most_per_s: Highest rate that it takes, whatever its share is (records/s); None for no
+            maximum.
     """
 
     limit_per_s: float

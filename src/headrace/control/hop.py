@@ -68,7 +68,7 @@ class ChunkRate:
     of them may seem half or twice as long as it was; over more of them that matters less.
 
     Args:
-        most_ms: How far back chunks are remembered (ms); at least two are, however old.
+        most_ms: Time for which chunks are remembered (ms); at least two are, however old.
         silence_ms: The time without chunks after which nothing moves (ms).
     """
 
@@ -261,12 +261,12 @@ class HopController:
 
         Args:
             time_ms: Now.
-            queue: What is found.
+            queue: The state of the queue.
             upstream: The state of the stage before.
 
         Returns:
-            What to send to the stage before, because the level has changed or is to be repeated;
-            None for nothing.
+            The signal to the stage before, if the level has changed or is to be repeated; else
+            None.
         """
         if upstream is Upstream.RUNNING:
             self._inflow.look(time_ms, queue.arrived_bytes)

@@ -18,10 +18,10 @@ class InputQueue:
     """State of all incoming channels of a stage together.
 
     Attributes:
-        waiting_bytes: What no batch of the stage has been given yet.
-        left_bytes: What its newest batch left waiting, of that which was there when the batch was
-            planned: 0 where it took all. Where that is unknown, ``waiting_bytes``.
-        arrived_bytes: What has ever come, counted from any one beginning.
+        waiting_bytes: Bytes that are in no batch of the stage yet.
+        left_bytes: Bytes that its newest batch left waiting, of those that were there when it was
+            planned: 0 if it took all. If unknown, ``waiting_bytes``.
+        arrived_bytes: Bytes that have ever come, counted from any one beginning.
         takes_bytes_per_s: The rate that the stage would admit if there were enough: `takes_per_s`
             times the size of a record. None where it is unknown.
         is_running: Whether a batch of the stage is running. ``takes_bytes_per_s`` then accounts
@@ -58,7 +58,7 @@ def takes_per_s(
         rate_limit: The gate's limit under pressure from the stages after it; None for none.
         interval_ms: The time that a batch should take (ms).
         batch_records: The records of the batch that is running.
-        running_ms: How long it has been running (ms); 0 if none is.
+        running_ms: Time that it has been running (ms); 0 if none is.
 
     Returns:
         None where neither the gate's rate nor a batch says anything.

@@ -40,9 +40,9 @@ class IntervalLaw:
     """Constraints on an ``auto`` interval.
 
     Attributes:
-        max_delay_ms: How long a record waits at most until its batch has ended, where the job keeps
-            up (ms); twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch eats
-            the time, and less can be processed.
+        max_delay_ms: Longest wait of a record until its batch has ended, if the job keeps up (ms);
+            twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch eats the
+            time, and less can be processed.
         work: The part of the time that should be work: above 0, below 1. Default: 0.8. More: longer
             batches. Less: shorter ones, of which more is fixed cost.
 
@@ -130,9 +130,9 @@ def too_short(
 
     Args:
         interval_ms: The interval in force (ms).
-        cost: What is known of a batch's cost; where that is little, nothing is said.
+        cost: The known cost of a batch; if little is known, the answer is None.
         least_work: The part of its time that a batch works at least, by the law in force.
-        auto: What an ``auto`` interval must hold; None for a fixed one.
+        auto: The constraints on an ``auto`` interval; None for a fixed one.
     """
     interval_s, fixed_s = interval_ms / 1000, cost.fixed_s
     if fixed_s < MOST_FIXED * interval_s or math.sqrt(cost.fixed_variance) > 0.1 * fixed_s:

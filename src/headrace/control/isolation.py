@@ -60,8 +60,8 @@ class IsolationBudget:
         max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
             finds some 3 bad records in a million. Too low: good records wait for the backfill
             beside bad ones.
-        max_time_ms: From the first failure on (ms); above 0. Default: 60 000. The stream waits
-            that long at most, and one run more.
+        max_time_ms: Time limit from the first failure on (ms); above 0. Default: 60 000. The stream
+            waits that long at most, and one run more.
 
     Raises:
         OptionError: A number is out of its range.
@@ -87,8 +87,8 @@ class Isolated(Generic[Why]):
         left: Ranges that are deferred, each with why: those that were not run, with their parent's
             failure or what `Isolation.defer` was given; those that were left alone with
             `Isolation.leave`; and records that failed alone, but were not convicted.
-        runs: How often the handler ran.
-        down: What was raised last, if the breaker has stopped this.
+        runs: Number of runs of the handler.
+        down: The last error, if the breaker has stopped this.
         nothing_passed: Whether no part has passed; the rest is the caller's to run again.
         is_undone: Whether the batch is whole again then.
         largest_passed: The records of the largest part that passed; 0 where none has.
@@ -212,7 +212,7 @@ class Isolation(Generic[Why]):
     one record, and each before the next one began.
 
     Args:
-        budget: How much this may take.
+        budget: The limits of this isolation.
         not_run: Parts that an earlier isolation had still to run, with why their parents failed.
         can_wait: Whether something else may pass meanwhile.
         final: Whether a batch of one record is convicted without a control: by its last backfill.

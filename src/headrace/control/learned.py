@@ -77,9 +77,9 @@ class FinishedBatch:
 
     Attributes:
         time_ms: When it ended (Unix time in ms).
-        records: Those of each source.
-        duration_ms: How long it took, planning and commit included (ms).
-        overhead_ms: How much of that was not the sink's: planning, the checkpoint (ms).
+        records: Number of records of each source.
+        duration_ms: Duration, planning and commit included (ms).
+        overhead_ms: Part of it that was not the sink's: planning, the checkpoint (ms).
         behind: The sources that have left records unread.
     """
 
@@ -124,11 +124,11 @@ class LearnedBatches:
 
     Args:
         interval_ms: The time that a batch should take (ms); above 0.
-        costs: What earlier runs have learnt, by source. Default: nothing.
+        costs: Costs learned by earlier runs, by source. Default: none.
 
     Attributes:
-        interval_ms: It may be changed between batches.
-        cost: What it knows; None before the first batch.
+        interval_ms: The interval, which may be changed between batches.
+        cost: The learned cost; None before the first batch.
         changed_ms: When it last saw the job change (Unix time in ms); None for never.
     """
 

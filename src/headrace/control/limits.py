@@ -40,8 +40,8 @@ class BatchLimits:
             are smaller than they could be. None: backpressure is off, and an estimated rate is
             ignored.
         max_rate_per_partition: The cap of each partition (records/s). Default: 0, no cap.
-        min_per_partition: What each partition gets at least in every batch, if it has that much
-            (records); 1 or more, so that no partition starves. The two caps on the whole batch are
+        min_per_partition: Records that each partition gets at least in every batch, if it has that
+            many; 1 or more, so that no partition starves. The two caps on the whole batch are
             stronger.
         max_records: ``maxOffsetsPerTrigger``, the native connector's cap of the whole batch
             (records); 1 or more. A batch may exceed it by one record for each partition whose share

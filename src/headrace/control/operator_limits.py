@@ -35,11 +35,11 @@ class OperatorAction:
 
     Attributes:
         number: Counts up over all gates; a later action has a higher one.
-        by: Who did it, as they or their tool say.
+        by: The author, as they or their tool say.
         why: The reason in their words; may be empty.
         time_ms: When.
-        records_per_s: Of a limit: the cap (records/s over all partitions).
-        until_ms: Of a limit: when it ends by itself; None if it does not.
+        records_per_s: The cap of a limit (records/s over all partitions).
+        until_ms: The time when a limit ends by itself; None if it does not.
         seen_ms: When the gate's planner first planned by it, or by what replaced it; None before.
             Of a gate without a running query it stays None.
     """
@@ -77,7 +77,7 @@ class OperatorLimits:
     """Operators' settings in force for a gate, at one moment.
 
     Attributes:
-        at_ms: That moment.
+        at_ms: The time of the read.
         hold: The pause or the drain in force; None if the gate plans batches.
         limit: The limit in force; None without one.
         newest: The number of the newest action on the gate, in force or not; None without any.

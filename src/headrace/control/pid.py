@@ -25,15 +25,15 @@ class PIDTerms:
     rate allowed if that is larger.
 
     Attributes:
-        processing_rate_per_s: How fast the batch was processed (records/s).
+        processing_rate_per_s: Processing rate of the batch (records/s).
         error: The rate in force minus the processing rate (records/s): above 0 when more was
             admitted than could be processed.
         historical_error: The records that waited because the batch began late, spread over one
             interval (records/s).
         d_error: The change of the error since the update before, per second (records/s²).
-        proportional: What the proportional term added to the rate (records/s).
-        integral: The same of the integral term.
-        derivative: The same of the derivative term.
+        proportional: Contribution of the proportional term to the rate (records/s).
+        integral: Contribution of the integral term (records/s).
+        derivative: Contribution of the derivative term (records/s).
     """
 
     processing_rate_per_s: float
@@ -59,16 +59,16 @@ class PIDRateEstimator:
 
     Args:
         batch_interval_ms: The time that a batch should take (ms); above 0.
-        proportional: How much of the present error is corrected at once; 0 or more. Default: 1.0,
+        proportional: Part of the present error that is corrected at once; 0 or more. Default: 1.0,
             at which the rate goes straight to the last processing rate. Too large: the rate
             overshoots and swings. Too small: it follows a slower job too late. At 0 only the other
             two terms move the rate.
-        integral: How fast records that waited are caught up with; 0 or more. Default: 0.2. It
-            lowers the rate while batches begin late. Too large: the rate undershoots and leaves
-            the job idle in turns. Too small: a delay that has built up stays.
-        derivative: How much the trend of the error is anticipated; 0 or more. Default: 0.0. It
-            damps fast changes. Too large: the noise of batch times is amplified until the rate is
-            unstable, which is why it is rarely used.
+        integral: Speed at which waiting records are caught up with; 0 or more. Default: 0.2. It
+            lowers the rate while batches begin late. Too large: the rate undershoots and leaves the
+            job idle in turns. Too small: a delay that has built up stays.
+        derivative: Weight of the error's trend; 0 or more. Default: 0.0. It damps fast changes. Too
+            large: the noise of batch times is amplified until the rate is unstable, which is why it
+            is rarely used.
         min_rate: The smallest rate that is ever returned (records/s); above 0. Default: 100, so
             that batches never become empty. Too large: a job slower than that falls behind without
             bound. Too small: the way back up from a standstill is long.
@@ -116,8 +116,8 @@ class PIDRateEstimator:
         Args:
             time_ms: When the batch ended (Unix time in ms).
             num_elements: The records of this source in it.
-            processing_delay_ms: How long it took, planning and commit included (ms).
-            scheduling_delay_ms: How late it began (ms).
+            processing_delay_ms: Duration, planning and commit included (ms).
+            scheduling_delay_ms: Delay of its start (ms).
 
         Returns:
             The new rate (records/s over all partitions together). None if there is none: the batch

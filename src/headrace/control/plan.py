@@ -36,14 +36,14 @@ class Plan:
             gaps.
         lag: The offsets that were unread before the batch.
         rate_per_s: The rate in force, a whole number of records/s; None if there was none.
-        reason: What limited the batch: the reason of the partitions that together leave the most
+        reason: Limit of the batch: the reason of the partitions that together leave the most
             unread; of equals, the one that stands first in `Reason`. If nothing is left unread:
             `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
-        reasons: What limited each partition: the last law that took something away from it.
-        unread: How many offsets are left unread for each reason; their sum is `left_over`.
+        reasons: Limit of each partition: the last law that reduced it.
+        unread: Number of offsets left unread for each reason; their sum is `left_over`.
         throttled_by: The stage after this one whose rate limit was in force, strictest or not.
-        operator: What operators had put in force, strictest or not.
-        ceiling: What failed batches have taught, where that has made the batch smaller.
+        operator: Operators' settings in force, strictest or not.
+        ceiling: The size ceiling learned from failed batches, if it has made the batch smaller.
         bytes: About how many bytes the batch is; None where the records' sizes are not known.
     """
 
@@ -107,14 +107,14 @@ def plan(
         current: The position of every partition in ``latest``; others are ignored.
         latest: The latest offset of every partition to read. The plan has the same partitions.
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
-        limits: What else bounds the batch.
+        limits: The other limits of the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it, and a ceiling in bytes.
-        rate_limit: What a stage after this one leaves of the rate. It applies where backpressure is
-            off too; the floor of each partition is stronger.
-        operator: What operators have put in force: its limit applies as ``rate_limit`` does, and
-            under a pause or a drain the plan is empty.
-        ceiling: What is known of the largest batch that the handler takes.
+        rate_limit: The limit set by a downstream stage. It applies where backpressure is off too;
+            the floor of each partition is stronger.
+        operator: Operators' settings in force: the limit applies as ``rate_limit`` does, and under
+            a pause or a drain the plan is empty.
+        ceiling: The learned limit of the handler's largest batch.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
@@ -219,8 +219,8 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
 
     Args:
         counts: The records of each partition.
-        limit: What they may come to together, in the unit of ``total``.
-        total: What they come to together.
+        limit: The most that they may add up to, in the unit of ``total``.
+        total: Their sum.
     """
     # In Spark's native order of operations, on doubles: the rounding depends on the last bit.
     whole = float(total) or 1.0

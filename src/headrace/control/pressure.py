@@ -38,21 +38,21 @@ class HopSettings:
             (bytes); 1 or more. Default: 50 MB. Too large: the queue is old and fills disks. Too
             small: a few large batches count as an overload; use several times what arrives in an
             interval.
-        light_load_bytes: What the newest batch may leave in the queue under a light load (bytes);
-            0 or more and below ``overload_bytes``. Default: 500 KB. Too large: the stages before
+        light_load_bytes: Bytes that the newest batch may leave in the queue under a light load; 0
+            or more and below ``overload_bytes``. Default: 500 KB. Too large: the stages before
             speed up before the queue is drained. Too small: they stay slow for too long.
-        overload_sensitivity_ms: How long an overload must last before it is signalled, and the
-            time between its signals (ms); 0 or more. Default: 2000. Too large: the queue grows
-            for longer. Too small: a momentary spike throttles. At 0 the first overloaded look
-            signals, and the next signals are ``light_load_sensitivity_ms`` apart.
+        overload_sensitivity_ms: Time that an overload must last before it is signalled, and the
+            time between its signals (ms); 0 or more. Default: 2000. Too large: the queue grows for
+            longer. Too small: a momentary spike throttles. At 0 the first overloaded look signals,
+            and the next signals are ``light_load_sensitivity_ms`` apart.
         light_load_sensitivity_ms: The same for a light load (ms); 1 or more. Default: 2000. Too
             large: a flow recovers slowly. Below the batch time of the stage before: it recovers
             before the last signal has been seen to work.
         step: The factor of the rate for each throttle level; above 0 and below 1. Default: 0.5.
             Small: a flow recovers in few large strides. Near 1: in many small ones.
-        lease_ms: How long a signal holds (ms); 1 to 600 000. Default: 10 000. Too large: a stage
-            stays slow for longer after the one that throttled it has died. Too small: it speeds
-            up whenever a signal is late; signals are repeated every third of this time.
+        lease_ms: Lease of a signal (ms); 1 to 600 000. Default: 10 000. Too large: a stage stays
+            slow for longer after the one that throttled it has died. Too small: it speeds up
+            whenever a signal is late; signals are repeated every third of this time.
 
     Raises:
         OptionError: A setting is out of its range, or not a finite number.
@@ -128,7 +128,7 @@ class PressureSignal:
         epoch: The sender's run.
         sequence: The number of the signal among those of this epoch to this receiver; 0 or more.
         level: The throttle level; 0, free, to `MAX_LEVEL`, fractions included.
-        lease_ms: How long it holds once received, unless repeated (ms); 1 to `MAX_LEASE_MS`.
+        lease_ms: Lease once received, unless repeated (ms); 1 to `MAX_LEASE_MS`.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, a number is out
@@ -205,7 +205,7 @@ class PressureState:
         epoch: The run of it that was received last.
         sequence: The last sequence of that run.
         level: The throttle level in force; 0 for none.
-        lease_ms: How long the signal holds (ms).
+        lease_ms: The lease of the signal (ms).
         until_ms: When that ends, by the receiver's clock (ms).
         origin_per_s: The emission rate when the throttling began (records/s); None where nothing
             was emitted then, or the level is 0.

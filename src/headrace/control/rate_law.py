@@ -64,7 +64,7 @@ def max_messages_per_partition(
     Spark reads its cap of 0 as a share of 0 and grants it the floor.
 
     Args:
-        lags: How far each partition is behind (records); 0 or more.
+        lags: The lag of each partition (records); 0 or more.
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: The caps of the whole batch are ignored.
 

@@ -52,7 +52,7 @@ class EstimatorSettings:
     Attributes:
         name: ``pid`` or ``learned``.
         min_rate: The smallest rate that is ever learnt (records/s); above 0.
-        auto: What the interval must hold where it is ``auto``; None for a fixed one.
+        auto: Constraints on an ``auto`` interval; None for a fixed one.
 
     Raises:
         OptionError: There is no such law.
@@ -117,13 +117,12 @@ class BatchProgress:
 
     Attributes:
         start_ms: When its trigger fired (Unix time in ms).
-        duration_ms: How long it took, planning and commit included
-            (``durationMs.triggerExecution``).
+        duration_ms: Duration, planning and commit included (``durationMs.triggerExecution``).
         records: The records of one source in it; 0 if its handler failed or it was skipped.
         left_over: The offsets that its plan left unread (`Plan.left_over`).
-        waited_ms: How much of its time it waited for something else, such as a backfill that had
-            the handler.
-        overhead_ms: How much of its time was not the sink's: planning, the checkpoint.
+        waited_ms: Part of its time in which it waited for something else, such as a backfill that
+            had the handler.
+        overhead_ms: Part of its time that was not the sink's: planning, the checkpoint.
     """
 
     start_ms: int
@@ -190,9 +189,9 @@ class LearntRate:
     Attributes:
         rate_per_s: The new rate (records/s); None where the law gave none, and the rate in force
             stays.
-        other_per_s: What the other law would say (records/s); None where it gave none.
-        terms: What PID's terms added to the rate; None where it is not in force.
-        cost: What is known of a batch's cost; None where nothing is.
+        other_per_s: Rate of the other law (records/s); None if it gave none.
+        terms: Contributions of PID's terms to the rate; None if it is not in force.
+        cost: Known cost of a batch; None while it is unknown.
         interval: The new interval of a gate whose interval is ``auto``; None to leave it.
         too_short: One sentence where the interval is too short, once in a run.
     """
@@ -262,8 +261,8 @@ class QueryRates:
         """Take one finished batch into account; what it says of each gate that had records in it.
 
         Args:
-            batch: What all gates share.
-            stats: What it tells the law of each gate that had records in it.
+            batch: The batch's part that all gates share.
+            stats: The input to the law of each gate that had records in it.
             limited: The gates of which an operator's limit or a ceiling made it as small as it
                 was. PID takes the rate of a small batch, most of which is its fixed cost, for all
                 that the job can process, and would go down under the limit: it is not told.

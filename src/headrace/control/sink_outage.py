@@ -95,9 +95,9 @@ class SinkOutage:
     Attributes:
         batch: The key of the batch that waits.
         since_ms: When it failed first.
-        runs: How often it has failed.
+        runs: Number of its failures.
         next_ms: When it is run again.
-        error: What the handler raised last: its class, and the first line of its message.
+        error: Last error of the handler: its class, and the first line of its message.
         is_certain: Whether that says that the sink is away; else nothing of the batch passes.
     """
 
@@ -170,8 +170,8 @@ def next_step(
     """Return the next step for a batch that has failed once more than its outage knows.
 
     Args:
-        outage: What is known so far; None where this was its first failure.
-        settings: How the gate waits.
+        outage: The outage so far; None if this was its first failure.
+        settings: The settings of the gate's wait.
         now_ms: The time.
         is_certain: Whether what was raised now says that the sink is away.
         has_parts: Whether it is large enough that parts of it tell.

@@ -96,9 +96,9 @@ class Climb:
     Attributes:
         passed: The largest size that passed; 1 or more.
         failed: The smallest size that failed, above it; None since one that large has passed.
-        stage: How the climb goes on.
-        wait: How many batches at the ceiling lie between two that are larger.
-        left: How many of them are left until the next one.
+        stage: Stage of the climb.
+        wait: Number of batches at the ceiling between two that are larger.
+        left: Number of them that are left until the next one.
     """
 
     passed: int

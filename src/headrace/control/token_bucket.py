@@ -36,9 +36,9 @@ class TokenBucket:
 
     Args:
         rate_per_s: Tokens a second; a finite number above 0.
-        burst_s: How many seconds' worth of tokens a full bucket holds; a finite number above 0.
-            Default: 1. Too large: a flood after each pause. Too small: tokens are lost whenever
-            the caller comes a little late.
+        burst_s: Capacity of a full bucket in seconds' worth of tokens; a finite number above 0.
+            Default: 1. Too large: a flood after each pause. Too small: tokens are lost whenever the
+            caller comes a little late.
 
     Raises:
         OptionError: An argument is out of its range.

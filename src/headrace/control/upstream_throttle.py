@@ -68,11 +68,11 @@ class UpstreamThrottle:
         """Take a signal into account; in any order, any number of times.
 
         Args:
-            signal: What came.
+            signal: The signal.
             time_ms: Now.
-            present_rate_per_s: What this stage has really been emitting lately (records/s), not
-                its estimator's rate. None (unknown) or 0: no limit until a signal comes again with
-                a rate.
+            present_rate_per_s: The measured recent emission of this stage (records/s), not its
+                estimator's rate. None (unknown) or 0: no limit until a signal comes again with a
+                rate.
 
         Raises:
             OptionError: It is for another flow or stage, or its sender is not directly after this

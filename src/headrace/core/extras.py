@@ -47,7 +47,7 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
 
     Args:
         extra: its name, one of `EXTRAS`.
-        what: what needs it, as the subject of the sentence.
+        what: the feature that needs it, as the subject of the sentence.
         where: on which machines it is needed, if not on this one alone.
 
     Raises:

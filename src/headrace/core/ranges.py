@@ -146,7 +146,7 @@ class RangeSequence:
     """Finds gaps in, and overlaps of, ranges of one partition that come by rising start.
 
     Args:
-        start: Where the first range should begin. Default: wherever it begins.
+        start: Start that the first range should have. Default: any.
     """
 
     def __init__(self, start: int | None = None) -> None:

@@ -184,8 +184,8 @@ class Journal:
         checked at once, the blocks as the batches are asked for.
 
         Args:
-            offsets: Which.
-            columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
+            offsets: The offsets to read.
+            columns: Columns of ``ARROW_SCHEMA``, in any order; only these are read.
             on_loss: Receives offsets that were declared lost or pruned, and why, before they are
                 skipped; it may raise.
             after: The checksum that the block with the record before them had when that was read; 0

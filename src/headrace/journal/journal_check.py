@@ -85,13 +85,13 @@ class JournalFinding:
     """Something found.
 
     Attributes:
-        kind: What.
+        kind: Kind of finding.
         path: The file's, within the journal; for a gap, that of the file which is missing.
-        lane: Which; None for what is in no lane.
+        lane: Lane; None for a file that is in no lane.
         first: The first offset concerned; None for what has none.
         until: The one after the last. Where a lane's last block can say nothing of itself, the
             mark, or the highest that it may have reached; None where nothing says how far it went.
-        reason: What is wrong with it, as a sentence.
+        reason: Description of the defect, as a sentence.
     """
 
     kind: JournalFindingKind
@@ -135,7 +135,7 @@ def verify(
     at one moment.
 
     Args:
-        journal: Which.
+        journal: The journal.
         reached: Offsets that lanes are known to have reached, from whoever has read them.
         clock: To wait a second for a last block whose writer is about to name it.
 

@@ -38,7 +38,7 @@ def repair(
     which nobody knows the right ones.
 
     Args:
-        journal: Which.
+        journal: The journal.
         reached: Offsets that lanes are known to have reached, from whoever has read them.
 
     Raises:

@@ -30,7 +30,7 @@ class LaneIndex:
     """A lane's files by their first offsets.
 
     Attributes:
-        start: Where the lane begins; what is below was pruned, whatever of it is still there.
+        start: Start of the lane; offsets below were pruned, even if files of them still exist.
         firsts: The first offset of each file, ascending. Each file ends where the next begins; the
             last one itself says where it ends.
         lost: The first offsets of those whose records are lost. An interrupted repair leaves both a
@@ -115,8 +115,8 @@ class LaneEnd(NamedTuple):
 
     Attributes:
         until: The offset after the last that can be read.
-        checksum: That of the block that ends there; 0 where none does.
-        spare_until: Where the block ends whose only name is the lane's mark; 0 where none is.
+        checksum: Checksum of the block that ends there; 0 if none does.
+        spare_until: End of the block whose only name is the lane's mark; 0 if there is none.
     """
 
     until: int

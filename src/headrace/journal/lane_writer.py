@@ -107,8 +107,8 @@ class LaneWriter:
         order. At most four are in memory: it waits while there are.
 
         Returns:
-            What ``append`` answers or raises, once that is known. Where a block fails, those
-            submitted behind it fail as well.
+            The answer or error of ``append``, once it is known. If a block fails, those submitted
+            behind it fail as well.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.

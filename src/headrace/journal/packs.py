@@ -73,11 +73,11 @@ class Pack:
     """Contents of a pack.
 
     Attributes:
-        header: As of one block with all its records.
-        ends: Where each of its blocks ends, ascending, and its checksum.
+        header: Header of a block with all its records.
+        ends: End of each of its blocks, ascending, and its checksum.
         payload: The records.
-        name: As an error shows it.
-        memory_bytes: What its records take; 0 of one that was read.
+        name: Name in an error.
+        memory_bytes: Size of its records in memory; 0 for a pack that was read.
     """
 
     header: BlockHeader

@@ -44,7 +44,7 @@ class Records:
     """Records in order, which nothing changes any more; wraps one Arrow record batch.
 
     Args:
-        batch: Of the schema ``SCHEMA``. Its buffers are shared, not copied.
+        batch: Records in the schema ``SCHEMA``. The buffers are shared, not copied.
     """
 
     __slots__ = ("_bytes", "batch")

@@ -63,8 +63,8 @@ def prune(
 
     Args:
         journal: The journal.
-        ledger: That of the gates that read it.
-        min_age_ms: How long a block is kept at least, from when it was written.
+        ledger: The ledger of the gates that read it.
+        min_age_ms: Time that a block is kept at least, from when it was written.
         now_ms: The time (ms since the epoch).
         only: The lanes to prune; None for all.
         without: Gates that do not read it any more, and are not asked.

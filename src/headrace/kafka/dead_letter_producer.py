@@ -69,7 +69,7 @@ class DeadLetterProducer:
 
     Args:
         options: The stream's, or others with ``kafka.*`` in them: Java's names, as for reading.
-        timeout_ms: How long the brokers have to take a record (ms).
+        timeout_ms: Time for the brokers to store a record (ms).
     """
 
     def __init__(self, options: Mapping[str, str], *, timeout_ms: int = TIMEOUT_MS) -> None:

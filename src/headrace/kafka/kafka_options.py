@@ -56,7 +56,7 @@ class KafkaOptions:
     """The options of one source, checked; none of its secrets is shown.
 
     Attributes:
-        poll_timeout_ms: how long a task waits for a record (ms).
+        poll_timeout_ms: longest wait of a task for a record (ms).
         commit_group: the consumer group to which processed offsets are committed; None for none.
         channel: the URL of the ledger of the stages that write the topics, of which each batch is
             read once. None to read every record.

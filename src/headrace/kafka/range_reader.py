@@ -147,13 +147,13 @@ class ReaderConfig:
 
     Attributes:
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
-        timeout_ms: how long the broker may give nothing before the read fails (ms).
-        batch_bytes: how large a record batch of more than one record may become (bytes).
+        timeout_ms: silence of the broker after which the read fails (ms).
+        batch_bytes: largest record batch of more than one record (bytes).
         aborted: tags of a stage's attempts whose records are skipped (`headrace.kafka.attempts`).
-        silence_s: how long nothing comes before the brokers are asked why (s). They are asked
-            twice, for librdkafka reports no topic that is deleted, and a broker may learn late of a
-            new partition.
-        request_s: how long a broker has to answer that (s).
+        silence_s: time without messages before the brokers are asked why (s). They are asked twice,
+            for librdkafka reports no topic that is deleted, and a broker may learn late of a new
+            partition.
+        request_s: timeout of that request (s).
     """
 
     client: ClientConfig = field(repr=False)

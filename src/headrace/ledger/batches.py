@@ -44,8 +44,8 @@ class BatchStore(BatchQueries):
         batch was finished before the crash (``success``), or is a backfill's.
 
         Args:
-            batch: What it reads.
-            query: Who must own the gate, if the caller has claimed it.
+            batch: The plan.
+            query: The query that must own the gate, if the caller has claimed it.
 
         Returns:
             The batch's row as it is now. Only if it is ``in_progress`` is the caller to run it.
@@ -114,14 +114,14 @@ class BatchStore(BatchQueries):
         Args:
             batch_key: The batch.
             query_batch_id: The engine's own number for it.
-            start_time_ms: Since when, if not since now.
-            owner: Whose it becomes. Another owner whose lease has run out is replaced.
-            lease_ms: For how long.
+            start_time_ms: Start of the run. Default: now.
+            owner: The new owner. Another owner whose lease has run out is replaced.
+            lease_ms: Length of the lease (ms).
             gone: An owner that is known to be dead, who is replaced at once.
 
         Returns:
-            What its owner needs to run it. None if the batch is not ``in_progress``, or another
-            owner's; nothing is changed then.
+            The data that its owner needs to run it. None if the batch is not ``in_progress``, or
+            another owner's; nothing is changed then.
         """
         values = {
             "batch": batch_key,
@@ -257,8 +257,8 @@ class BatchStore(BatchQueries):
         Args:
             batch_key: The batch, or child, to split.
             children: Together they read just what it reads.
-            owner: Whose it is, and whose the children become.
-            lease_ms: For how long.
+            owner: The owner of the batch, and of the children.
+            lease_ms: Length of the lease (ms).
             gone: Owners that are known to be dead, who are replaced at once.
 
         Returns:

@@ -45,13 +45,13 @@ class CheckpointRecord:
         checkpoint_id: The checkpoint's identity.
         topic: The topic.
         topic_id: Tells it from one recreated under its name; None where that is not known.
-        starts: Where its first batch began, by partition.
-        untils: Where its newest batch ended, by partition.
-        offsets: How many its batches have planned.
+        starts: Start of its first batch, by partition.
+        untils: End of its newest batch, by partition.
+        offsets: Number of offsets that its batches have planned.
         begun: The batch that the engine asked for last.
-        begins: How often the gate had been asked for a batch by then.
-        position: Where the gate goes on in the topic, of the checkpoint that is named first; None
-            where nothing is kept of that.
+        begins: Number of the gate's requests for a batch by then.
+        position: Checkpoint of the gate's position in the topic, and its offsets by partition; None
+            if none is kept.
     """
 
     checkpoint_id: str
@@ -71,10 +71,10 @@ class CheckpointSummary:
 
     Attributes:
         begun: The batch that the engine asked for last.
-        begins: How often it has asked for any.
-        lost_offsets: How many offsets were counted as lost.
-        losses: How many offsets the losses that are there come to.
-        checkpoints: By checkpoint and topic.
+        begins: Number of its requests for a batch.
+        lost_offsets: Number of offsets that were counted as lost.
+        losses: Number of offsets of the losses that still have a row.
+        checkpoints: Checkpoints, by their id and topic.
     """
 
     begun: str | None

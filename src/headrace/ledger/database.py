@@ -77,7 +77,7 @@ class Database:
             url: A ledger's.
             read_only: Whether nothing is to be written; then it must exist.
             must_exist: Whether no file is ever made.
-            timeouts: How long to wait for it.
+            timeouts: Timeouts of the database.
             clock: Replaces the database's own clock (ms since the epoch).
 
         Raises:

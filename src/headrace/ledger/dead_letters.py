@@ -267,11 +267,12 @@ class DeadLetterStore(Store):
         """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
 
         Args:
-            dead_letter_id: Which.
-            status: What became of it.
-            resolution: How, or why.
-            claim: Of whoever sent it. Default: None, which resolves what nobody is sending.
-            sent_value: What was sent in the place of its value, which is kept beside it.
+            dead_letter_id: The letter.
+            status: Its new status.
+            resolution: The target, or the reason.
+            claim: Claim of the sender. Default: None, which resolves a letter that nobody is
+                sending.
+            sent_value: The value that was sent instead of its own, which is kept beside it.
 
         Returns:
             Whether it was waiting, and nobody else's; if not, nothing is changed.

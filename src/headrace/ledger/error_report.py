@@ -149,7 +149,7 @@ def query_stopped(error: BaseException) -> ErrorReport:
     """Why a batch is not done whose query was stopped while it ran.
 
     Args:
-        error: What its handler raised then; its trace is kept.
+        error: The handler's error; its trace is kept.
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)

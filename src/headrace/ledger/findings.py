@@ -60,16 +60,16 @@ class Finding:
     """Something to be said of a range of one partition.
 
     Attributes:
-        kind: What.
-        offsets: Where.
-        checkpoint_id: Of two checkpoints, the one that begins at the higher offset. None for a loss
+        kind: Kind of finding.
+        offsets: Range of the finding.
+        checkpoint_id: Checkpoint; of two, the one that begins at the higher offset. None for a loss
             that is not within what one checkpoint has read.
         batch_key: The batch: of a gap the one behind it, of an overlap the one that begins last,
             of children the one that was split; None where it was pruned. Of a loss the one that
             could not read it; None where it was gone before one was planned.
-        other: Of a gap the batch before it, of an overlap the other batch, of children the one that
-            reads the range (None where none does), of ``read again`` the other run.
-        status: How an open batch stands.
+        other: For a gap the batch before it, for an overlap the other batch, for children the one
+            that reads the range (None if none does), for ``read again`` the other run.
+        status: Status of an open batch.
         error: Why a batch is dead, or failed last, or why its handler rejected a record, without
             the trace.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
@@ -103,16 +103,16 @@ class Span:
 
     Attributes:
         checkpoint_id: The run.
-        offsets: From the first to the last.
+        offsets: Range from the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
-        processed: How many are in batches that succeeded, could read them and did not reject them;
-            they had as many records or fewer.
-        pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
-            and resolved; no overlap is deleted, and what lies between them is missing here too.
-        open: How many are in batches that are not done.
-        dead: How many are in batches that are dead, or were rejected by the handler.
-        lost: How many were gone before they were read.
-        missing: How many nobody accounts for.
+        processed: Number in batches that succeeded, could read them and did not reject them; they
+            had as many records or fewer.
+        pruned: Number in batches that are deleted as old. Each was ``success``, or ``dead`` and
+            resolved; no overlap is deleted, and what lies between them is missing here too.
+        open: Number in batches that are not done.
+        dead: Number in batches that are dead, or rejected by the handler.
+        lost: Number that were gone before they were read.
+        missing: Number that nobody accounts for.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
     """
 

@@ -129,8 +129,9 @@ class Pulse:
     """State of all gates that is compared with the previous one, to see what has changed.
 
     Attributes:
-        gates: By name, a value that is another one whenever something about the gate has changed.
-        unresolved: How much of each gate is unresolved; gates of which nothing is are left out.
+        gates: Value of each gate, by name, that differs whenever something about the gate has
+            changed.
+        unresolved: Unresolved failures of each gate; gates with none are left out.
         actions: The number of the newest action of an operator on each gate that had one.
         elsewhere: Another one whenever a receiver or a stage of a flow has reported.
         repaired: The number of the newest action about failures; None before the first.
@@ -150,13 +151,13 @@ class SeriesPoint:
     Attributes:
         time_ms: When the first batch of it was planned (ms since the epoch).
         lag: The highest lag of its batches; None where none was known.
-        duration_ms: How long the longest of them took; None where none has ended.
-        records: What they read together.
+        duration_ms: Longest duration of a batch; None if none has ended.
+        records: Number of their records.
         rate_per_s: The lowest rate that was in force; None where there was none.
-        capacity_per_s: How fast they were processed (records/s); None where none was reported.
-        failed: How many of them failed.
+        capacity_per_s: Processing rate (records/s); None if none was reported.
+        failed: Number of failed batches.
         checkpoint_id: The identity of their checkpoint; of several, one.
-        batches: How many there were.
+        batches: Number of batches.
     """
 
     time_ms: int
@@ -226,9 +227,9 @@ class FleetStore(Store):
 
         Args:
             gate_name: The gate.
-            since_ms: From when (ms since the epoch).
-            until_ms: Up to when, that moment left out.
-            bucket_ms: How long a stretch is; 1 gives each batch a point of its own.
+            since_ms: Start (ms since the epoch).
+            until_ms: End, excluded.
+            bucket_ms: Length of a bucket (ms); 1 gives each batch a point of its own.
         """
         values = {
             "gate": gate_name,

@@ -54,10 +54,10 @@ class GateQuery:
     """The query that stands behind a gate: see `GateClaim`. Times are by the database's clock.
 
     Attributes:
-        checkpoint: where its checkpoint is, once its program has said so.
+        checkpoint: path of its checkpoint, once its program has reported it.
         checkpoint_id: the identity of its checkpoint, once it has begun a batch.
         until_ms: when its lease runs out if it is not renewed.
-        begins: how often the gate's `begin` had been called when it claimed the gate.
+        begins: number of calls of the gate's `begin` when it claimed the gate.
     """
 
     owner: str

@@ -68,8 +68,8 @@ class Ledger:
             ledger.rates.history("orders")  # what the estimator made of it
 
     Attributes:
-        batches: What gates read, and what became of it.
-        controls: What operators have put in force: pauses, limits, drains.
+        batches: Planned batches of gates, and their outcome.
+        controls: Operators' settings in force: pauses, limits, drains.
         gates: Gates as declared, the query behind each, and what throttles it.
         metrics: All gates at one look, for a monitoring system.
         rates: The rate in force, and the samples that it was learnt from.
@@ -79,8 +79,8 @@ class Ledger:
         signals: The signals between the stages of a flow.
         sink_outages: The sinks that gates wait for.
         outputs: The attempts to write batches into topics.
-        missed: What was lost or skipped, and what of it was accepted.
-        repairs: What operators did about failures.
+        missed: Lost and skipped offsets, and their acceptances.
+        repairs: Operators' actions on failures.
         fleet: All gates at one look, and the history of one.
     """
 
@@ -117,11 +117,11 @@ class Ledger:
             url: ``sqlite:///file.db`` (its folder must exist) or ``postgresql://...``.
             create: Create the ledger if there is none, and bring an older one up to date. If False,
                 nothing is ever written, and the right to read is enough.
-            clock: Where the times of batches come from.
+            clock: Clock for the times of batches.
             database_clock: Replaces the database's own clock, by which leases are measured; for
                 tests.
-            timeouts: How long each call waits for the database. Opening does not wait for one that
-                is unreachable: what cannot be reached then is more likely the wrong URL.
+            timeouts: Timeouts of each call. Opening does not wait for an unreachable database: its
+                URL is more likely wrong.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with

@@ -44,12 +44,12 @@ class GateNow:
     """A gate and its newest batch, at one moment. Times are ms since the epoch.
 
     Attributes:
-        position: How many offsets the newest batch's checkpoint has planned so far.
-        capacity_per_s: How fast the last reported batch was processed.
+        position: Number of offsets that the newest batch's checkpoint has planned so far.
+        capacity_per_s: Processing rate of the last reported batch.
         limit_per_s: The rate cap in force, of a later stage or an operator, the lower one.
         held: Whether an operator has paused it, or has it drain.
         has_query: Whether a query stands behind it.
-        pruned_totals: What `count_pruned` has kept of deleted batches, as text.
+        pruned_totals: Counts of deleted batches kept by `count_pruned`, as text.
         created_ms: When the newest batch was planned; it and all that follows is None without one.
     """
 
@@ -93,10 +93,10 @@ class BatchCount:
         is_old: Whether they were created before the bound that was asked for.
         bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
         is_root, is_leaf: Whether they are no children, and have none.
-        number: How many.
+        number: Number of batches.
         records: Their records, or offsets where these were not counted.
-        retries: How often they were run again.
-        duration_ms: How long they took together, where the bucket is not -1.
+        retries: Number of their repeated runs.
+        duration_ms: Total duration, if the bucket is not -1.
     """
 
     gate: str

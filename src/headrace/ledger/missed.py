@@ -59,7 +59,7 @@ class Accepted:
     """A row of ``accepted``: what was lost or skipped, and need not be processed.
 
     Attributes:
-        offsets: Where.
+        offsets: The range.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
         why: The reason in the words of who accepts it, with their name.
     """
@@ -104,9 +104,9 @@ class MissedStore(Store):
         """Write down that what a gate has missed until now need not be processed; what it was.
 
         Args:
-            gate_name: Whose.
-            records: How many offsets that is, as they were shown: it is about those alone.
-            by: Who accepts it.
+            gate_name: The gate.
+            records: Number of offsets, as they were shown: only those are accepted.
+            by: The person who accepts it.
             why: The reason, in their words.
 
         Raises:

@@ -152,7 +152,7 @@ class OperatorLimitStore(Store):
             gate_name: The gate.
             records_per_s: The cap over all its partitions (records/s); above 0. Below 1 it counts
                 as 1; the floor of each partition, ``minRatePerPartition``, is stronger.
-            by: Who does it.
+            by: The operator.
             why: Why.
             until_ms: When it ends by itself, by the ledger's clock (`Ledger.database_time_ms`). One
                 that is over has no effect. Default: None, when `unlimit` is called.

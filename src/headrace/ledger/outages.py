@@ -17,12 +17,12 @@ class Timeouts:
     """Timeouts of a ledger's database (s).
 
     Attributes:
-        retry_s: For one that is unreachable, each time; 0 for not at all. Default: 0.
-        lock_s: For somebody else's transaction, where the URL or the server sets no
+        retry_s: Wait for an unreachable database, each time; 0 for none. Default: 0.
+        lock_s: Wait for another client's transaction, where the URL or the server sets no
             ``lock_timeout``; one of the ledger's takes milliseconds. Default: 10.
-        connect_s: For the answer of a PostgreSQL server, where the URL sets no
+        connect_s: Wait for the answer of a PostgreSQL server, where the URL sets no
             ``connect_timeout``. Default: 5.
-        clock: By which it waits.
+        clock: Clock of the waits.
     """
 
     retry_s: float = 0

@@ -107,10 +107,10 @@ class RateStore(Store):
             batch_key: The batch.
             query_batch_id: The engine's own number for it.
             start_time_ms: When it began (ms since the epoch).
-            sample: What was learnt from it: its new rate is put in force, unless it is None; and
-                a batch that it names gets its number of records, if any were read. A sample is
-                kept once: the same one again changes nothing.
-            batch_cost: What is known of a batch's cost from now on, with a sample; None: no news.
+            sample: The result of a batch: its new rate is put in force, unless it is None; and a
+                batch that it names gets its number of records, if any were read. A sample is kept
+                once: the same one again changes nothing.
+            batch_cost: The new known cost of a batch, with a sample; None: no news.
             interval_ms: The gate's interval from now on, with a sample; None to leave it.
 
         Raises:

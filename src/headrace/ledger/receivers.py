@@ -23,22 +23,23 @@ class ReceiverReport:
     """Report of a receiver about itself.
 
     Attributes:
-        gate: Whose rate it goes by.
+        gate: Gate whose rate it follows.
         journal_id: The journal that it writes.
         lane: The lane of it; a lane has one receiver at a time.
         journal: The journal's name, for people.
         owner: The process; another one that takes the lane has another.
         started_ms: When it began (ms since the epoch).
-        limit_per_s: What it lets in at most (records/s); None is no limit.
-        most_per_s: What it lets in at most whatever its gate's rate is (records/s); None for none.
-        records_per_s: What it has made durable a second lately.
-        records: What it has made durable since it began.
+        limit_per_s: Highest rate that it admits (records/s); None is no limit.
+        most_per_s: Highest rate that it admits whatever its gate's rate is (records/s); None for
+            none.
+        records_per_s: Rate of records that it has lately made durable (records/s).
+        records: Number of records that it has made durable since it began.
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
-        waiting_records: Those of them that wait for the limit.
+        waiting_records: Number of them that wait for the limit.
         refusing: Why its senders wait whatever the limit, in a sentence; None if they need not.
-        rejected: How many requests and senders it has rejected since it began, by kind, such as
-            ``HTTP 429``.
+        rejected: Number of requests and senders that it has rejected since it began, by kind, such
+            as ``HTTP 429``.
     """
 
     gate: str
@@ -80,8 +81,8 @@ class StreamRate:
     Attributes:
         rate_per_s: The gate's rate in force (records/s); None while none was learnt.
         interval_ms: The gate's interval; None while it is not declared.
-        receivers: Those that are there.
-        begun: Up to which offset the gate has begun to read, by the lanes of one journal.
+        receivers: Active receivers.
+        begun: Offset up to which the gate has begun to read, by the lanes of one journal.
         waits: Whether the gate waits for its sink, and admits nothing.
     """
 

@@ -32,9 +32,9 @@ def batch_key(
         gate: The gate's name.
         checkpoint_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
             purpose, and that is another batch.
-        ranges: What the batch reads.
-        topic_ids: Of topics whose id is known, by name. A topic that was deleted and recreated has
-            the same offsets once more, and those are another batch.
+        ranges: Ranges of the batch.
+        topic_ids: Known ids of topics, by name. A topic that was deleted and recreated has the same
+            offsets once more, and those are another batch.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
@@ -319,8 +319,8 @@ class Processed:
             where it may begin.
         batch_key: The batch or child that begins there and may have to be read again. None where
             there is none, and the next batch begins there.
-        status: That batch's. If ``success``, it is the gate's last one, which the engine asks for
-            once more if it crashed before it could note the end.
+        status: Status of that batch. If ``success``, it is the gate's last one, which the engine
+            asks for once more if it crashed before it could note the end.
     """
 
     gate: str

@@ -26,8 +26,8 @@ class SourceOffset:
     """End of one batch in one source, as a checkpoint has it.
 
     Attributes:
-        prefix: What stands before the offset in its line; empty, but for ``v2``.
-        offset: The same where it is an offset of Kafka's or Headrace's; None for other sources.
+        prefix: Text before the offset in its line; empty, but for ``v2``.
+        offset: Parsed offset of Kafka's or Headrace's sources; None for other sources.
     """
 
     prefix: str

@@ -22,7 +22,7 @@ class Comparison:
 
     Attributes:
         findings: Ranges that the ledger has lost.
-        notes: What was compared, and what the reader may want to know; a sentence each.
+        notes: Sentences on the scope of the comparison, and other remarks for the reader.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -41,7 +41,7 @@ class Connector:
     ``JournalError`` where the log cannot be read.
 
     Attributes:
-        name: what ``Gate.read`` calls it.
+        name: name of the source in ``Gate.read``.
         source: Spark's face of it; its name is the format's.
         check: called with a stream's options on the driver, before a query starts. Raises
             OptionError if one is wrong, SourceError if something that is named does not exist, and
@@ -51,7 +51,7 @@ class Connector:
         log: the log of a bounded read with such options.
         located: a stream's options, completed with where the source was if they do not say it
             themselves (see ``servers``). Raises OptionError if one is not a stream's.
-        servers: where the source is, without secrets, from its options in any case.
+        servers: address of the source, without secrets, from its options in any case.
         dead_letter_topic: opens the topic of a name, from a stream's options; None for a kind of
             source that has no topics.
     """
@@ -159,9 +159,9 @@ def read_directly(
     Args:
         connector: the kind of source.
         options: the stream's, as its reader received them.
-        ranges: what is read.
-        topic_ids: of the topics when the ranges were planned: of one that was recreated since then
-            nothing is read.
+        ranges: the ranges to read.
+        topic_ids: ids of the topics when the ranges were planned: a topic that was recreated since
+            then is not read.
         on_loss: is told of offsets that have left the source. Default: None, they are an error.
 
     Raises:

@@ -32,7 +32,8 @@ class Topic:
     """A topic as it is now.
 
     Attributes:
-        topic_id: what tells a topic from a later one of the same name; None on brokers before 2.8.
+        topic_id: id that distinguishes a topic from a later one of the same name; None on brokers
+            before 2.8.
         partitions: the partitions' numbers, rising.
     """
 

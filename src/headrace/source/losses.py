@@ -133,8 +133,8 @@ class Losses:
     """Policy of a task for offsets that it cannot read.
 
     Attributes:
-        account: where they are written down otherwise; None where there is no gate, and so only a
-            log, as with the native connector.
+        account: the ledger's account of losses; None without a gate: then they are only logged, as
+            with the native connector.
     """
 
     source: str

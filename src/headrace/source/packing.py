@@ -26,9 +26,9 @@ def pack(
     """The ranges of each task, the largest task first.
 
     Args:
-        ranges: What the batch reads; empty ranges are left out.
-        parallelism: How many tasks the cluster runs at the same time; up to that many are made,
-            even of few records.
+        ranges: Ranges of the batch; empty ranges are left out.
+        parallelism: Number of tasks that the cluster runs at the same time; up to that many are
+            made, even of few records.
         min_partitions: ``minPartitions``: make about this many tasks, about equal, by the native
             connector's rule: rounding can make it a few more or less.
         max_records_per_partition: ``maxRecordsPerPartition``: no task has more records.

@@ -50,8 +50,8 @@ class ToRead:
     Attributes:
         aborted, after: see `SourceTask`.
         fail_on_loss: whether nothing of it may be passed over.
-        account: where the tasks write down what they cannot read; None without a ledger, or where
-            the batch is read once more.
+        account: destination of the tasks' losses; None without a ledger, or in a replay of the
+            batch.
     """
 
     ranges: Sequence[OffsetRange]

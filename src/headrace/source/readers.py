@@ -79,9 +79,9 @@ class SourceTask(InputPartition):
 
     Attributes:
         aborted: the attempts of stages whose records are skipped.
-        losses: what becomes of offsets that are gone by now.
-        after: of offsets at which the batch begins, the checksums of what was read before them;
-            see `Log.checksums`.
+        losses: policy for offsets that are gone by now.
+        after: checksums of the records before the offsets at which the batch begins; see
+            `Log.checksums`.
     """
 
     ranges: Sequence[OffsetRange]

@@ -67,15 +67,16 @@ class SourceOptions:
     """The options that every source has, checked.
 
     Attributes:
-        timestamp_strategy: what to do where no record is at or after a starting time.
+        timestamp_strategy: reaction if no record is at or after a starting time.
         fail_on_data_loss: whether offsets that are gone stop the query.
         min_partitions: at least so many tasks; None for as many as suit.
         max_records_per_partition: at most so many records in a task; None for no limit.
         ledger: the URL of the gate's ledger; never shown, for it may hold a password.
         read: names what `Gate.read` has loaded, so that its query and its handler know each other.
         min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
-        max_trigger_delay_ms: how long too few may wait (ms).
-        interval_ms: where the interval is ``auto``, what it is until a fixed cost is known (ms).
+        max_trigger_delay_ms: longest wait of too few offsets (ms).
+        interval_ms: interval, or the length of an ``auto`` interval until a fixed cost is known
+            (ms).
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
     """
 

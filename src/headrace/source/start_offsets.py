@@ -24,7 +24,7 @@ class StartOffsets:
         current: the next offset to read, for every partition that exists.
         begins: the part of ``current`` that is not where the last batch ended.
         topic_ids: the topics' ids now, and those of the topics that are out of sight.
-        losses: what cannot be read any more.
+        losses: offsets that cannot be read any more.
         out_of_sight: the next offset to read in topics that are gone, or that the query may not see
             now. Their losses were reported when they went.
         returned: the positions in topics that were out of sight and are there again: what was

@@ -37,9 +37,10 @@ class StreamOffset:
     Attributes:
         positions: the next offset to read, by partition.
         checkpoint_id: identifies the checkpoint's life.
-        begins: where the batch that ends here began, where that is not where the one before ended.
+        begins: start of the batch that ends here, in partitions where it is not the previous
+            batch's end.
         after: checksums of what comes before the positions, where the log tells them.
-        replay: where batches are read once more, the path of the file with the next one's end.
+        replay: in a replay of batches, the path of the file with the next one's end.
         out_of_sight: the next offset to read in topics that are gone, or cannot be seen now.
     """
 
