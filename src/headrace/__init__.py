@@ -68,7 +68,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs pyspark when it is first used: the command line and tasks do without."""
+    """Import modules that need pyspark on first use: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_extra("spark", f"headrace.{name}"):

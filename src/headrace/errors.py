@@ -28,7 +28,7 @@
     ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
 
-Each message is one sentence that names the thing, its value, what is allowed and what to do.
+Each message is one sentence that names the thing, its value, the allowed values and the remedy.
 """
 
 READ = "It happened while Headrace read the source, or a schema."
@@ -72,7 +72,7 @@ class SourceError(HeadraceError):
 
 
 class BrokerError(SourceError):
-    """A Kafka broker cannot be reached, or refuses what was asked."""
+    """A Kafka broker cannot be reached, or refuses a request."""
 
 
 class RegistryError(SourceError):
@@ -88,7 +88,7 @@ class DecodeError(HeadraceError):
 
 
 class JournalError(HeadraceError):
-    """A journal cannot be opened, read or written; what was to be appended is not acknowledged."""
+    """A journal cannot be opened, read or written; records to be appended are not acknowledged."""
 
 
 class NoJournalError(JournalError):
@@ -114,7 +114,7 @@ class NotProcessedError(HeadraceError):
 class MachineryError(NotProcessedError):
     """A batch could not be run: Spark refused to read it again, a disk is full, the ledger failed.
 
-    The cause is what was raised.
+    The cause is the original exception.
     """
 
 

@@ -21,7 +21,7 @@ def new_owner() -> str:
 
 
 def is_here(owner: str | None) -> bool:
-    """Whether what it owns is no other process's: it is a run in this one, or nobody."""
+    """Whether the owner is a run in this process, or there is none."""
     return owner is None or owner.startswith(f"{this_process()}/")
 
 

@@ -105,7 +105,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 def warn_of_limits() -> None:
-    """Log what the installed version of Spark cannot do, in one warning."""
+    """Log the features that the installed version of Spark lacks, in one warning."""
     if not PLANS_FROM_START:
         _LOG.warning(_ASKS_ONCE, pyspark.__version__)
 
@@ -126,7 +126,7 @@ class StreamPlanning(ABC):
 
     @abstractmethod
     def stop_at_newest(self) -> None:
-        """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""
+        """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
 
     @abstractmethod
     def newest_offset(self) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Request/reply channel from tasks to the driver's Python, for Spark Connect.
 
 Over Spark Connect there are no accumulators and no status of stages. So that process listens on a
-port of the driver's machine, which executors reach anyway, and answers whoever has its token.
+port of the driver's machine, which executors reach anyway, and answers clients with its token.
 """
 
 import hmac
@@ -90,7 +90,7 @@ class TaskLink:
         ).start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
 

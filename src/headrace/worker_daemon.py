@@ -1,9 +1,10 @@
 """PySpark's daemon, whose workers outlive a task that was not read to its end.
 
 ``first()``, ``isEmpty()``, ``show()`` or ``limit(n)`` stop reading a task early. Spark then closes
-the worker's connection, for it cannot tell what is still under way in it, and PySpark's worker
-writes a traceback and ends: the next task waits for a new process, its imports and its connections
-to the brokers. Here the process waits for the daemon's next connection instead, and is silent.
+the worker's connection, for it cannot tell how much of the output is still under way in it, and
+PySpark's worker writes a traceback and ends: the next task waits for a new process, its imports and
+its connections to the brokers. Here the process waits for the daemon's next connection instead, and
+is silent.
 
 Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
 it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. It
@@ -87,7 +88,7 @@ class _Child:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Do, once, what is done after the fork: only then may imports start threads."""
+        """Do the work after the fork, once: only then may imports start threads."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -139,7 +140,7 @@ def worker(connection: socket.socket, authenticated: bool) -> int:
 
 
 def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> None:
-    """Run one task; if nobody reads its output any more, throw that away in silence."""
+    """Run one task; if nobody reads its output any more, discard that silently."""
     try:
         worker_main(infile, outfile)
         outfile.flush()
@@ -154,7 +155,7 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
 
 
 def _is_closed(connection: int) -> bool:
-    """Whether Spark has closed the connection of a task that has ended; drops what was unread."""
+    """Whether Spark has closed the connection of a task that has ended; it drops unread bytes."""
     with socket.socket(fileno=os.dup(connection)) as copy:
         try:
             while copy.recv(65_536, socket.MSG_DONTWAIT):

@@ -136,7 +136,7 @@ class BatchCost:
 
     @classmethod
     def first(cls, records: Records, time_s: float, interval_s: float) -> "BatchCost":
-        """From one batch, which says what a and b are together, and hardly what each of them is."""
+        """Return the model after one batch, which determines a and b together, not each alone."""
         fixed_s = min(0.2 * interval_s, time_s / 2)
         each_s = (time_s - fixed_s) / sum(records.values())
         names = tuple(name for name, count in records.items() if count > 0)
@@ -148,7 +148,7 @@ class BatchCost:
 
     @classmethod
     def of_sources(cls, costs: Mapping[str, SourceCost]) -> "BatchCost | None":
-        """From what earlier runs have learnt of each source; None where they have of none."""
+        """Return the model from earlier runs' costs of each source; None if there are none."""
         if not costs:
             return None
         known = list(costs.values())
@@ -222,7 +222,7 @@ class BatchCost:
         return replace(self, covariance=_widened(self.covariance, [each**2 for each in drifts]))
 
     def with_source(self, name: str, count: float, left_s: float) -> "BatchCost":
-        """With one more source, whose first records took about what the others left of a batch."""
+        """Add a source, whose first records took about the time that the others left of a batch."""
         usual_s = sum(self.record_s) / len(self.record_s)
         each_s = left_s / count if left_s > 0 else usual_s
         rows = [*[(*row, 0.0) for row in self.covariance], (0.0,) * (len(self.sources) + 1)]
@@ -238,7 +238,7 @@ class BatchCost:
     def updated(
         self, records: Records, time_s: float, interval_s: float, least_s: float = 0.0
     ) -> "BatchCost":
-        """With what one batch says; a is ``least_s`` at least."""
+        """Return the model updated with one batch; a is ``least_s`` at least."""
         counts = self._counts(records)
         weight = max(abs(self.surprise(records, time_s)) / 2, 1.0)
         along = _times(self.covariance, counts)
@@ -288,7 +288,7 @@ class BatchCost:
         return replace(self, fixed_s=fixed_s, record_s=record_s, covariance=wider)
 
     def with_noise_of(self, records: Records, time_s: float) -> "BatchCost":
-        """With what one batch says of the noise; little, as long as a and b are not known."""
+        """Update the noise with one batch; little, as long as a and b are not known."""
         expected_s = self.expected_s(records)
         noise_variance = (self.noise * expected_s) ** 2
         weight = _NOISE_WEIGHT * noise_variance / (self.variance(records) + noise_variance)
@@ -329,7 +329,7 @@ class BatchCost:
         return min(most, c / (p + math.sqrt(root)))
 
     def forgotten(self, fixed_within_s: float = 0.0) -> "BatchCost":
-        """After a change: b may be anything; a is what it was, or off by so much (s)."""
+        """Return the model after a change: b may be anything; a is kept, or off by so much (s)."""
         fixed_variance = max(self.fixed_variance, fixed_within_s**2)
         spread = (fixed_variance, *[(2 * each) ** 2 for each in self.record_s])
         return replace(self, covariance=_diagonal(spread))

@@ -1,7 +1,7 @@
 """Share of a stream's rate that each of its receivers admits.
 
-Each receiver computes this by itself from what all of them have reported last, so that all come to
-the same shares without asking each other. Two laws follow one another, with a stream's rate R
+Each receiver computes this by itself from the last reports of all of them, so that all come to the
+same shares without asking each other. Two laws follow one another, with a stream's rate R
 (records/s) over n receivers:
 
 1. `fair_shares`: max-min fairness. With taken t, limit l and maximum m, a receiver demands::
@@ -26,10 +26,10 @@ _USES_UP: Final = 0.95
 """Part of its limit from which on a receiver needs more, though no record may wait now."""
 
 _SPARE: Final = 1.15
-"""A demand is so much larger than what is taken, so that small changes need no other shares."""
+"""A demand exceeds the taken rate by this factor, so that small changes need no other shares."""
 
 _FALL: Final = 0.8
-"""A demand falls to this part of the limit at most: what is taken is a mean of some seconds, and
+"""A demand falls to this part of the limit at most: the taken rate is a mean of some seconds, and
 would otherwise take away the limit of a receiver that has just begun."""
 
 _LEAST: Final = 0.1
@@ -45,8 +45,7 @@ _FAR_INTERVALS: Final = 12.0
 _MOST_REDUCED: Final = 0.5
 """Largest part of a receiver's share that is withheld. Senders need not stop because the query is
 down: the journal holds the new records; and a query that falls behind for an hour has caught up in
-about two.
-"""
+about two."""
 
 _SHORTEST_INTERVAL_MS: Final = 1_000
 """Shares are computed about once a second; by shorter intervals they would swing."""
@@ -83,8 +82,8 @@ class Demand:
 def fair_shares(rate_per_s: float, demands: Sequence[Demand]) -> list[float]:
     """Split a rate among receivers (records/s), in their order; the shares add up to the rate.
 
-    Nobody gets more than it demands while another one gets less; who demands an even share or more
-    gets at least that.
+    No receiver gets more than it demands while another one gets less; one that demands an even
+    share or more gets at least an even share.
     """
     wants = [demand.wanted_per_s(rate_per_s / len(demands)) for demand in demands]
     left_per_s = rate_per_s

@@ -4,8 +4,8 @@
 Heron's and Storm's successors, a queue above one threshold raises the level, a queue below another,
 much lower one lowers it, and between the two nothing changes. This law knows by how much. With
 
-- ``c``: what comes, or would come if the stage before had enough (bytes/s);
-- ``t``: what the stage takes, or an upper bound of it (bytes/s), see `takes_per_s`;
+- ``c``: the inflow, or the inflow if the stage before had enough (bytes/s);
+- ``t``: the rate of the stage, or an upper bound of it (bytes/s), see `takes_per_s`;
 - ``v``: the step, and ``levels(a, b) = log(a / b) / log(1 / v)``, the levels from rate a down to b;
 - ``S``: for how long the stage has stood still, and ``S'``: the same at the last rise,
 
@@ -161,12 +161,11 @@ stage before may be short of records for as long, because one before it is throt
 
 _EXACT: Final = 0.75
 """Ratio of the lowest to the highest rate that the looks allow, from which on a measurement counts.
-Lower: a rate may seem half or twice what it is; higher: it takes longer to measure.
-"""
+Lower: a rate may seem half or twice what it is; higher: it takes longer to measure."""
 
 
 class Upstream(StrEnum):
-    """The state of a stage before, as it publishes it. The values are what users are shown."""
+    """State of an upstream stage, as published. The values are shown to users."""
 
     RUNNING = "running"
     """It runs, and only this stage throttles it, if any does."""
@@ -242,7 +241,7 @@ class HopController:
 
     @property
     def is_watching(self) -> bool:
-        """Whether time alone may change what it signals: it throttles, or there is an overload."""
+        """Whether time alone may change its signal: it throttles, or there is an overload."""
         return self._level > 0 or self._overload is not None
 
     @property
@@ -288,7 +287,7 @@ class HopController:
         return None
 
     def release(self, time_ms: int) -> PressureSignal | None:
-        """Go to level 0, because the stage stops; what to send, or None if it was 0 already."""
+        """Go to level 0, as the stage stops; return the signal, or None if it was 0 already."""
         if self._level == 0:
             return None
         self._level = 0.0
@@ -398,7 +397,7 @@ class HopController:
             self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """``c``: what must come after the last change, until a measurement replaces it.
+        """``c``: the inflow expected after the last change, until a measurement replaces it.
 
         A measurement counts once the change can have worked: at once if it is not less than
         expected, else if it lasts.
@@ -434,6 +433,6 @@ class HopController:
         self._expect(time_ms, self._hoped_per_s)
 
     def _expect(self, time_ms: int, comes: float | None) -> None:
-        """Use what must come once the level has worked, and measure from when it can have."""
+        """Expect the inflow that the level must give, and measure from when it can have worked."""
         self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)

@@ -74,7 +74,7 @@ def takes_per_s(
 
 @dataclass(slots=True)
 class QueueInterval:
-    """A time for which a condition must hold, and what was found when it began and meanwhile."""
+    """Time for which a condition must hold, with the queue at its beginning and meanwhile."""
 
     start_ms: int
     length_ms: int
@@ -93,7 +93,7 @@ class QueueInterval:
         return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
 
     def look(self, queue: InputQueue) -> None:
-        """Record what has come and what the stage takes."""
+        """Record the inflow and the stage's rate."""
         self.has_come = self.has_come or queue.arrived_bytes != self.arrived_bytes
         if queue.takes_bytes_per_s is not None:
             self.looks += 1

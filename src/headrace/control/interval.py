@@ -1,4 +1,4 @@
-"""The interval of a gate that is ``auto``, and what to say of one that is too short.
+"""The interval of a gate that is ``auto``, and a warning for one that is too short.
 
 A batch has a fixed cost of a seconds. The wanted part w of the time is work in the interval::
 
@@ -125,8 +125,8 @@ def too_short(
 ) -> str | None:
     """One sentence where a fixed cost is near the interval, or beyond it; else None.
 
-    It compares what is carried with what the longer interval would carry. An ``auto`` interval is
-    only called too short where its law allows no longer one.
+    It compares the records of both intervals. An ``auto`` interval is only called too short where
+    its law allows no longer one.
 
     Args:
         interval_ms: The interval in force (ms).

@@ -1,4 +1,4 @@
-"""Isolation: halve what failed until each record that cannot be processed is alone.
+"""Isolation: halve failed ranges until each record that cannot be processed is alone.
 
 A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
 bad record is on one path of a binary tree, and each node of the path has two halves that are run.
@@ -15,7 +15,7 @@ before failed as if that record were bad. If something has failed without a caus
 the record, there are six rounds: p^33·(1-p)^6.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
-records are not at fault. Isolation stops then, and nobody is convicted.
+records are not at fault. Isolation stops then, and no record is convicted.
 """
 
 import math
@@ -196,7 +196,7 @@ class _Suspect(Generic[Why]):
 
 
 class Isolation(Generic[Why]):
-    """Decides what is run next of a batch that failed, and who is convicted.
+    """Decides which part of a failed batch runs next, and which records are convicted.
 
     ::
 
@@ -265,7 +265,7 @@ class Isolation(Generic[Why]):
         return None
 
     def _next_run(self) -> Step | None:
-        """Controls that are needed come first, then suspects, then what was not run yet."""
+        """Controls that are needed come first, then suspects, then parts that were not run yet."""
         if self._sample is not None:
             (sample, _), self._sample = self._sample, None
             return self._run(sample)
@@ -315,7 +315,7 @@ class Isolation(Generic[Why]):
         self._end()
 
     def give_up_waiting(self) -> None:
-        """Say that nothing else passes: what waits for it is left."""
+        """Report that nothing else passes: parts that wait for it are left."""
         self._can_wait = False
 
     def _all_suspects(self) -> Iterable[_Suspect[Why]]:
@@ -345,7 +345,7 @@ class Isolation(Generic[Why]):
         return None
 
     def _control(self) -> Step | None:
-        """Run a sample of what has not been run yet, or wait for others; None without either."""
+        """Run a sample of the parts not run yet, or wait for others; None without either."""
         if not self._reserve and self._waiting:
             self._reserve.append(self._waiting.pop(0))
         if not self._reserve:

@@ -1,12 +1,12 @@
-"""The law that learns what a batch costs before its first record, and fills the interval.
+"""The law that learns the cost of a batch before its first record, and fills the interval.
 
 The learned model is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
 which the filter alone would learn too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
-Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
-was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
+Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum last was
+0 are learned again. A single batch that does so may be an outlier: if the next one fits the old
 model better, the old model is back. If changes make a batch late, and soon a smaller one, and
 perhaps a third, not only b has changed: a may be off by as much as the last one was late.
 
@@ -46,8 +46,7 @@ _CHANGE: Final = 3.0
 
 _LATE: Final = 0.2
 """Part of the interval by which a batch is late if a may have changed, too, unless that is noise.
-It takes three of them, or two by the whole interval.
-"""
+It takes three of them, or two by the whole interval."""
 
 _SOON: Final = 3
 """After how many batches at most the next one comes."""
@@ -157,7 +156,7 @@ class LearnedBatches:
         return self.interval_ms / 1000
 
     def add(self, source: str, cost: SourceCost) -> None:
-        """Begin with what an earlier run has learnt of one more source."""
+        """Begin with the costs that an earlier run has learned of one more source."""
         if self.cost is None or source in self.cost.sources:
             self.cost = self.cost or BatchCost.of_sources({source: cost})
             self.changed_ms = cost.changed_ms if self.changed_ms is None else self.changed_ms
@@ -259,7 +258,7 @@ class LearnedBatches:
         return min(self._overheads_s)
 
     def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
-        """The records of each source in the next batch; none of those that nothing is known of.
+        """Return the records of each source in the next batch; none without a known cost.
 
         They are at least what the smallest rates (records/s) come to in the interval.
         """

@@ -18,7 +18,7 @@ class OperatorActionKind(StrEnum):
     PAUSE = "pause"
     """Plan no batch with records until it is resumed."""
     DRAIN = "drain"
-    """The same, to stop the query once what was admitted is done."""
+    """The same, to stop the query once the admitted records are done."""
     RESUME = "resume"
     """End a pause or a drain."""
     LIMIT = "limit"

@@ -213,9 +213,9 @@ class _Backlog:
 def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
     """Scale counts of records down to a limit, as Spark's native Kafka source does.
 
-    Each count is multiplied by limit / total and rounded down; but what would be less than one
-    record is one record, so that a small partition does not starve beside a big one. The sum is at
-    most the limit and one record more for each partition of that kind.
+    Each count is multiplied by limit / total and rounded down; but a result of less than one record
+    is one record, so that a small partition does not starve beside a big one. The sum is at most
+    the limit and one record more for each partition of that kind.
 
     Args:
         counts: The records of each partition.

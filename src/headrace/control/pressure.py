@@ -21,7 +21,7 @@ MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
 
 
 def require_level(what: str, value: object) -> None:
-    """Refuse what is no throttle level.
+    """Refuse an invalid throttle level.
 
     Raises:
         OptionError: It is no finite number from 0 to `MAX_LEVEL`.
@@ -31,7 +31,7 @@ def require_level(what: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HopSettings:
-    """When a stage throttles those before it, by how much, and for how long.
+    """Settings of the throttling of upstream stages: conditions, amount and time.
 
     Attributes:
         overload_bytes: The size of a stage's input queue from which on the stage is overloaded
@@ -156,7 +156,7 @@ class PressureSignal:
         require_whole("The lease of a signal", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
 
     def require_possible(self, now_ms: int) -> None:
-        """Refuse what no run of a stage can have sent by now (Unix time in ms, by our clock).
+        """Refuse a signal that cannot have been sent by now (Unix time in ms, by our clock).
 
         Raises:
             OptionError: Its sender would start later than clocks can differ, or have sent more

@@ -1,8 +1,8 @@
-"""The rate law of Spark's direct stream: what a rate grants each partition.
+"""The rate law of Spark's direct stream: the messages that a rate grants each partition.
 
-A partition's share of the rate is in proportion to its lag, with a cap; what the share comes to in
-one batch has a floor. With the rate R (a whole number), a partition's lag, cap c (records/s) and
-floor f (records), and the batch's seconds s::
+A partition's share of the rate is in proportion to its lag, with a cap; its records in one batch
+have a floor. With the rate R (a whole number), a partition's lag, cap c (records/s) and floor f
+(records), and the batch's seconds s::
 
     share    = min(lag / sum of lags * R, c)
     messages = max(int(s * share), f)

@@ -1,8 +1,8 @@
 """The rates of all gates of one query: the law that each has chosen, and the other in its shadow.
 
-Both laws hear of every batch that teaches, so that what the other one would say can be shown, and
-a user can compare before changing over. The sources of a join share the time of a batch: the
-learned law tells their costs apart, PID takes the whole time for each.
+Both laws learn from every batch, so that the other one's rate can be shown, and a user can compare
+before changing over. The sources of a join share the time of a batch: the learned law tells their
+costs apart, PID takes the whole time for each.
 """
 
 import json
@@ -19,12 +19,12 @@ from headrace.errors import OptionError
 
 
 class LawName(StrEnum):
-    """The laws that learn a rate. The values are what users write."""
+    """The laws that learn a rate. The values are option values."""
 
     PID = "pid"
     """The estimator of Spark's DStreams: `PIDRateEstimator`."""
     LEARNED = "learned"
-    """It learns what a batch costs before its first record: `LearnedBatches`."""
+    """It learns the cost of a batch before its first record: `LearnedBatches`."""
 
     @property
     def other(self) -> "LawName":
@@ -37,8 +37,7 @@ _AT_ONCE: Final = 0.1
 
 Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
 the next, a pause of the engine), more on a slow machine, where users set longer intervals. A batch
-that waited for data begins when the data comes, nine times out of ten later than this.
-"""
+that waited for data begins when the data comes, nine times out of ten later than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class EstimatorSettings:
         return PIDRateEstimator(batch_interval_ms, *gains, self.min_rate)
 
     def too_short(self, interval_ms: int, cost: SourceCost) -> str | None:
-        """One sentence where an interval (ms) is too short for what a batch costs; else None."""
+        """One sentence if an interval (ms) is too short for the cost of a batch; else None."""
         least_work = 1 - MOST_FIXED if self.name == LawName.LEARNED else 0.0
         return too_short(interval_ms, cost, least_work=least_work, auto=self.auto)
 
@@ -234,7 +233,7 @@ class QueryRates:
         interval_ms: int,
         cost: SourceCost | None = None,
     ) -> None:
-        """One more gate of the query, with what its earlier runs have learnt.
+        """Add a gate of the query, with the costs that its earlier runs have learned.
 
         Raises:
             OptionError: There is no such law, or a gain is out of its range.
@@ -248,7 +247,7 @@ class QueryRates:
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
     def restart(self, gate: str) -> None:
-        """Begin as after a start: PID has learnt no rate, and what a batch costs stays known."""
+        """Begin as after a start: PID has learned no rate, and the cost of a batch stays known."""
         self._gates[gate].change(self._gates[gate].interval_ms)
 
     def finished(
@@ -258,7 +257,7 @@ class QueryRates:
         *,
         limited: Collection[str] = (),
     ) -> dict[str, LearntRate]:
-        """Take one finished batch into account; what it says of each gate that had records in it.
+        """Learn from one finished batch; return the result for each gate that had records in it.
 
         Args:
             batch: The batch's part that all gates share.

@@ -1,4 +1,4 @@
-"""A gate whose sink is away: when its batch is run again, and what follows if that does not help.
+"""A gate whose sink is unavailable: the retries of its batch, and the reaction if they fail.
 
 A failed batch is run again, whole and under its own key, after waits that double. A sink that is
 away fails for any records, so the batch is held; where something says that it may be the records,
@@ -26,7 +26,7 @@ MOST_UNTOLD: Final = 16
 """Runs of a batch that is too small for parts: about ten minutes."""
 
 MOST_DOUBTFUL: Final = 7
-"""Runs of a batch of which nothing says that its sink is away: about a minute."""
+"""Number of runs of a batch without evidence that its sink is unavailable: about a minute."""
 
 
 _OF_SOURCES: Final = tuple(
@@ -40,7 +40,7 @@ class OnOutage(Enum):
     HOLD = "hold"
     """The batch waits in place, and the gate admits nothing more."""
     DEFER = "defer"
-    """As any other failure: what ``on_failure`` says."""
+    """As any other failure: by ``on_failure``."""
     STOP = "stop"
     """The query ends."""
 
@@ -119,7 +119,7 @@ class SinkOutage:
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """The opposite of ``to_text``; None for what it has not written."""
+        """Parse a text of ``to_text``; None for any other."""
         try:
             return None if text is None else cls(**json.loads(text))
         except (TypeError, ValueError):

@@ -182,7 +182,7 @@ class Climb:
         return failed / self.passed
 
     def _settled(self) -> Self:
-        """The climb, settled where a fine step comes to what failed."""
+        """Return the climb, settled if a fine step reaches the failed size."""
         is_close = self.failed is not None and _step(self.passed, FINE) >= self.failed
         if self.stage is Stage.FINE and is_close:
             return replace(self, stage=Stage.SETTLED, left=self.wait)
@@ -343,7 +343,7 @@ def known_ceiling(text: str | None) -> SizeCeiling | None:
 
 
 def _disproved(margins: Mapping[str, float]) -> str | None:
-    """The measure that contradicts what was seen, if the other one clearly explains it."""
+    """Return the measure that contradicts the observation, if the other one clearly explains it."""
     if len(margins) < 2:
         return None
     wrong, right = sorted(margins, key=lambda name: margins[name])

@@ -6,8 +6,7 @@ from headrace.core.options import require_number
 
 _IN_TIME_S: Final = 1e-6
 """A caller this much too early is in time: its clock may round away a part of the delay. The early
-tokens are owed, so the rate stays what it is.
-"""
+tokens are owed, so the rate stays what it is."""
 
 
 class TokenBucket:
@@ -70,7 +69,7 @@ class TokenBucket:
     def delay_s(self, tokens: float, now_s: float) -> float:
         """Return the wait for so many tokens (s); 0.0 if they can be taken now.
 
-        It holds until the rate is changed or somebody takes.
+        It holds until the rate is changed or another caller takes tokens.
         """
         missing = min(tokens, self.capacity) - self.level(now_s)
         delay_s = missing / self._rate_per_s

@@ -1,4 +1,4 @@
-"""The receiver's side of the law of backpressure: what a stage may emit under signals.
+"""The receiver's side of the law of backpressure: the emission that signals allow a stage.
 
 Its law, and the sender's side, is `headrace.control.hop`.
 """
@@ -38,7 +38,7 @@ class UpstreamThrottle:
 
     A signal holds for its lease, from when it was applied; then its sender throttles no longer,
     without any signal. If another one comes within one more lease, the origin is still the first
-    one: what the stage emits by then is not yet what a free stage emits.
+    one: the stage's emission by then is not yet that of a free stage.
 
     Within one run of a sender, an older signal never counts. Nor does a signal of an earlier run
     during the lease of a later run's; after that it does, for the clock of the sender's machine may
@@ -134,7 +134,7 @@ class UpstreamThrottle:
         return sorted(state.sender for state in ended)
 
     def states(self) -> list[PressureState]:
-        """The last signal of each sender, by their names: what a restart goes on with."""
+        """The last signal of each sender, by their names; a restart continues with them."""
         return [self._states[sender] for sender in sorted(self._states)]
 
     def restore(self, states: Iterable[PressureState], time_ms: int) -> None:

@@ -38,7 +38,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
 
 @contextmanager
 def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
-    """Import what an extra installs; ``what`` begins the sentence if it is not installed.
+    """Import an extra's module; ``what`` begins the sentence if it is not installed.
 
     ::
 

@@ -14,7 +14,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def require_name(what: str, value: object) -> None:
-    """Refuse what cannot be the name of a flow or a stage.
+    """Refuse an invalid name of a flow or a stage.
 
     Raises:
         OptionError: It is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -28,7 +28,7 @@ def require_name(what: str, value: object) -> None:
 def require_whole(
     what: str, value: object, least: int, most: int | None = None, *, unit: str = ""
 ) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``.
+    """Refuse a value that is no whole number from ``least`` to ``most``.
 
     Raises:
         OptionError: It names the number, its unit and what is allowed.
@@ -52,7 +52,7 @@ def require_number(
     most: float = math.inf,
     above: bool = False,
 ) -> None:
-    """Refuse what is no finite number from ``least`` (or, with ``above``, above it) to ``most``.
+    """Refuse all but finite numbers from ``least`` (or, with ``above``, above it) to ``most``.
 
     Raises:
         OptionError: It names the number, its unit and what is allowed.
@@ -96,7 +96,7 @@ _BARE: Final = re.compile(r"[0-9]{1,15}")
 _GATE_NAME: Final = re.compile(r"[\w.\-]{1,200}")
 
 LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
-"""Far beyond what anybody has a batch wait, and within what Spark's triggers take."""
+"""Longest interval (ms): beyond any reasonable one, and within the limit of Spark's triggers."""
 
 
 def gate_name(option: str, name: object) -> str:

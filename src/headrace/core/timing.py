@@ -30,8 +30,7 @@ LEASE_MS: Final = 30_000
 
 GATE_LEASE_MS: Final = 30_000
 """Lease of a gate (ms), unless it is renewed: longer than a stall of a planner or a failover of the
-ledger's database, and short enough to wait for after a machine was lost.
-"""
+ledger's database, and short enough to wait for after a machine was lost."""
 
 LONGEST_LEASE_MS: Final = 60_000
 """The longest lease (ms). One that ends later than this from now was written before the database's

@@ -1,8 +1,8 @@
 """Journals: records that cannot be read twice from where they came, kept until they are processed.
 
 A journal is a directory, here or in HDFS, or a prefix of an object store, of immutable block files;
-what a topic is in Kafka. Its lanes are what partitions are there: each has one writer and dense
-offsets from 0.
+it corresponds to a topic in Kafka. Its lanes correspond to partitions: each has one writer and
+dense offsets from 0.
 """
 
 from headrace.journal.journal import BlockRef, Journal

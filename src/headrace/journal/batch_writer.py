@@ -47,9 +47,9 @@ def stage(
 ) -> Iterator[str]:
     """Write a task's records as blocks; answers their names in order, each durable by then.
 
-    The journal is in a directory, and whoever calls for the tasks has the lane and has made its
-    folder of staged blocks. No other task of the attempt, nor any other run of this one, has its
-    number. The batches have the columns key, value (binary) and headers; all records get this time.
+    The journal is in a directory, and the caller has the lane and has made its folder of staged
+    blocks. No other task of the attempt, nor any other run of this one, has its number. The batches
+    have the columns key, value (binary) and headers; all records get this time.
 
     Raises:
         JournalError: The storage fails.
@@ -101,7 +101,7 @@ class BatchWriter:
     """Writes batches into a lane, each once, whatever crashes. Not for several threads at once.
 
     While it is open no other writer can have the lane, which is made where it is not there. Opening
-    it finishes what was decided before a crash, and removes what was staged and not decided. ::
+    it finishes decided batches after a crash, and removes staged blocks that were not decided. ::
 
         with BatchWriter(journal, lane) as writer:
             if key not in writer.written:
@@ -211,7 +211,7 @@ class BatchWriter:
                 raise
 
     def _sweep(self) -> None:
-        """Remove what was staged and is decided by now, or never will be."""
+        """Remove staged blocks that are decided by now, or never will be."""
         names = self._files.storage.names(self._folder)
         left = [name for name in names if key_of(name) is None]
         self._files.storage.remove(self._folder, left)

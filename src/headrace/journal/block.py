@@ -20,10 +20,10 @@ stream::
     124 header CRC-32   4   of the 124 bytes before
 
 ``previous`` makes a chain of a lane's blocks: a block's checksum, its header's CRC-32,
-distinguishes it, with all before it, from what another writer has put in its place. A block that
-was restored from a copy of its records has the checksum that it stands for. ``previous`` is 0 where
-no block ends at the first offset: in a lane's first block, after a loss, and where all before was
-pruned. A chance match is one in 2**32.
+distinguishes it, with all before it, from another writer's replacement. A block that was restored
+from a copy of its records has the checksum that it stands for. ``previous`` is 0 where no block
+ends at the first offset: in a lane's first block, after a loss, and where all before was pruned. A
+chance match is one in 2**32.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
 Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. Decoding raises
@@ -216,7 +216,7 @@ def _time_bounds(times: pa.Array) -> tuple[int, int]:
 
 
 def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
-    """The header of a block, from what its file begins with; an error calls the file ``name``.
+    """Decode a block's header from the beginning of its file; an error calls that ``name``.
 
     The size is the file's, in bytes; None if the header alone is asked about.
     """
@@ -253,7 +253,7 @@ def decode_payload(
     """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
 
     The columns of an uncompressed payload are views. Nothing is read until the checksum is right,
-    and nothing is converted until Arrow has validated every offset and every text: whoever may
+    and nothing is converted until Arrow has validated every offset and every text: anyone who may
     write to the journal could make a checksum right.
     """
     if _crc([payload]) != header.payload_crc:

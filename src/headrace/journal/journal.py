@@ -137,7 +137,7 @@ class Journal:
         return look.index.start, look.end.until
 
     def look(self, lane: int) -> LaneLook:
-        """The same, with what else is known of the lane's end."""
+        """The same, with more about the lane's end."""
         with self.lane_files(lane) as files:
             return files.look()
 
@@ -148,7 +148,7 @@ class Journal:
         return firsts
 
     def blocks(self, lane: int) -> list[BlockRef]:
-        """A lane's blocks by their offsets, without those that were lost; each costs a `stat`.
+        """Return a lane's blocks by their offsets, without lost ones; each costs a `stat`.
 
         They are not read: damage is found by reading, or by `verify`.
         """

@@ -1,6 +1,6 @@
 """The check that a journal is whole: every block is read, and each must begin where one ends.
 
-Second copies of blocks are read too. `journal_repair` mends what is found here.
+Second copies of blocks are read too. `journal_repair` mends the findings.
 """
 
 import time
@@ -45,7 +45,7 @@ class JournalFindingKind(StrEnum):
     """Kinds of findings in a journal's files, the worst first."""
 
     DAMAGED = "damaged"
-    """A file is not what was written, or not under its own name."""
+    """A file is not as it was written, or not under its own name."""
     GAP = "gap"
     """No file has these offsets."""
     OVERLAP = "overlap"
@@ -53,7 +53,7 @@ class JournalFindingKind(StrEnum):
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was interrupted."""
     COPY = "copy"
-    """A second copy of blocks, a pack or the mark, is not what was written. The blocks are read."""
+    """A second copy of blocks, a pack or the mark, is not as written. The blocks are read."""
     SPARE = "spare"
     """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
     the lane is opened to be written, or repaired."""
@@ -122,7 +122,7 @@ class JournalVerification:
 
     @property
     def whole(self) -> bool:
-        """Whether all blocks and second copies are what was written, but for declared losses."""
+        """Whether all blocks and second copies are as written, but for declared losses."""
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
@@ -131,8 +131,8 @@ def verify(
 ) -> JournalVerification:
     """Read every block of a journal; nothing is changed.
 
-    It may be done while the journal is written, read and pruned: each lane is looked at as it was
-    at one moment.
+    It may be done while the journal is written, read and pruned: each lane is read as of one
+    moment.
 
     Args:
         journal: The journal.
@@ -169,10 +169,10 @@ class LaneCheck:
 
 
 def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None) -> LaneCheck:
-    """Read every block of a lane; what is found comes by offset, what is foreign first.
+    """Read every block of a lane; findings are by offset, foreign files first.
 
-    The lane has reached ``reached`` at least. The clock is that of ``verify``; None where nobody
-    can write the lane meanwhile.
+    The lane has reached ``reached`` at least. The clock is that of ``verify``; None if the lane
+    cannot be written meanwhile.
     """
     second = SecondCopies(
         files
@@ -225,7 +225,7 @@ def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None)
 
 
 def _with_copies(finding: JournalFinding, copies: Sequence[Copy]) -> JournalFinding:
-    """The finding, which says what of it can be restored."""
+    """Return the finding with the part of it that can be restored."""
     if finding.kind not in (JournalFindingKind.DAMAGED, JournalFindingKind.GAP):
         return finding
     first, until = finding.first or 0, finding.until or 0

@@ -2,8 +2,8 @@
 
 Only a lane's mark may have its last block still. A writer that is about to name the block leaves
 that for some milliseconds; a power failure, until the lane is opened to be written: those records
-were never acknowledged. A damaged file system leaves it for good, of records that were. So nobody
-reads such a block, and what can wait does.
+were never acknowledged. A damaged file system leaves it for good, of records that were. So no
+reader uses such a block, and callers that can wait do.
 """
 
 import logging
@@ -225,14 +225,14 @@ class JournalLog:
         ]
 
     def readable_until(self, latest: Positions) -> Positions:
-        """All of it: what is in a journal is to be read."""
+        """All of it: every record in a journal can be read."""
         return latest
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
         return ()
 
     def processed(self, positions: Positions) -> None:
-        """Nothing: the ledger knows what may be pruned."""
+        """Does nothing: the ledger knows which blocks may be pruned."""
 
     def close(self) -> None:
         """Nothing: it holds nothing open."""

@@ -26,8 +26,8 @@ OPTIONS: Final = (*_BOTH, *SHARED)
 class JournalOptions:
     """The options of one source, checked.
 
-    A ``streaming`` source reads later what it cannot read yet. Without ``lanes`` it reads all there
-    are, new ones too.
+    A ``streaming`` source retries records later that it cannot read yet. Without ``lanes`` it reads
+    all there are, new ones too.
     """
 
     shared: SourceOptions
@@ -39,7 +39,7 @@ class JournalOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOptions:
     """Check every option by itself and all against each other.
 
-    Unlike Kafka's, a stream begins with the earliest record there is, for whoever sent it has an
+    Unlike Kafka's, a stream begins with the earliest record there is, for its sender has an
     acknowledgement.
 
     Raises:

@@ -29,13 +29,13 @@ _DAMAGED: Final = "What declared these offsets lost was damaged, and with it the
 def repair(
     journal: Journal, reached: Mapping[int, int] | None = None
 ) -> tuple[JournalFinding, ...]:
-    """Restore what has a second copy, and declare lost what has none; returns what is mended.
+    """Restore blocks with a second copy, and declare the others lost; return the mended findings.
 
     `restored_records` and `lost_records` count the records of either kind. Second copies that are
     damaged are made again. Each lane is verified under its writer's lock first. After a crash it
-    may be run again. It leaves alone a lane of which nothing is left unless it is known what it had
-    reached, a damaged declaration at a lane's end, and mixed blocks of two copies of a lane, of
-    which nobody knows the right ones.
+    may be run again. It leaves alone a lane that has lost all its files unless its reached offset
+    is known, a damaged declaration at a lane's end, and mixed blocks of two copies of a lane, of
+    which the right ones are unknown.
 
     Args:
         journal: The journal.
@@ -72,7 +72,7 @@ def _count(finding: JournalFinding) -> int:
 
 
 def _repaired(files: LaneFiles, reached: int) -> list[JournalFinding]:
-    """Repair what can be seen; behind a file that was damaged itself there may be more.
+    """Repair visible damage; behind a file that was damaged itself there may be more.
 
     Blocks with a copy are restored first, so that none of them is declared lost.
     """

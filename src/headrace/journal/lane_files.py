@@ -1,4 +1,4 @@
-"""One lane's files, read and checked: what the writer, readers, `verify` and `repair` share."""
+"""One lane's files, read and checked: common code of the writer, readers, `verify` and `repair`."""
 
 import json
 from collections.abc import Iterable
@@ -137,8 +137,8 @@ class LaneEnd(NamedTuple):
 class LaneFiles:
     """The files of one lane.
 
-    Every method may raise ``OSError``, and ``CorruptionError`` where a file is not what belongs
-    there; `end` and `look` also where the lane has reached further than its files go.
+    Every method may raise ``OSError``, and ``CorruptionError`` if a file does not belong there;
+    `end` and `look` also if the lane has reached further than its files go.
     """
 
     def __init__(self, storage: Storage, identity: Identity, lane: int) -> None:
@@ -182,8 +182,8 @@ class LaneFiles:
     def spare_behind(self, index: LaneIndex, end: int) -> BlockHeader | None:
         """The block that goes on where the last file ends, and whose only name is the mark.
 
-        It is not missing: whoever writes the lane next, or ``repair``, restores its name. None
-        where there is no such block, or where the lane goes on by now.
+        It is not missing: the next writer of the lane, or ``repair``, restores its name. None where
+        there is no such block, or where the lane goes on by now.
         """
         mark = index.mark
         if mark <= end or self.last_end(self.index()).until >= mark:  # the first listing was a race
@@ -198,7 +198,7 @@ class LaneFiles:
         )
 
     def look(self) -> "LaneLook":
-        """The lane as it is now."""
+        """Return the present state of the lane."""
         index = self.index()
         return LaneLook(self, index, self.end(index))
 
@@ -288,7 +288,7 @@ class LaneFiles:
 
 @dataclass(frozen=True, slots=True)
 class LaneLook:
-    """A lane at one moment: what its names say, and where it ends."""
+    """A lane at one moment: its file names, and its end."""
 
     files: LaneFiles
     index: LaneIndex

@@ -149,9 +149,8 @@ class LaneWriter:
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
         """Find out which blocks are in the lane although their appends have failed.
 
-        A storage may still do what it was asked before it timed out: such a block can come for as
-        long as no other has its offset. The next append fails then, and `settle` returns it after
-        that.
+        A storage may still perform a request that timed out: such a block can come for as long as
+        no other has its offset. The next append fails then, and `settle` returns it after that.
 
         Returns:
             The message ids and the offsets of each that has any, in order; each is returned once.
@@ -198,7 +197,7 @@ class LaneWriter:
         return self._end, self._checksum
 
     def _recovered(self) -> LaneEnd:
-        """Finish what is decided, remove what is not; answers where the last whole block ends."""
+        """Finish decided batches, remove others; return the end of the last whole block."""
         files = self._files
         complete(files)
         names = files.storage.names(files.folder)
@@ -206,7 +205,7 @@ class LaneWriter:
         return self._mark.settle()
 
     def _recovered_own(self) -> LaneEnd:
-        """The same, if all that came since is this writer's own; notes what that is."""
+        """The same, if all blocks since are this writer's own; note them."""
         recovered, at = self._recovered(), self._end
         end = recovered.until
         found = []
@@ -226,7 +225,7 @@ class LaneWriter:
         return recovered
 
     def _named_behind(self, written: "Future[Prepared]", block: Block) -> OffsetRange:
-        """Give a block its name after those submitted before, in a thread of their own."""
+        """Give a block its name after the blocks submitted before, in a thread of their own."""
         if self._failed:
             if written.exception() is None:
                 written.result().discard()

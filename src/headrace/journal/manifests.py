@@ -19,7 +19,7 @@ from headrace.journal.storage.local import LocalStorage
 
 @dataclass(frozen=True, slots=True)
 class StagedBlock:
-    """A block's file in the folder of what is staged, and the header that it gets."""
+    """A block's file in the folder of staged blocks, and the header that it gets."""
 
     name: str
     header: BlockHeader

@@ -1,4 +1,4 @@
-"""The names of a journal, its lanes and their files, and what they say.
+"""The names of a journal, its lanes and their files, and their meaning.
 
 A lane's files are named by an offset of 20 digits, so that names in order are offsets in order::
 
@@ -12,7 +12,7 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
 
 The root has an empty file ``7.written`` once lane 7 has records, and the journal's identity.
 
-The folder ``.staged-7`` has what is to be in lane 7 in batches::
+The folder ``.staged-7`` has blocks that are to be in lane 7 in batches::
 
     5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
     <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
@@ -85,7 +85,7 @@ def lane_of(folder: str) -> int | None:
 
 
 def staged_folder(lane: int) -> str:
-    """The folder of what waits to be in a lane as a whole."""
+    """The folder of blocks that wait to be in a lane as a whole."""
     return f".{STAGED}-{lane}"
 
 
@@ -116,7 +116,7 @@ def written_name(lane: int) -> str:
 
 
 def written_lane(name: str) -> int | None:
-    """The lane of which a file of this name says so; None for any other name."""
+    """The lane that a file of this name marks as written; None for any other name."""
     match = _WRITTEN.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -153,7 +153,7 @@ def parsed(name: str) -> tuple[int, str] | None:
 def block_firsts(names: Iterable[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
     """The offsets of the blocks among a lane's files, in no order, and the names of no block.
 
-    It says what ``parsed`` does, a hundred thousand names in a hundredth of a second.
+    It is equivalent to ``parsed``, and takes a hundredth of a second for a hundred thousand names.
     """
     names = list(names)
     # Names that are no valid text keep their bytes, which are no digits.

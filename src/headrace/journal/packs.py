@@ -2,7 +2,7 @@
 
 Low acknowledgement latency makes small blocks, and a reader pays for each file. So the writer of a
 lane in a directory copies every 64 small blocks that it has written in a row into a pack, and every
-64 packs, or 8 MiB of them, into one; a writer that is closed does so with what is left. A pack is a
+64 packs, or 8 MiB of them, into one; a writer that is closed does so with the rest. A pack is a
 block, followed by where each of its blocks ends and that block's checksum. Packs have a folder of
 their own beside the lane::
 
@@ -48,8 +48,7 @@ from headrace.journal.storage.local import LocalStorage
 
 SMALL_BYTES: Final = 16 * 1024
 """Largest size of a small block's records in memory (bytes), also of an empty one; for a larger
-block, the overhead of a file is small.
-"""
+block, the overhead of a file is small."""
 
 TOGETHER: Final = 64
 """Blocks in a pack, and packs in one of the second size."""
@@ -234,7 +233,7 @@ class Packer:
             packing.add_done_callback(lambda _: self._places.release())
 
     def close(self) -> None:
-        """Pack what is left if it is worth it, and return when all is done."""
+        """Pack the rest if it is worth it, and return when all is done."""
         if self._thread is not None:
             self._thread.shutdown()
         if len(self._run) >= _WORTH_IT and not self._failed:

@@ -19,8 +19,8 @@ _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
 
 _BLOCKS_IN_A_ROW: Final = 4
-"""After so many it looks for a pack. Which blocks are in one the writer alone judges: by what all
-columns take in memory, which a reader of some of them cannot know."""
+"""After so many it looks for a pack. The writer alone decides which blocks are in one: by the size
+of all columns in memory, which a reader of some of them cannot know."""
 
 OnLoss = Callable[[OffsetRange, str], None]
 """Receives offsets that were declared lost or pruned, and why; it may raise."""
@@ -119,8 +119,8 @@ def read_lane(
 def read_back(files: LaneFiles) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A lane's records with all they have, the newest first, and where each batch begins.
 
-    One batch for each block or pack; what was declared lost is left out. Raises OSError, and
-    ``CorruptionError`` at a block that is damaged.
+    One batch for each block or pack; offsets that were declared lost are left out. Raises OSError,
+    and ``CorruptionError`` at a block that is damaged.
     """
     index, packs = files.index(), PackReader(files)
     until = files.end(index).until

@@ -23,7 +23,7 @@ SCHEMA: Final = pa.schema(
         ("id", pa.string()),
     ]
 )
-"""Every column of a record; ``id`` is what its sender knows it by, and may be null."""
+"""Every column of a record; ``id`` is its sender's id for it, and may be null."""
 
 _NAMES: Final = tuple(SCHEMA.names)
 _TIME: Final = SCHEMA.field("timestamp").type
@@ -173,7 +173,7 @@ class Records:
 
 
 def _nulls(name: str, count: int) -> pa.Array:
-    """A column of nulls; those of a few records are made once, for nobody changes them."""
+    """Return a column of nulls; short columns are cached, for nobody changes them."""
     return _few_nulls(name, count) if count <= _FEW else pa.nulls(count, SCHEMA.field(name).type)
 
 

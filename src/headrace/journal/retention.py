@@ -1,4 +1,4 @@
-"""Which blocks nobody needs any more, and removing them."""
+"""Pruning of blocks that nobody needs any more."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ def prune(
 
     The right to read the ledger is enough. It may be done while the journal is written and read,
     and again after a crash at any point. Blocks go from each lane's beginning on: where one is
-    kept, all behind it are. `Ledger.processed_until` says what gates are through with; of what is
-    read without a gate, or under one of another ledger, the ledger does not know.
+    kept, all behind it are. `Ledger.processed_until` returns the gates' progress; the ledger does
+    not know readers without a gate, or under another ledger.
 
     Args:
         journal: The journal.

@@ -1,4 +1,4 @@
-"""Second copies of a lane's blocks, from which `repair` restores what is damaged or gone.
+"""Second copies of a lane's blocks, from which `repair` restores damaged or missing ones.
 
 A pack has the records of many small blocks and the checksum of each. In a directory the lane's mark
 is a second name of the last block; where the block was replaced, the mark may still have it.
@@ -56,7 +56,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class DamagedCopy:
-    """A pack or a mark that is not what was written, the offsets of its blocks, and why."""
+    """A pack or a mark that is not as it was written, the offsets of its blocks, and the reason."""
 
     first: int
     until: int
@@ -111,7 +111,7 @@ class SecondCopies:
     def _marked(self, index: LaneIndex, kept: Sequence[Kept]) -> Iterator[Copy]:
         """The last block, where the mark has it, and its own name has another file or none.
 
-        Behind a damaged block nobody could tell where the one without a name begins.
+        Behind a damaged block, the start of a block without a name is unknown.
         """
         spare = self._files.spare(index.mark)
         if spare is None or not len(index.firsts):
@@ -158,8 +158,8 @@ def _trusted(pack: Pack, kept: Sequence[Kept]) -> int:
 def restore_block(files: LaneFiles, copy: Copy) -> None:
     """Put a block back from its copy, and set aside whatever has its offsets.
 
-    A crash between leaves a gap, and the copy. Raises OSError, and CorruptionError if what was put
-    there cannot be read.
+    A crash between leaves a gap, and the copy. Raises OSError, and CorruptionError if the restored
+    block cannot be read.
     """
     parts = _parts(files, copy)
     names = files.storage.names(files.folder)
@@ -181,8 +181,8 @@ def _parts(files: LaneFiles, copy: Copy) -> Sequence[Part]:
 def block_of(pack: Pack, first: int, until: int) -> Block:
     """One of the blocks in a pack, in its place in the chain of checksums.
 
-    It is not always the same bytes: what has encoded it may have been another version. Then its
-    header says which checksum it stands for.
+    It is not always the same bytes: another version may have encoded it. Then its header says which
+    checksum it stands for.
     """
     # Taken, not sliced: the buffers of a slice end with some bytes of the next records.
     rows = np.arange(first, until) - pack.header.first

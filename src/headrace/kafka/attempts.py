@@ -1,7 +1,7 @@
 """Attempts of stages to write a batch into a topic: marked, readable once done, skipped if aborted.
 
-Each record names the attempt that produced it in a header; the ledger knows what became of the
-attempt (`headrace.ledger.outputs`). Records without the header are somebody else's, and are read.
+Each record names the attempt that produced it in a header; the ledger has the attempt's outcome
+(`headrace.ledger.outputs`). Records without the header come from other producers, and are read.
 """
 
 from collections.abc import Iterable, Mapping

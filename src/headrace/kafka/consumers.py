@@ -1,4 +1,4 @@
-"""Consumers kept warm, and what a task asks with them where its fetches fall silent.
+"""Consumers kept warm, and a task's requests through them when its fetches fall silent.
 
 A worker process opens a consumer for each configuration and uses it again. Opening one costs a
 connection, a metadata request and several round trips (some 20 ms on one machine, far more with
@@ -60,7 +60,7 @@ REFUSALS: Final = frozenset(
 
 
 class WarmConsumer:
-    """A consumer, and what its connections reported.
+    """A consumer, and the reports of its connections.
 
     Attributes:
         last_error: why a broker could not be reached; librdkafka does not repeat itself.
@@ -119,7 +119,7 @@ def _keep(key: _Key, consumer: WarmConsumer) -> None:
 
 
 def close_idle_consumers() -> None:
-    """Close what is kept in this process; tests call it between brokers."""
+    """Close the idle consumers of this process; tests call it between brokers."""
     while _idle:
         _, consumer = _idle.popitem()
         consumer.kafka.close()

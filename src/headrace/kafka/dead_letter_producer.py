@@ -109,7 +109,7 @@ class DeadLetterProducer:
 
 
 class DeadLetterTopic:
-    """Copies dead letters of the ledger to a topic; what fails is logged, and stops nothing.
+    """Copies dead letters of the ledger to a topic; failures are logged, and stop nothing.
 
     The stream's ``kafka.*`` options are used when there is a first dead letter.
     """
@@ -157,5 +157,5 @@ def _origin(letter: DeadLetter) -> _Headers:
 
 
 def _without_ours(letter: DeadLetter) -> _Headers:
-    """Its headers, but those of an earlier time that it was a dead letter."""
+    """Return its headers, without those of an earlier dead letter."""
     return tuple(each for each in letter.headers or () if not each[0].startswith((ORIGIN, WHY)))

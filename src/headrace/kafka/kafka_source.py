@@ -175,7 +175,7 @@ class KafkaStreamWriter(VersionedStreamWriter):
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
-    """Check the options and the columns of what is written; other columns are not written."""
+    """Check the options and the columns to write; other columns are not written."""
     topic = None
     for name, value in options.items():
         if name.lower() == TOPIC:

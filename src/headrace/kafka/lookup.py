@@ -84,7 +84,8 @@ class Lookup:
     Every method raises ``BrokerError`` where the cluster cannot be reached or refuses. A request is
     repeated as fetchOffset.numRetries and fetchOffset.retryIntervalMs say. A first answer may take
     ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
-    reported within ten seconds. Every ``poll_s`` it looks at what passes, such as an election.
+    reported within ten seconds. Every ``poll_s`` it retries after a passing error, such as an
+    election.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class Lookup:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _ask_until_passed(self, question: Callable[[float], _Answer]) -> _Answer:
-        """One try: what passes within its time, an election for instance, is waited for."""
+        """One try: a passing error, such as an election, is waited for within its time."""
         deadline = time.monotonic() + (_LATER_S if self._reached else self._first_contact_s)
         request_s = _REQUEST_S
         while True:

@@ -20,7 +20,7 @@ def too_large(
 ) -> BrokerError:
     """The error that records are larger than a topic takes, or, without one, than their producer.
 
-    A topic may refuse a batch of several records of which each would fit.
+    A topic may refuse a batch of several records although each would fit.
     """
     if topic is None:
         name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
@@ -50,8 +50,8 @@ def _limit(client: Mapping[str, Any], topic: str) -> int | None:
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
 """The logger of a producer's client."""
-# Each failed connection is a line, and each setting that only a consumer uses; our own error says
-# once what is wrong.
+# Each failed connection is a line, and each setting that only a consumer uses; our own error
+# describes the cause once.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
@@ -126,7 +126,6 @@ class _Failures:
             self._add(record.topic, error, len(record.key or b"") + len(record.value or b""))
 
     def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
-        """Return the error to raise."""
         assert self._why is not None  # noqa: S101  (it is there with the first failure)
         where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
         what = f"{self.count} records"

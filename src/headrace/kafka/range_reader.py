@@ -122,7 +122,7 @@ def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 # consume() waits its whole timeout for the n-th message, so the timeout is short ...
 _POLL_S: Final = 0.01
-# ... and n is bounded by what a batch may hold; the first call does not know the records' size.
+# ... and n is bounded by the size of a batch; the first call does not know the records' size.
 _MOST_MESSAGES: Final = 10_000
 _FIRST_MESSAGES: Final = 64
 _GROWTH: Final = 16
@@ -130,7 +130,7 @@ _GROWTH: Final = 16
 # Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
 _SMALL_READ: Final = 50_000
 
-# librdkafka reports these once, leaves out what it could not decode, and goes on after it.
+# librdkafka reports these once, skips records that it could not decode, and goes on after it.
 _UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_MSG,
@@ -263,7 +263,7 @@ class _RangeRead:
         return Position(r.topic, r.partition, int(self._next[slot]))
 
     def _take(self, messages: list[Message]) -> Chunk | None:
-        """The wanted ones of what came; moves the positions, then handles the events among them."""
+        """Return the wanted messages; move the positions, then handle the events among them."""
         events: list[tuple[Message, KafkaError]] = []
         if any(map(Message.error, messages)):
             events = [(m, error) for m in messages if (error := m.error()) is not None]
@@ -312,7 +312,7 @@ class _RangeRead:
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
     def _advance(self, slot: int, position: int) -> None:
-        """Go on at ``position``: what is before it was read, is a gap, or is lost."""
+        """Go on at ``position``: the offsets before it were read, are a gap, or are lost."""
         self._next[slot] = max(int(self._next[slot]), min(position, int(self._until[slot])))
         if self._next[slot] >= self._until[slot]:
             self._close({slot})

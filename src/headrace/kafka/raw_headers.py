@@ -1,8 +1,8 @@
-"""The headers of a record of which a name is not UTF-8, which the client cannot give.
+"""Headers of a record with a name that is not UTF-8, which the client cannot return.
 
 confluent-kafka makes a str of each name and fails at such a one. Java's client, and so the native
-source, has U+FFFD in place of what cannot be decoded. Here the names are asked of librdkafka
-itself, which the client brings: one record is read once more for it, for such records are rare.
+source, has U+FFFD in place of undecodable bytes. Here the names are asked of librdkafka itself,
+which the client brings: one record is read once more for it, for such records are rare.
 """
 
 import ctypes

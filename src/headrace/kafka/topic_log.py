@@ -1,4 +1,4 @@
-"""Kafka's topics as a log to plan by: those that a subscription names and the cluster has."""
+"""Kafka's topics as a log to plan by: the topics of a subscription that the cluster has."""
 
 import logging
 import time
@@ -117,7 +117,7 @@ class KafkaLog:
         """The mean size of key and value, of some of each topic's next records.
 
         Some of the partitions that are furthest behind are read, for they make up most of a batch.
-        A topic keeps its last size; one of which no record was ever read has none.
+        A topic keeps its last size; a topic without a read record has none.
         """
         config = ReaderConfig(
             self._options.client,
@@ -195,11 +195,11 @@ def _length(column: pa.Array) -> int:
 
 
 class GroupOffsets:
-    """Commits offsets of processed batches to a consumer group, for those who watch lag there.
+    """Commits offsets of processed batches to a consumer group, for lag monitoring there.
 
     It does not join the group. A commit waits ``wait_s`` for the broker, which first looks for the
-    coordinator. One that fails is logged and stops nobody; nothing is read back, for the query's
-    checkpoint says where it goes on.
+    coordinator. A failed commit is logged and stops nothing; nothing is read back, for the query's
+    checkpoint has its position.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:
@@ -214,7 +214,7 @@ class GroupOffsets:
         """Commit these positions; the same ones again cost nothing.
 
         They are committed on return, unless the broker is slower than ``wait_s``: Spark ends the
-        planner's process without a word when a query ends, and what was under way with it.
+        planner's process silently when a query ends, and with it any pending commit.
         """
         changed = {tp: o for tp, o in positions.items() if self._committed.get(tp) != o}
         if not changed:
@@ -232,7 +232,7 @@ class GroupOffsets:
             self._consumer.poll(_COMMIT_POLL_S)  # runs _on_commit
 
     def close(self) -> None:
-        """Wait for what is under way, and disconnect."""
+        """Wait for pending commits, and disconnect."""
         self._consumer.close()
 
     def _on_commit(self, error: KafkaError | None, positions: list[Position]) -> None:

@@ -136,7 +136,7 @@ class IsolationQueries(Store):
         return IsolationProgress(root.batch_key, root.planned_records, runs, bad)
 
     def undo_split(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Make a batch whole again of which no part has passed, and keep it; whether it is whole.
+        """Undo the split of a batch that has no passed part, and keep it; whether it is whole.
 
         It stays as it is where it is another owner's, or one of its parts has passed, is done in
         another way, may be in the sink although it failed, or has lost records.
@@ -331,8 +331,8 @@ class BatchQueries(IsolationQueries):
         """Return the batches that a backfill could claim now, oldest first, of one gate or of all.
 
         These batches are ``failed``, or ``backfilling`` with a lease that has run out. ``waits_ms``
-        says how long each is to wait after its last run: after 0, 1, 2 ... backfills of it that
-        failed, and the last one after more; those that still wait are left out.
+        has the wait after its last run: after 0, 1, 2 ... failed backfills, and the last one after
+        more; batches that still wait are left out.
         """
         query = _FAILED_BATCHES
         if waits_ms:
@@ -350,9 +350,9 @@ class BatchQueries(IsolationQueries):
     ) -> tuple[BatchRecord, ...]:
         """Return the failed, unresolved batches, oldest first, of one gate or of all.
 
-        They are ``failed``, ``backfilling``, or ``dead`` as a whole; neither records that were kept
-        as dead letters, nor what was dropped. They were created at ``since_ms`` or later, and
-        before ``until_ms``; the class of the exception is named with its module or without.
+        They are ``failed``, ``backfilling``, or ``dead`` as a whole; neither single dead letters,
+        nor dropped batches. They were created at ``since_ms`` or later, and before ``until_ms``;
+        the class of the exception is named with its module or without.
         """
         created = created_within(batch_table.c.created_time_ms, since_ms, until_ms)
         query = _UNRESOLVED.where(*created).limit(limit)

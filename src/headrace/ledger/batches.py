@@ -1,4 +1,4 @@
-"""Batches: what they are to read, and their transitions; `batch_queries` has how they stand."""
+"""Batches: their plans, and their transitions; `batch_queries` has the queries."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -26,7 +26,7 @@ from headrace.ledger.transitions import Kind, Status
 
 
 class BatchStore(BatchQueries):
-    """The batches of a ledger, and the children of those that were split.
+    """The batches of a ledger, and the children of split ones.
 
     A method with a key and an owner changes nothing if the batch is not in the state that its
     transition begins in, or has another owner; its return value says so. An owner names one run of
@@ -34,14 +34,14 @@ class BatchStore(BatchQueries):
     """
 
     def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
-        """Write down what a batch is about to read, before any of it is read.
+        """Write the plan of a batch down, before any of it is read.
 
         A batch that is not in the ledger yet becomes ``in_progress`` (transition A), its row and
-        those of its ranges together; its created time is above that of the gate's batches before,
-        though the clock be set back. One that is there is being run again, by an engine that
-        repeats its last planned batch after a crash: ``in_progress`` or ``failed`` gets one attempt
-        more (B, C), and what the plan said the first time is kept. Any other status stays: the
-        batch was finished before the crash (``success``), or is a backfill's.
+        the rows of its ranges together; its created time is above that of the gate's batches
+        before, though the clock be set back. An existing batch is being run again, by an engine
+        that repeats its last planned batch after a crash: ``in_progress`` or ``failed`` gets one
+        attempt more (B, C), and the first plan is kept. Any other status stays: the batch was
+        finished before the crash (``success``), or is a backfill's.
 
         Args:
             batch: The plan.
@@ -68,7 +68,8 @@ class BatchStore(BatchQueries):
         }
 
         def begin(connection: Connection) -> BatchRecord:
-            # First, for it makes whoever begins a batch of this gate wait for the one before.
+            # First: it locks the gate's row, so that the next batch of this gate waits for this
+            # one.
             if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
                 refuse_but(connection, batch.gate, query)
             newest_ms = connection.scalar(batch_rows.NEWEST_CREATED_MS, {"gate": batch.gate})
@@ -180,13 +181,13 @@ class BatchStore(BatchQueries):
         """Move a batch from ``in_progress`` to ``failed`` (transition E).
 
         Its outcome is unknown if it may be in its sink though it failed: its run did not raise by
-        itself, or nobody knows.
+        itself, or that is not known.
         """
         values = self._failed(batch_key, owner, error) | {"unknown": outcome_unknown}
         return self._changes(transitions.FAIL, values)
 
     def keep_error(self, batch_key: str, error: BaseException | ErrorReport) -> bool:
-        """Keep with a batch that is ``success`` what was raised after it was committed."""
+        """Keep an error that was raised after the commit with a batch that is ``success``."""
         values = {"batch": batch_key, **error_values(ErrorReport.of(error))}
         return self._changes(batch_rows.KEEP_ERROR, values)
 
@@ -206,7 +207,7 @@ class BatchStore(BatchQueries):
         records: int | None = None,
         rejected: Callable[[], Sequence[DeadLetter]] = tuple,
     ) -> AbstractContextManager[Connection]:
-        """Lend a connection to the ledger's database; what it writes commits with ``success``.
+        """Lend a connection to the ledger's database; its writes commit with ``success``.
 
         At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
         the same transaction, and the records returned by ``rejected``, which is called then, become
@@ -251,8 +252,8 @@ class BatchStore(BatchQueries):
         A child that is not in the ledger yet becomes ``in_progress`` (transition A), created right
         after its parent; of the kind ``backfill`` where that is ``backfilling``. One that is there
         was split off before a crash: ``in_progress`` or ``failed`` is begun again (B, C) unless it
-        is another owner's; any other status stays. The parent's lease is renewed; what becomes of
-        its row is up to the caller.
+        is another owner's; any other status stays. The parent's lease is renewed; the caller
+        decides about its row.
 
         Args:
             batch_key: The batch, or child, to split.

@@ -1,8 +1,9 @@
 """Summary of each checkpoint that the ledger keeps beside its batches, and their comparison.
 
-A batch's rows say what was read. These say, in another row that is written in the same transaction,
-where the checkpoint began in each partition, where it stands, and how many offsets it has planned.
-They outlive the batches, so that the first and the newest of them cannot disappear in silence.
+A batch's rows have the ranges that were read. These say, in another row that is written in the same
+transaction, where the checkpoint began in each partition, where it stands, and how many offsets it
+has planned. They outlive the batches, so that the first and the newest of them cannot disappear in
+silence.
 """
 
 from collections import defaultdict
@@ -39,7 +40,7 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A row of ``checkpoint``: what one checkpoint has planned of one topic.
+    """A row of ``checkpoint``: the offsets of one topic that one checkpoint has planned.
 
     Attributes:
         checkpoint_id: The checkpoint's identity.
@@ -168,7 +169,7 @@ def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 @cache
 def _upsert_checkpoint(dialect: str) -> sqlite.Insert | postgresql.Insert:
-    """Put a batch behind those that its checkpoint has planned before."""
+    """Put a batch behind the batches that its checkpoint has planned before."""
     is_sqlite = dialect == "sqlite"
     begins = select(gate.c.begins).where(gate.c.name == bindparam("gate")).scalar_subquery()
     statement = (sqlite.insert if is_sqlite else postgresql.insert)(checkpoint).values(
@@ -286,8 +287,8 @@ def mismatches(
 ) -> list[Finding]:
     """Ranges that were planned and that no batch has, or the other way round.
 
-    A gate that runs plans more meanwhile: what was kept before its batches were read is the least,
-    what was kept after that is the most.
+    A gate that runs plans more meanwhile: the summary from before its batches were read is the
+    least, the summary from after that is the most.
     """
     least, most = _checkpoints_by_topic(before), _checkpoints_by_topic(after)
     found: list[Finding] = []

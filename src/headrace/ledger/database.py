@@ -58,8 +58,8 @@ class Database:
     Its methods can be called from any thread. Any error of the database becomes a
     :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
 
-    `read`, `alone`, `change` and `write` wait where the database cannot be reached, and try again;
-    what they were given to do may by then have been done, with only the answer lost.
+    `read`, `alone`, `change` and `write` wait if the database cannot be reached, and try again;
+    their statements may by then have been executed, with only the answer lost.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Database:
         )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Do what only reads, each statement for itself."""
+        """Execute statements that only read, each for itself."""
         return self._retrying(self._alone.connect, work)
 
     def rows(self, statement: Executable, **values: Any) -> Sequence[Row[Any]]:
@@ -122,7 +122,7 @@ class Database:
         return self.read(lambda connection: connection.scalar(statement, values))
 
     def alone(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Do what writes in one statement, which is durable when this returns."""
+        """Execute one statement that writes; it is durable when this returns."""
         self._refuse_to_write()
         return self._retrying(self._alone.connect, work)
 
@@ -131,7 +131,7 @@ class Database:
         return self.alone(lambda connection: changed_rows(connection, statement, values))
 
     def write(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Do what writes within one transaction: durable when this returns, or undone."""
+        """Execute writes within one transaction: durable when this returns, or undone."""
         self._refuse_to_write()
         return self._retrying(self._transaction, work)
 
@@ -161,7 +161,7 @@ class Database:
 
     @contextmanager
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
-        """Lend a connection, within one transaction, to somebody else's statements.
+        """Lend a connection, within one transaction, to the caller's statements.
 
         It waits for the database before it begins; the caller repeats statements begun on the
         connection. An exception of the caller undoes everything, and passes as it is. Statements
@@ -215,7 +215,7 @@ class Database:
         self._engine.dispose()
 
     def _close_late(self, _connection: object, entry: ConnectionPoolEntry) -> None:
-        # A pool that was disposed of keeps what is returned to it until it is collected.
+        # A pool that was disposed of keeps returned connections until it is collected.
         if self._closed:
             entry.invalidate()
 

@@ -303,7 +303,7 @@ def insert_letters(
     letters: Sequence[DeadLetter],
     now_ms: int,
 ) -> None:
-    """Keep what a batch rejected, within the transaction of its success; each record once."""
+    """Keep a batch's rejected records, within the transaction of its success; each record once."""
     if letters:
         row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
         rows = [_letter_row(each, row.gate, batch_key, now_ms) for each in letters]

@@ -1,4 +1,4 @@
-"""The databases that a ledger can be in: how each is opened, and what its errors mean.
+"""The databases of a ledger: how each is opened, and the meaning of its errors.
 
 Code that needs the PostgreSQL driver imports it locally: a ledger in a file does without.
 """
@@ -39,8 +39,7 @@ _SILENCE: Final = {
     "tcp_user_timeout": 30_000,
 }
 """Keepalives that detect a dead PostgreSQL machine within half a minute, where TCP alone would wait
-for hours. Settings of libpq, in s and ms; the URL's own override them.
-"""
+for hours. Settings of libpq, in s and ms; the URL's own override them."""
 
 KEEPALIVES: Final = (
     "SELECT set_config('tcp_keepalives_idle', '15', true),"
@@ -88,7 +87,7 @@ def is_outage(error: SQLAlchemyError) -> bool:
 def is_refusal(error: SQLAlchemyError) -> bool:
     """Whether the database has answered a commit with an error, so that everything is undone.
 
-    Not so if it ended the connection, or says that it does not know what became of the commit.
+    Not so if it ended the connection, or says that the outcome of the commit is unknown.
     """
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
@@ -102,7 +101,7 @@ def is_refusal(error: SQLAlchemyError) -> bool:
 
 
 def is_locked_by_others(error: BaseException | None) -> bool:
-    """Whether a driver's error says that somebody else's transaction was waited for too long."""
+    """Whether a driver's error says that another transaction was waited for too long."""
     return is_busy(error) or _state(error) in _LOCKED
 
 
@@ -205,15 +204,16 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
     """Open a file to read it, and change nothing.
 
     Beside a database with a write-ahead log even a reader makes files, and it leaves them to a
-    writer who perhaps may not write them. Therefore, where there is no log, and so nobody who has
-    the file open, it is read as it lies there; this user then needs no right to write, either.
+    writer who perhaps may not write them. Therefore, without a log, and so without another process
+    that has the file open, it is read as it lies there; this user then needs no right to write,
+    either.
     """
     how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
-    # FULL: what is committed stays committed, even when the machine loses its power.
+    # FULL: committed data stays committed, even when the machine loses its power.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
 
@@ -229,7 +229,7 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
     @event.listens_for(engine, "do_connect")
     @event.listens_for(engine, "checkout")
     def refuse_another(*_: object) -> None:
-        # SQLite goes on with a file that was deleted, and what it writes there is lost with it.
+        # SQLite goes on with a file that was deleted, and its writes are lost with it.
         if opened is not None and _identity(path) != opened:
             raise LedgerError(
                 f"The ledger {path} was deleted or replaced while it was open; put it back, and "
@@ -302,7 +302,7 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
 def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
     """Have no connection on which a pooler has ignored the schema that the URL's options name.
 
-    The ledger would be another one, or would be made anew.
+    The ledger would be another one, or would be recreated.
     """
     options = str(url.query.get("options", ""))
     wanted = re.search(r"(?:-c\s*|--)search_path=((?:\\.|[^\s\\])*)", options)
@@ -325,8 +325,8 @@ def _replace_what_was_cut(engine: Engine) -> None:
     """Have a connection that a restart of the server has cut replaced before it is used.
 
     SQLAlchemy's own way asks the server before each use, which would be eight of a batch's round
-    trips. A server that ends a connection says so on it: only one on which something has come in
-    that nobody asked for needs to be asked.
+    trips. A server that ends a connection says so on it: only a connection with unexpected input
+    needs to be asked.
     """
 
     @event.listens_for(engine, "checkout")

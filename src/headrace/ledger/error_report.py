@@ -81,7 +81,7 @@ def _message_up_to_trace(first: str | None, following: list[str]) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+    r"""Escape characters that UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot store.
 
     >>> print(storable("a\x00b\ud800"))
     a\x00b\ud800
@@ -101,8 +101,8 @@ class ErrorReport:
     def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
         """Describe an exception, with those that caused it; a report stays as it is.
 
-        Class and message are those of the root cause where Spark only wraps it, and of what the
-        handler raised where Headrace says that nothing passes, which stands below it.
+        Class and message are those of the root cause if Spark only wraps it, and of the handler's
+        exception, which is its cause, if Headrace says that nothing passes.
         """
         if isinstance(error, ErrorReport):
             return error

@@ -14,7 +14,7 @@ class FindingKind(StrEnum):
     """Kinds of findings about a range, the worst first."""
 
     GAP = "gap"
-    """No batch reads it, though batches of its run read what lies before and behind it."""
+    """No batch reads it, though batches of its run read offsets before and behind it."""
     OVERLAP = "overlap"
     """Two batches of one run read it."""
     CHILDREN = "children"
@@ -35,7 +35,7 @@ class FindingKind(StrEnum):
     """It was gone from the source before it was read, and counted as lost; by its batch, where one
     had been planned."""
     SKIPPED = "skipped"
-    """It lies between what two runs read, and neither reads it."""
+    """It lies between the ranges of two runs, and neither reads it."""
     READ_AGAIN = "read again"
     """Two runs read it: the later one began with a checkpoint of its own."""
 
@@ -51,8 +51,7 @@ DEFECTS: Final = frozenset(
     }
 )
 """Defects, which Headrace never causes, whatever fails; something else changed the ledger or the
-source.
-"""
+source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Verdict(StrEnum):
     OPEN = "open"
     """There is neither a gap nor an overlap, but some batches are not done."""
     SKIPPED = "skipped"
-    """Something between two runs is read by neither, and nobody has accepted that."""
+    """A range between two runs is read by neither, and nobody has accepted that."""
     BROKEN = "broken"
     """There is a defect."""
     EMPTY = "empty"
@@ -148,8 +147,8 @@ class Verification:
     """Verification of one gate from the ledger.
 
     Spans are by run (the earliest first), topic and partition; findings the worst first, then by
-    run, topic, partition and offset. A contradiction is a sentence of what else its rows say
-    against each other.
+    run, topic, partition and offset. A contradiction is a sentence about other rows that contradict
+    each other.
     """
 
     spans: tuple[Span, ...]

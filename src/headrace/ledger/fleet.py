@@ -1,4 +1,4 @@
-"""All gates of a ledger at one look: what has changed since the last one, and what to read then."""
+"""Consistent state of all gates of a ledger, its changes since the last read, and details."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -172,7 +172,7 @@ class SeriesPoint:
 
 
 class FleetStore(Store):
-    """All gates of a ledger, and the history of one, at the cost of what is shown of them."""
+    """All gates of a ledger, and the history of one, at the cost of the displayed part."""
 
     def pulse(self) -> Pulse:
         """Read the pulse of all gates: four statements, however many gates there are."""
@@ -217,7 +217,7 @@ class FleetStore(Store):
             return found
 
     def receivers(self) -> tuple[ReceiverRecord, ...]:
-        """The receivers of all gates, by journal and lane; those not seen lately, too."""
+        """The receivers of all gates, by journal and lane; also receivers not seen lately."""
         return receiver_records(self._database.rows(_RECEIVERS))
 
     def series(

@@ -1,4 +1,4 @@
-"""Gates: as they were declared, the query that stands behind each, and what throttles it.
+"""Gates: their declarations, the query that owns each, and their throttles.
 
 Times are the database's own, so that planners on several machines need no clock in common.
 """
@@ -378,7 +378,7 @@ def _query_from(row: Row[Any]) -> GateQuery:
 
 
 def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
-    """Raise unless this query stands behind the gate; what was done is undone then."""
+    """Raise unless this query owns the gate; its changes are undone then."""
     found = query_behind(connection, gate_name)
     if found is None or found.owner != query:
         raise GateInUseError(

@@ -191,7 +191,7 @@ class HistoryStore(Store):
     def withdraw_loss(
         self, gate_name: str, tp: TopicPartition, topic_id: str | None, position: int
     ) -> None:
-        """Forget that what follows this position was lost before a batch was planned."""
+        """Delete the losses after this position that were recorded before a batch was planned."""
 
         def withdraw(connection: Connection) -> None:
             connection.execute(LOCK_GATE, {"gate": gate_name})
@@ -314,7 +314,7 @@ class HistoryStore(Store):
         )
 
     def undeclared_gates(self) -> tuple[str, ...]:
-        """Gates of which there are rows, but not the row that declares them: it was deleted."""
+        """Gates with rows, but without the row that declares them: it was deleted."""
         return tuple(sorted(row.gate for row in self._database.rows(UNDECLARED_GATES)))
 
     def processed_until(
@@ -341,8 +341,8 @@ class HistoryStore(Store):
 
         def processed(connection: Connection) -> tuple[Processed, ...]:
             of_topic = {"topic_id": topic_id}
-            # First, and then the batches: one that ends meanwhile was begun before, and what begins
-            # meanwhile goes on at a position, or above.
+            # First, and then the batches: one that ends meanwhile was begun before, and one that
+            # begins meanwhile goes on at a position, or above.
             found = connection.execute(POSITIONS, of_topic)
             positions = {row.gate: offsets_in(row.until_offsets) for row in found}
             return tuple(
@@ -367,16 +367,15 @@ class HistoryStore(Store):
         return found
 
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
-        """Delete what ended before this time: batches and rate samples, of all gates.
+        """Delete batches and rate samples of all gates that ended before this time.
 
         A batch goes with its children and dead letters, once each of them is ``success`` or
         ``dead``, with dead letters that are all resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
-        after a crash would process it twice; nor is one that has read what another of its run has
-        read too, which would be forgotten with it. Losses are kept, and so is which offsets the
-        deleted batches had read. Each of its transactions is short, so that no batch waits for it.
-        After a transaction whose answer was lost in an outage, the rows are deleted but not
-        counted.
+        after a crash would process it twice; nor is a batch that overlaps with another one of its
+        run: the overlap would be forgotten. Losses are kept, and so is which offsets the deleted
+        batches had read. Each of its transactions is short, so that no batch waits for it. After a
+        transaction whose answer was lost in an outage, the rows are deleted but not counted.
         """
         batches = rates = 0
         for gate_row in self._database.rows(GATES):
@@ -415,7 +414,6 @@ def _offsets_from(row: Row[Any], whose: str) -> OffsetRange:
 
 
 def _loss_from(row: Row[Any]) -> Loss:
-    """The loss that a row of ``lost`` describes."""
     whose = f"a loss of gate {row.gate!r}"
     offsets = offset_range(whose, row.topic, row.partition, row.from_offset, row.until_offset)
     return Loss(

@@ -31,10 +31,10 @@ _NOW: Final = select(NowMs())
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-# Any number that is nobody else's: it names the lock under which PostgreSQL's schema changes.
+# An arbitrary unique number: it names the lock under which PostgreSQL's schema changes.
 _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
-# Alembic keeps what it is doing in globals.
+# Alembic keeps its state in globals.
 _one_upgrade_at_a_time = threading.Lock()
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 

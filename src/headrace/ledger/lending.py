@@ -25,8 +25,8 @@ _WORDS: Final = re.compile(r"\b(?:commit|end|abort|begin|start|prepare|rollback)
 
 _ANY_ENDS: Final = re.compile(rf"(?:^|;)[\s;]*{_END}", re.IGNORECASE)
 
-# PostgreSQL's strings, with escapes and without; quoted names; comments, of which those in /* */
-# nest, so that here is only where they begin.
+# PostgreSQL's strings, with escapes and without; quoted names; comments, of which /* */ can nest,
+# so that here is only where they begin.
 _NO_CODE: Final = re.compile(
     r"""(?<=\be)'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?\$\1\$"""
     r"|--[^\r\n]*|/\*",
@@ -124,8 +124,8 @@ class Guard:
     def check(self) -> None:
         """See that the transaction is the one that was begun, and can be committed.
 
-        On a server it leaves nothing on its session then: once it is committed, the session may be
-        somebody else's, behind a pooler.
+        On a server it leaves nothing on its session then: once it is committed, a pooler may give
+        the session to another client.
 
         Raises:
             LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
@@ -190,9 +190,9 @@ class Guard:
 
 
 def restore_session(connection: Connection) -> None:
-    """Undo what was left of a transaction, and what was set on its session while it was lent.
+    """Undo the rest of a transaction, and the settings of its session while it was lent.
 
-    A session that cannot be restored is ended, so that nobody is lent it again.
+    A session that cannot be restored is ended, so that it is not lent again.
     """
     if connection.closed or connection.invalidated:
         return

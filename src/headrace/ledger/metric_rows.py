@@ -296,7 +296,7 @@ class MetricStore(Store):
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
-    """Keep in a gate's row what these batches and children counted for, before they are deleted.
+    """Keep the counts of these batches and children in a gate's row, before they are deleted.
 
     So the totals of a gate never fall, which a monitoring system would take for a restart.
     """

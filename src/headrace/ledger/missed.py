@@ -56,7 +56,7 @@ _ACCEPTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A row of ``accepted``: what was lost or skipped, and need not be processed.
+    """A row of ``accepted``: lost or skipped offsets that need not be processed.
 
     Attributes:
         offsets: The range.
@@ -101,7 +101,7 @@ class MissedStore(Store):
         return tuple(map(_accepted_from, rows))
 
     def accept(self, gate_name: str, records: int, by: str, why: str) -> Missed:
-        """Write down that what a gate has missed until now need not be processed; what it was.
+        """Accept that a gate's missed offsets need not be processed; return them.
 
         Args:
             gate_name: The gate.
@@ -237,7 +237,7 @@ def _missed_by_one(
 
 
 def merged_by_topic(ranges: Iterable[tuple[str | None, OffsetRange]]) -> Ranges:
-    """Ranges with the topics' ids: what several name is there once."""
+    """Ranges with the topics' ids, merged: offsets that several name are there once."""
     found: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for topic_id, offsets in ranges:
         found[topic_id].append(offsets)

@@ -119,8 +119,9 @@ class OperatorLimitStore(Store):
     """Operators' settings for each gate. A setting stays in force until an operator changes it.
 
     The gate's planner obeys at its next plan, whichever process that runs in, and after a restart
-    too. Batches that are begun already, and backfills, are not touched. Each method that changes
-    something keeps a row of it, even if nothing changes by it, and answers what is in force then.
+    too. Batches that are begun already, and backfills, are not touched. Each method that changes a
+    setting keeps a row of it, even if nothing changes by it, and returns the settings in force
+    then.
 
     Each raises `LedgerError` for a gate that is not declared, and `OptionError` for a name or a
     reason that is too long, or a limit out of its range.
@@ -131,7 +132,7 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.PAUSE, by, why)
 
     def drain(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
-        """Have a gate plan no batch with records, to stop its query when what it began is done."""
+        """Have a gate plan no batch with records, to stop its query when begun batches are done."""
         return self._do(gate_name, OperatorActionKind.DRAIN, by, why)
 
     def resume(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:

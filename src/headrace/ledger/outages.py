@@ -138,7 +138,7 @@ class Retries:
             _LOG.info("The ledger %s is reachable again after %.1f s.", self._ledger, took_s)
 
     def _end_waiting(self) -> float | None:
-        """Since when it has been waited; only one of those who waited gets it."""
+        """Return the start of the outage; only one of the waiting threads gets it."""
         with self._lock:
             since_s, self._since_s = self._since_s, None
         return since_s

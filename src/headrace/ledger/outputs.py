@@ -1,7 +1,7 @@
 """Attempts of batches to write into a stage's topic, each from before its first record on.
 
 Kafka keeps every record that was ever produced, also of an attempt that crashed. So each record
-says whose attempt it is, and the ledger says what became of that::
+names its attempt, and the ledger has the outcome of that::
 
     begun ──> done        the batch is in the topic, by this attempt and no other
       └─────> aborted     another attempt has begun, or it failed, or nobody runs the batch any more
@@ -89,7 +89,7 @@ class OutputStore(Store):
     """The attempts to write batches into topics, which are known by their ids."""
 
     def begin(self, topic_id: str, batch_key: str, attempt: str, starts: Starts) -> bool:
-        """Note that an attempt is about to write a batch; whoever was writing it has lost it.
+        """Note that an attempt is about to write a batch; any other attempt of it is aborted.
 
         The attempt's name is new. It starts where the topic's partitions ended before this call.
 

@@ -25,7 +25,7 @@ from headrace.ledger.transitions import Status
 
 
 class PartitionCheck:
-    """Looks at what one run has read of one partition, range by range.
+    """Checks the ranges of one partition that one run has read, one by one.
 
     Args:
         first: The range that begins first.
@@ -44,7 +44,7 @@ class PartitionCheck:
         """Batches that were split, and how far their children have come."""
 
     def add(self, rows: Sequence[Covered]) -> None:
-        """Look at the ranges that begin at the same offset, which is above those before."""
+        """Check the ranges that begin at the same offset, which is above the previous one."""
         self._close_parents(rows[0].offsets.start)
         for row in rows:
             if row.has_children and row.batch_key is not None:
@@ -153,7 +153,7 @@ _NOT_PROCESSED: Final = (
 
 
 def verify(ledger: Ledger, gate_name: str) -> Verification:
-    """Prove from a ledger what became of everything that a gate has read.
+    """Prove from a ledger the outcome of everything that a gate has read.
 
     The right to read is enough. It may be done while the gate runs: the batches are those of one
     moment. Memory is taken by spans and findings, not by history.
@@ -187,7 +187,7 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
 def extended(
     verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
 ) -> Verification:
-    """The same, with what a comparison with something outside of the ledger has found."""
+    """Add the findings of a comparison with something outside of the ledger."""
     return replace(
         verification,
         findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
@@ -220,7 +220,7 @@ def prove(
     rejected: Callable[[], Iterable[Rejected]] = tuple,
     accepted: Callable[[], Iterable[Accepted]] = tuple,
 ) -> Verification:
-    """Prove what became of these ranges.
+    """Prove the outcome of these ranges.
 
     The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
     their starts; a topic that was recreated under its name is another topic. The losses are asked
@@ -255,7 +255,7 @@ def _losses_by_topic(losses: Iterable[Loss]) -> Ranges:
 
 
 def _explained(found: Iterable[Finding], lost: Ranges) -> Iterator[Finding]:
-    """The same, but what losses explain is lost."""
+    """Yield the findings; ranges that losses explain become lost."""
     for each in found:
         if each.kind not in _MAY_BE_LOST:
             yield each

@@ -35,7 +35,7 @@ _resolved = and_(batch_table.c.status == Status.DEAD, has_dead_letters, _no_lett
 
 _dropped = and_(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_not(None))
 CLOSED: Final = or_(_processed, _resolved, _dropped)
-"""Nobody needs what the batch has read any more, nor a record that it rejected."""
+"""Nobody needs the ranges of the batch any more, nor a record that it rejected."""
 
 _range = (
     batch_range.c.topic,
@@ -177,7 +177,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
         _remember(
             connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
         )
-        # Before any is deleted: what was split has its children then.
+        # Before any is deleted: a split batch has its children then.
         for keys in some_at_once(closed, old["limit"]):
             count_pruned(connection, old["gate"], keys)
         for keys in some_at_once(closed, old["limit"]):
@@ -218,7 +218,7 @@ def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
 
 
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The batches of which somebody else, or a pruned one (None), has read a part: an overlap."""
+    """The batches that overlap with another one, or a pruned one (None)."""
     found: set[str | None] = set()
     at: list[Any] = []
     reached, last = 0, None

@@ -98,10 +98,10 @@ class RateStore(Store):
         batch_cost: str | None = None,
         interval_ms: int | None = None,
     ) -> None:
-        """Take in what the engine reports of a batch that it has done with, in one transaction.
+        """Record the engine's report of a batch that it has done with, in one transaction.
 
-        A batch that is ``in_progress`` becomes ``success`` (transition D); one that the gate's own
-        handler has ended already stays as it is.
+        A batch that is ``in_progress`` becomes ``success`` (transition D); a batch that the gate's
+        own handler has ended already stays as it is.
 
         Args:
             batch_key: The batch.
@@ -142,7 +142,7 @@ class RateStore(Store):
         batch_cost: str | None,
         interval_ms: int | None,
     ) -> None:
-        # First, for it makes whoever publishes for this gate wait for the one before.
+        # First: it locks the gate's row, so that the next report for this gate waits for this one.
         in_force = {
             "gate": sample.gate,
             "new_rate": sample.rate_per_s,
@@ -160,7 +160,7 @@ class RateStore(Store):
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
-        """A gate's last rate samples, newest first; those up to ``before_ms``, if it is given."""
+        """A gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
         query = LAST_SAMPLES
         if before_ms is not None:
             query = query.where(rate.c.time_ms <= before_ms)
@@ -205,14 +205,14 @@ class SinkOutageStore(Store):
         return SinkOutage.from_text(self._database.scalar(_OUTAGE, of=gate_name))
 
     def keep(self, gate_name: str, outage: SinkOutage) -> None:
-        """Write one more failed run down; whoever has asked for a run has had it."""
+        """Record one more failed run; this clears a request for a run."""
         text = storable(outage.to_text())
         self._database.change(_KEEP, {"of": gate_name, "text": text})
 
     def end(self, gate_name: str) -> None:
-        """Say that nothing waits any more: the rate goes on at half of what it was."""
+        """End the outage: the rate goes on at half of its value."""
         self._database.change(_END, {"of": gate_name})
 
     def is_asked(self, gate_name: str) -> bool:
-        """Whether somebody wants the batch that waits to be run at once."""
+        """Whether an operator wants the waiting batch to be run at once."""
         return bool(self._database.scalar(_IS_ASKED, of=gate_name))

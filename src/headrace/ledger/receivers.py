@@ -133,7 +133,7 @@ class ReceiverStore(Store):
     """
 
     def heartbeat(self, report: ReceiverReport) -> None:
-        """Note that a receiver is there, and what it reports; it has its lane alone."""
+        """Record a receiver's heartbeat and report; it has its lane alone."""
         values = asdict(report) | {"rejected": json.dumps(dict(report.rejected))}
         keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
         names = {column.name for column in keys}
@@ -160,7 +160,7 @@ class ReceiverStore(Store):
         self._database.change(_DEREGISTER, {name: getattr(report, name) for name in names})
 
     def of_gate(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
-        """All receivers of a gate, by journal and lane; those that were not seen lately, too."""
+        """All receivers of a gate, by journal and lane; also receivers not seen lately."""
         return receiver_records(self._database.rows(_RECEIVERS, gate=gate_name))
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:

@@ -24,7 +24,7 @@ def batch_key(
 ) -> str:
     """Name the batch of a gate that reads these ranges, with 32 hexadecimal digits.
 
-    A pure function, so that whoever knows what a batch reads knows its row in the ledger: the
+    A pure function, so that everyone who knows a batch's ranges knows its row in the ledger: the
     planner from its plan, the listener from the start and end offsets of a progress event. The
     order of the ranges makes no difference, and empty ranges are as if they were not there.
 
@@ -45,7 +45,7 @@ def batch_key(
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """A range of a batch, and what the plan knew of its partition."""
+    """A range of a batch, and its partition's data in the plan."""
 
     offsets: OffsetRange
     latest: int | None = None
@@ -53,8 +53,7 @@ class PlannedRange:
     reason: str | None = None
     """Limit that determined the partition's range."""
     topic_id: str | None = None
-    """Id that distinguishes the topic from a later one of the same name, if the broker reports it.
-    """
+    """Id that distinguishes the topic from a later one of its name, if the broker reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A row of ``batch``: one batch, what was planned and what became of it."""
+    """A row of ``batch``: one batch, its plan and its outcome."""
 
     batch_key: str
     gate: str
@@ -128,12 +127,12 @@ class BatchRecord:
     parent: str | None = None
     """The batch it was split off, if it is a child of one."""
     resolution: str | None = None
-    """Why nobody needs to look after it any more, though it is dead."""
+    """Reason for which a dead batch needs no attention any more."""
     backfills: int = 0
     """Number of failed backfills of it; each counts as an attempt, too."""
     outcome_unknown: bool = False
-    """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
-    crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
+    """Whether it may be in its sink though it failed: one of its runs was interrupted, by a crash
+    or by a stop. If not, each run that failed has raised by itself."""
     planned_bytes: int | None = None
     """About how many bytes it is, as planned; None where the records' sizes were not measured."""
     retry_ms: int | None = None
@@ -203,7 +202,8 @@ class QueryEnd(StrEnum):
     """Way that a query ended, as its program reported."""
 
     FINISHED = "finished"
-    """By itself, with a trigger that takes what there is, such as ``availableNow``."""
+    """By itself, with a trigger that ends once all available records are read, such as
+    ``availableNow``."""
     STOPPED = "stopped"
     """Its program has stopped it, or has ended."""
     FAILED = "failed"
@@ -228,7 +228,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """A row of ``rate``: what the estimator received of one batch, and what it made of it."""
+    """A row of ``rate``: the estimator's input from one batch, and its result."""
 
     gate: str
     time_ms: int
@@ -266,7 +266,7 @@ class Loss:
     checkpoint_id: str | None = None
     """The run of that batch; None where its row was pruned, or there is none."""
     was_split: bool = False
-    """Whether that batch was split since: its children then say what became of the offsets."""
+    """Whether that batch was split since: its children then have the outcome of the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class Covered:
     """The batch or child; None where its row was pruned, and the range was processed."""
     parent: str | None
     has_children: bool
-    """Whether the batch was split, so that its children say what became of the range."""
+    """Whether the batch was split, so that its children have the outcome of the range."""
     status: Status
     offsets: OffsetRange
     created_time_ms: int | None

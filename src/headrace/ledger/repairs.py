@@ -268,7 +268,7 @@ class RepairStore(Store):
         return self._database.write(begin)
 
     def end_send(self, number: int, outcome: str) -> None:
-        """Write down what became of it."""
+        """Record the outcome of a send."""
         self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
 
     def newest(
@@ -289,7 +289,7 @@ class RepairStore(Store):
     def alike_batches(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeBatches, ...]:
-        """Groups of unresolved batches, those with the oldest batch first, of one gate or all.
+        """Groups of unresolved batches, the group with the oldest batch first, of one gate or all.
 
         The first ``skip`` groups are left out.
         """
@@ -299,7 +299,7 @@ class RepairStore(Store):
     def alike_letters(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
     ) -> tuple[AlikeLetters, ...]:
-        """Groups of dead letters that wait, those with the oldest first, of one gate or all.
+        """Groups of waiting dead letters, the group with the oldest first, of one gate or all.
 
         The first ``skip`` groups are left out.
         """

@@ -88,11 +88,11 @@ class SignalStore(Store):
         self._write(stage_state, {"flow": flow, "stage": stage}, text)
 
     def published(self, flow: str) -> tuple[StoredSignal, ...]:
-        """The published states of a flow's stages; those of stages that are gone, too."""
+        """The published states of a flow's stages; also of stages that are gone."""
         return self._read(_STATES, {"flow": flow})
 
     def flows(self) -> tuple[str, ...]:
-        """The flows of which some stage publishes a state, by name."""
+        """The flows with a published state of a stage, by name."""
         return tuple(row.flow for row in self._database.rows(_FLOWS))
 
     def withdraw(self, flow: str, stage: str, text: str) -> None:
@@ -100,7 +100,7 @@ class SignalStore(Store):
         self._database.change(_WITHDRAW, {"flow": flow, "stage": stage, "text": text})
 
     def prune(self, flow: str) -> None:
-        """Delete what nobody has removed, renewed or withdrawn for a day, of this flow."""
+        """Delete this flow's rows that nobody has removed, renewed or withdrawn for a day."""
         for forget in _FORGET:
             self._database.change(forget, {"flow": flow})
 

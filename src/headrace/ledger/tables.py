@@ -108,8 +108,8 @@ gate: Final = Table(
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
     Column("last_action", BigInteger),
-    # While its batch waits for its sink: what is known of that (`SinkOutage`), and when an operator
-    # asked that it be run at once.
+    # While its batch waits for its sink: the outage (`SinkOutage`), and when an operator asked that
+    # it be run at once.
     Column("sink_outage", Text),
     Column("sink_retry_ms", BigInteger),
     # Totals of batches that are deleted as old, by status and reason, as metrics read them.
@@ -127,7 +127,7 @@ operator_action: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("records_per_s", Double),
     Column("until_ms", BigInteger),
-    # When the gate's planner first planned by it, or by what replaced it.
+    # When the gate's planner first planned by it, or by its successor.
     Column("seen_ms", BigInteger),
     Column("last_call", Text, nullable=False, unique=True),
     Index(None, "gate", "action_id"),
@@ -203,7 +203,7 @@ batch_table: Final = Table(
     Column("parent", Text, index=True),
     # Number of attempts that are failed backfills.
     Column("backfills", Integer, nullable=False, server_default="0"),
-    # Whether what became of one of its runs is not known: it may be in its sink.
+    # Whether the outcome of one of its runs is unknown: it may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
     # When an operator asked that its next backfill be not waited for.
     Column("retry_ms", BigInteger),
@@ -282,7 +282,7 @@ dead_letter: Final = Table(
     Column("resolution", Text),
     # Corrected value that was sent instead of ``value``; ``value`` stays.
     Column("sent_value", LargeBinary),
-    # Until then whoever has made the last call, and nobody else, sends it again.
+    # Until then only the process of the last call sends it again.
     Column("claimed_until_ms", BigInteger),
     Column("last_call", Text),
     UniqueConstraint("batch_key", "topic", "partition", "offset"),
@@ -333,8 +333,7 @@ position: Final = Table(
     Column("until_offsets", Text, nullable=False),
 )
 """Position of a gate's newest run in a topic or journal that has an id. It outlives the batches,
-all of which would have to be searched for a partition without new records for long.
-"""
+all of which would have to be searched for a partition without new records for long."""
 
 receiver: Final = Table(
     "receiver",
@@ -429,7 +428,7 @@ def _postgresql_now_ms(*_: object, **__: object) -> str:
 
 
 def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
-    """Have what an engine executes take `NowMs` from this clock in place of the database's."""
+    """Have an engine take `NowMs` from this clock in place of the database's."""
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def put_in(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> Any:

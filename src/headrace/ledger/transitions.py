@@ -36,7 +36,7 @@ There is no other transition. ``success`` and ``dead`` are final: a row never le
 Every value is a bound parameter. ``by`` is the owner, or the process that wants to be the owner.
 ``call`` names the call that asks, and stays with the row. A call whose answer was lost with the
 connection is repeated: it finds its own name in the row, and changes it in the same way, so that
-the answer is the first one's, too. If somebody else has changed the row since, no row matches.
+the answer is the first one's, too. If another process has changed the row since, no row matches.
 """
 
 import secrets

@@ -37,8 +37,8 @@ def parse_url(url: str) -> URL:
 def normalize_url(url: str) -> str:
     """Write a ledger URL in full, so that it means the same to a process in another folder.
 
-    The answer holds the password: for a log or an error, use :func:`redact_url`. Like all
-    functions of this module it raises a `LedgerError` for what is not the URL of a ledger.
+    The answer holds the password: for a log or an error, use :func:`redact_url`. Like all functions
+    of this module it raises a `LedgerError` for an invalid URL of a ledger.
     """
     return parse_url(url).render_as_string(hide_password=False)
 

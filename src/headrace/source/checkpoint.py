@@ -71,7 +71,7 @@ class Checkpoint:
             SourceError: It is no checkpoint in a folder of this machine, or cannot be read.
         """
         folder = _folder(path)
-        # First, for what is committed was planned before.
+        # First, for committed batches were planned before.
         committed = frozenset(_numbers(folder / "commits"))
         planned = {}
         for number in _numbers(folder / "offsets"):

@@ -1,8 +1,8 @@
 """The way back: a copy of a checkpoint that Spark's own Kafka source goes on from.
 
 The native source reads an offset as topics, partitions and numbers, and refuses any key besides, so
-Headrace's keys cannot stay. Only the offsets of Headrace's sources are rewritten; whatever else
-is in the checkpoint (commits, state, other sources' offsets) is copied as it is. The original is
+Headrace's keys cannot stay. Only the offsets of Headrace's sources are rewritten; all other files
+of the checkpoint (commits, state, other sources' offsets) are copied as they are. The original is
 never changed.
 """
 
@@ -170,6 +170,6 @@ def _native(positions: Positions) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file, and forget the sum that Hadoop keeps of what was in it before."""
+    """Write a file, and delete Hadoop's checksum of its previous content."""
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Whether a ledger agrees with what is outside of it: Spark's checkpoint, and the log.
+"""Comparison of a ledger with its query's checkpoint and log: Spark's checkpoint, and the log.
 
-The checkpoint is Spark's own record of what a query has planned and what is done, in a place of its
+The checkpoint is Spark's own record of a query's planned and committed batches, in a place of its
 own. A ledger that was restored from an old copy, or in which all rows were changed alike, agrees
 with itself, but not with that.
 """
@@ -56,10 +56,11 @@ def compare_with_checkpoint(
 ) -> Comparison:
     """Compare a gate's batches with the checkpoint of its query, which may be running.
 
-    ``known`` is what the ledger kept of the gate before anything else was looked at.
+    ``known`` is the ledger's summary of the gate from before anything else was read.
     """
-    # Spark writes a batch's offsets before it is begun in the ledger. So what the checkpoint has
-    # committed by now is in the ledger later, and what the ledger had before is in here.
+    # Spark writes a batch's offsets before it is begun in the ledger. So the checkpoint's batches
+    # that are committed by now are in the ledger later, and the ledger's earlier batches are in
+    # here.
     checkpoint = Checkpoint.read(path)
     reads = [read for read in checkpoint.reads() if read.end.gate == gate and not read.end.replay]
     names = [each.name for each in ledger.gates.all()]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DeadLetterSink(Protocol):
-    """Copies dead letters of the ledger elsewhere; what fails is logged, and stops nothing."""
+    """Copies dead letters of the ledger elsewhere; failures are logged, and stop nothing."""
 
     def send(self, letter: "DeadLetter") -> None:
         """Queue a dead letter; `flush` waits for its outcome."""
@@ -108,7 +108,7 @@ _NEAR: Final = 1_000
 """Records between two that are wanted, which are read sooner than a reader is moved past them."""
 
 _MOST_RANGES: Final = 64
-"""About so many ranges of one partition are read, however far apart what is wanted lies."""
+"""Approximate number of ranges read per partition, however far apart the wanted offsets are."""
 
 
 def close_ranges(wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -141,7 +141,7 @@ class _ToldLosses(Losses):
     on_loss: OnLoss | None = None
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Tell the caller, or raise `DataLossError` where there is nobody to be told."""
+        """Report the loss to the caller, or raise `DataLossError` without one."""
         self.refuse([missing], why)
         if self.on_loss is not None:
             self.on_loss(missing, why)

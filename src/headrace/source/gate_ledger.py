@@ -70,9 +70,9 @@ class GateIdentity:
 class GateLedger:
     """One gate's pages of the ledger, for its planner.
 
-    Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
-    be reached any more, only after its retry timeout, or when the driver has ended: nobody will
-    run what its planner begins then. Batches are begun after `claim`.
+    Every method raises ``LedgerError`` if the ledger cannot be read or written; if it cannot be
+    reached any more, only after its retry timeout, or when the driver has ended: batches that its
+    planner begins then would never run. Batches are begun after `claim`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class GateLedger:
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
     ) -> None:
-        """Write down what a batch is about to read; one that is there already is taken up again.
+        """Write the plan of a batch down; an existing batch is taken up again.
 
         ``plan`` is None for a batch that was planned before a restart.
         """

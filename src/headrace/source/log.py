@@ -91,8 +91,8 @@ class Log(Protocol):
     def checksums(self, positions: Positions) -> Checksums:
         """Return checksums that distinguish the log up to each position from any other.
 
-        No position is beyond what `latest` or `bounds` answered just now. Known checksums are
-        returned, none of them 0; a log without checksums returns none.
+        No position is beyond the last answer of `latest` or `bounds`. Known checksums are returned,
+        none of them 0; a log without checksums returns none.
         """
 
     def check_continues(self, after: ChecksumsBefore) -> None:
@@ -119,7 +119,7 @@ class Log(Protocol):
     def readable_until(self, latest: Positions) -> Positions:
         """The offset up to which records can be read, such as Kafka's last stable offset.
 
-        ``latest`` is what `latest` or `bounds` answered just now.
+        ``latest`` is the last answer of `latest` or `bounds`.
         """
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
@@ -129,4 +129,4 @@ class Log(Protocol):
         """Take note that everything before these offsets has been processed."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""

@@ -1,8 +1,8 @@
 """Offsets that a task cannot read any more: they stop the query, or the ledger has them.
 
-The plan has counted what was gone when it was made. Offsets that go between the plan and the read
-are seen by the task alone, so the task itself records them, before it ends: Spark may run it twice,
-and nothing else that it could say would outlive that.
+The plan has counted the offsets that were gone when it was made. Offsets that go between the plan
+and the read are seen by the task alone, so the task itself records them, before it ends: Spark may
+run it twice, and nothing else that it could say would outlive that.
 """
 
 import logging
@@ -40,7 +40,7 @@ class MissingOffsets:
 
 
 def describe_losses(losses: Sequence[MissingOffsets]) -> str:
-    """Losses in one text; what is the same of several partitions is said once, with their numbers.
+    """Describe losses in one text; partitions with the same text are grouped by it.
 
     ::
 
@@ -51,7 +51,7 @@ def describe_losses(losses: Sequence[MissingOffsets]) -> str:
     """
     partitions: dict[str, list[int]] = {}
     for loss in losses:
-        # A sentence of one partition, or of offsets, names what it is about.
+        # A sentence of one partition, or of offsets, names its subject.
         missing = loss.missing
         if not missing.count and str(missing.topic_partition) not in loss.reason:
             partitions.setdefault(loss.reason, []).append(missing.partition)

@@ -11,8 +11,8 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange
 
-# A task reads this many records in about twice its own fixed cost. Below it, what a task more would
-# gain in reading at the same time it would lose in starting.
+# A task reads this many records in about twice its own fixed cost. Below it, one more task would
+# gain less by parallel reading than it loses in starting.
 RECORDS_WORTH_A_TASK: Final = 50_000
 
 

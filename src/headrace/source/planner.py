@@ -1,4 +1,4 @@
-"""The planner's side of a stream: what each batch will read.
+"""The planner's side of a stream: the ranges of each batch.
 
 It runs in a process of its own on the driver, for as long as the query runs.
 """
@@ -128,7 +128,7 @@ class StreamPlanner:
         return {**positions, **{tp: ends[tp] for tp in beyond}}
 
     def stop_at_latest(self) -> None:
-        """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""
+        """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
         partitions = self._log.partitions(self._log.topics())
         self._target = self._log.bounds(partitions)[1]
 
@@ -202,7 +202,7 @@ class StreamPlanner:
         return is_paced and self._clock.monotonic() < self._next_s
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
-        """The checksums of what comes before a batch's end; what has not moved keeps its own."""
+        """The checksums before a batch's end; a partition that has not moved keeps its own."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -314,7 +314,7 @@ class StreamPlanner:
             self._gate_ledger.withdraw_losses(starts.returned, starts.topic_ids)
 
     def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
-        """Write down what was gone before a batch was planned; or stop the query."""
+        """Record offsets that were gone before a batch was planned; or stop the query."""
         self._refuse_or_log(losses)
         if losses and self._gate_ledger is not None:
             self._gate_ledger.record_losses(losses, topic_ids)
@@ -373,7 +373,8 @@ class StreamPlanner:
         """Plan nothing that batches of this checkpoint have read, under keys that no sink knows.
 
         A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-        behind. A log that ends before what was read was cut, by an unclean election: see `_place`.
+        behind. A log that ends before the read offsets was cut, by an unclean election: see
+        `_place`.
         """
         if self._is_compared or self._gate_ledger is None:
             return

@@ -46,7 +46,7 @@ _SCHEMA: Final = StructType(
 )
 
 _ASSUMED_PARALLELISM: Final = 4
-"""Without headrace.register nobody knows how many tasks the cluster runs at once."""
+"""Without headrace.register, the number of tasks that the cluster runs at once is unknown."""
 
 
 class Reading(Protocol):
@@ -67,9 +67,9 @@ class Reading(Protocol):
         """Split these ranges into those of each task."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; without those of attempts that were aborted.
+        """The records of one task, in a Spark worker; without the records of aborted attempts.
 
-        Every record of the ranges is read, or what becomes of losses is asked with its offset.
+        Every record of the ranges is read, or the policy for losses is called with its offset.
         """
 
 
@@ -93,7 +93,7 @@ class SourceTask(InputPartition):
 
 @contextmanager
 def marked_as_read() -> Iterator[None]:
-    """Mark what is raised within as raised while the source was read."""
+    """Mark exceptions raised within as raised while the source was read."""
     try:
         yield
     except Exception as error:
@@ -120,7 +120,7 @@ class _TaskSide:
 class SourceFormat(DataSource):
     """Spark's face of one kind of source: the native Kafka connector's columns, and two readers.
 
-    A schema given to the builder chooses columns: what is not in it is not built.
+    A schema given to the builder chooses columns: others are not built.
     """
 
     parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
@@ -129,7 +129,7 @@ class SourceFormat(DataSource):
     """Names the process of the session's program; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
-    """The session's, by what Spark is given in their place; see `source_options.revealed`."""
+    """The session's secrets, by their placeholders in Spark; see `source_options.revealed`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         meant = options.copy()  # of Spark's own kind, for which names are the same in any case
@@ -243,7 +243,7 @@ _settled = False
 
 
 def _settle_garbage_collector() -> None:
-    """Once a worker process, take what is imported out of the garbage collector's sight.
+    """Once a worker process, exclude imported objects from garbage collection.
 
     Spark's worker collects all garbage after every task, which takes longer than a small read.
     """

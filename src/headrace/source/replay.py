@@ -34,7 +34,7 @@ def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """The end of the batch that is to be read after this one, once somebody has asked for it."""
+    """The end of the batch that is to be read after this one, once it is requested."""
     try:
         text = Path(end.replay).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -113,7 +113,7 @@ def exactly_named(
 ) -> dict[str, str]:
     """The options by their exact names; none is unknown or out of place.
 
-    ``both`` and ``stream_only`` are what this source has beyond what every source has.
+    ``both`` and ``stream_only`` are this source's options beyond those that every source has.
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
@@ -130,7 +130,7 @@ def exactly_named(
 
 
 def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
-    """The error that there is no such option, with the nearest of those that there are."""
+    """The error for an unknown option, with the nearest of the known ones."""
     near = difflib.get_close_matches(name.lower(), exact_name, n=1)
     hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
     return OptionError(f"There is no option {name} for {what}; {hint}")
@@ -345,11 +345,11 @@ LEDGERS: Final = frozenset({"headrace.ledger", "headrace.channel"})
 
 
 def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """The options as they are meant, from what Spark was given.
+    """The options with their secrets, from the options in Spark.
 
     Spark shows options in plans, its web UI and its event log, so it is given something in the
     place of each secret (of a ledger's URL, itself without its secrets). The secrets travel in the
-    class of the source, of which it shows nothing.
+    class of the source, which shows none of them.
 
     Raises:
         OptionError: A ledger's URL has a secret in it that Spark shows by now.

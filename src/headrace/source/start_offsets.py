@@ -1,4 +1,4 @@
-"""From where a stream stands and what the cluster holds to where the next batch begins; pure.
+"""Pure function from a stream's position and the cluster's offsets to the next batch's start.
 
 The batch's end is the control law's business (``headrace.control.plan``). This is about the rest: a
 partition that is new, one that is gone, a log that no longer holds our position, a topic that was
@@ -51,9 +51,10 @@ def resolve_start_offsets(
     """Match the last batch's end with the cluster.
 
     A new partition begins at its earliest offset. A position that the log no longer holds is moved
-    to where reading can go on, and what lies between is a loss; the caller decides what that means.
-    A topic that was deleted is lost up to where it was last ``seen``. Its positions are kept: a
-    topic with the same id that comes back, as one that the query could not see, goes on there.
+    to where reading can go on, and the offsets in between are a loss; the caller decides how to
+    treat it. A topic that was deleted is lost up to where it was last ``seen``. Its positions are
+    kept: a topic with the same id that comes back, as one that the query could not see, goes on
+    there.
 
     If a log that never gives an offset twice ends before a position, ``cut`` says what to do:
     reading on from its end would take new records for those that were read, so it is a
@@ -118,8 +119,8 @@ def _place(
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:
-        # The same topic was cut by an unclean election: what is left was read. Without ids from the
-        # brokers, a topic created again is likelier, and nothing of it was read.
+        # The same topic was cut by an unclean election: the remaining records were read. Without
+        # ids from the brokers, a topic created again is likelier, and nothing of it was read.
         moved_to = end if same_topic else begin
         why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
         return moved_to, lost(position, position, why)

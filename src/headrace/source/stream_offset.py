@@ -1,8 +1,8 @@
 """The offset that Spark writes into a checkpoint: the native connector's JSON, and a little more.
 
 ``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it
-to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a
-batch must still know when Spark runs it again after a crash:
+to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add data
+that a batch needs when Spark runs it again after a crash:
 
 ``@gate``   the gate that limits this source: whose batch a progress event is.
 ``@checkpoint`` made when a fresh checkpoint starts; with the ranges it identifies a batch.
@@ -70,7 +70,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
-        """Read what ``to_json`` or the native connector wrote; anything else is refused."""
+        """Parse the text of ``to_json`` or the native connector; anything else is refused."""
         try:
             return cls(
                 positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
@@ -106,7 +106,7 @@ class StreamOffset:
         """Raise `OptionError` where this is an offset of another gate's checkpoint.
 
         A batch that the other gate has planned, and that did not end, would be run again under
-        another key; and of what this one reads, the other's history would have a gap.
+        another key; and the other gate's history would have a gap.
         """
         if gate is not None and self.gate is not None and gate != self.gate:
             raise OptionError(
@@ -117,7 +117,7 @@ class StreamOffset:
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
-        """The checksums of what comes before these positions, in topics of the same ids.
+        """The checksums before these positions, in topics of the same ids.
 
         A topic that was recreated since has none of the records they are of.
         """

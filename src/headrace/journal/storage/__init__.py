@@ -22,7 +22,7 @@ class Prepared(Protocol):
     """A file's bytes, brought as far as they can be without the file having its name."""
 
     def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Give the file its name, durably; after an error other than the next, nobody knows.
+        """Give the file its name, durably; after an error but the next, the outcome is unknown.
 
         It is called once, or ``discard`` is.
 
@@ -45,8 +45,8 @@ class Prepared(Protocol):
 class Storage(Protocol):
     """Files that are written once, whole, in folders one level deep; the folder ``""`` is the root.
 
-    Paths are relative to the root. Every method may raise ``OSError``; only what is listed below
-    has a meaning of its own.
+    Paths are relative to the root. Every method may raise ``OSError``; only the errors listed below
+    have a meaning of their own.
     """
 
     @property
@@ -99,7 +99,7 @@ class Storage(Protocol):
         """
 
     def remove(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files, in any order; what is not there is no error."""
+        """Remove files, in any order; a missing file is no error."""
 
     def lock(self, folder: str) -> ExitStack:
         """Claim the right to write a lane, until the stack is closed or this process ends.

@@ -2,7 +2,8 @@
 
 A file is written under a temporary name and synced; then it gets its name, by a link, which fails
 where the name is taken; then the directory is synced. Only after that is it durable. A reader may
-see the name before: so a listing syncs the directory too, and what a reader has planned stays.
+see the name before: so a listing syncs the directory too, and blocks that a reader has planned
+stay.
 """
 
 import fcntl
@@ -26,7 +27,7 @@ _MOST_PARTS: Final = 512  # POSIX lets a system take no more than 1024 at once
 class Disk:
     """The machine's file system, one system call a method; every method raises ``OSError``.
 
-    It is a class of its own so that tests can write down, fail and replay what a journal does.
+    It is a class of its own so that tests can record, fail and replay a journal's operations.
     """
 
     def create(self, path: Path) -> int:
@@ -42,7 +43,7 @@ class Disk:
         return os.writev(descriptor, parts[:_MOST_PARTS])
 
     def sync(self, descriptor: int) -> None:
-        """Make what was written durable."""
+        """Make written bytes durable."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -87,7 +88,7 @@ _MOST_OWNER_BYTES: Final = 200
 
 
 class LocalStorage(Storage):
-    """A directory, the journal's own; ``disk`` is what changes it."""
+    """A directory, the journal's own; ``disk`` changes it."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100  (links in it are kept)
@@ -98,7 +99,7 @@ class LocalStorage(Storage):
         return str(self._root)
 
     def create(self) -> None:
-        """Make the root and what leads to it, durably."""
+        """Make the root and its parents, durably."""
         missing = [path for path in (self._root, *self._root.parents) if not path.exists()]
         for path in reversed(missing):
             self._make(path)
@@ -174,8 +175,8 @@ class LocalStorage(Storage):
     def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedFile":
         """Write a file's data under a temporary name, and sync it.
 
-        After a sync that failed the file is removed and its descriptor closed: what the system
-        holds of it may count as written although it is not, and a second sync would say so.
+        After a sync that failed the file is removed and its descriptor closed: the system's cached
+        pages may count as written although they are not, and a second sync would say so.
         """
         final = self._root / path
         temporary = final.with_name(temporary_name(final.name))
@@ -197,7 +198,7 @@ class LocalStorage(Storage):
     def put_undurable(self, path: str, parts: Sequence[Part]) -> None:
         """Write a file and give it its name, without a sync: a power failure may damage it.
 
-        For what can be made again. A sync would wait for the disk, and have those wait that sync
+        For files that can be recreated. A sync would wait for the disk, and delay the syncs of
         records meanwhile. Raises FileExistsError where the name is taken.
         """
         final = self._root / path

@@ -1,7 +1,7 @@
 """A journal under a prefix of a bucket: S3 and what speaks its protocol, Google's store, Azure's.
 
-A file is one put that fails where the name is taken (a conditional put): atomic, durable when it is
-answered, and what keeps a lane to one writer. No lock is needed, nor is there one that a crash
+A file is one put that fails where the name is taken (a conditional put): it is atomic, durable when
+it is answered, and keeps a lane to one writer. No lock is needed, nor is there one that a crash
 would leave: of two writers that append to a lane, one finds the name taken by the other, and stops.
 """
 
@@ -35,8 +35,7 @@ _RETRIES: Final[Any] = {
     "retry_timeout": timedelta(seconds=60),
 }
 """Retries of a request with an answer of 5xx or none, for three seconds or more; then the append
-fails, and its senders send again.
-"""
+fails, and its senders send again."""
 
 
 class ObjectStorage(Storage):
@@ -150,7 +149,7 @@ class PreparedPut:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what obstore raises as the ``OSError`` that a `Storage` raises, in one line."""
+    """Raise obstore's exceptions as the ``OSError`` that a `Storage` raises, in one line."""
     try:
         yield
     except FileNotFoundError:
@@ -164,5 +163,5 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The first line: what follows are the library's own structures, with a request's headers."""
+    """Return the first line: the library's own structures follow, with a request's headers."""
     return str(error).strip().split("\n")[0]

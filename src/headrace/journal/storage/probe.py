@@ -7,7 +7,7 @@ from headrace.journal.storage import Storage, as_journal_error
 def probe(storage: Storage, folder: str, size_bytes: int) -> None:
     """Write a file of so many bytes, durably, and remove it.
 
-    It has a temporary name: who opens the lane next removes what a crash has left of it.
+    It has a temporary name: the next writer of the lane removes the files that a crash has left.
 
     Raises:
         JournalError: It cannot be written, or not be removed.

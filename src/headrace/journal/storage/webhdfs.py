@@ -39,8 +39,8 @@ _SYNCED: Final = "CREATE,SYNC_BLOCK"
 class WebHdfsStorage(Storage):
     """A directory of HDFS, at the ``host:port/path`` of the NameNode's HTTP server.
 
-    Its user is ``HADOOP_USER_NAME``, or whoever runs this, as for Hadoop's own tools. The scheme is
-    ``webhdfs``, or ``swebhdfs`` for TLS.
+    Its user is ``HADOOP_USER_NAME``, or the process's user, as for Hadoop's own tools. The scheme
+    is ``webhdfs``, or ``swebhdfs`` for TLS.
 
     Raises:
         OptionError: It is no such place.
@@ -209,7 +209,6 @@ def _address(scheme: str, authority: str) -> tuple[str, int]:
 
 
 def _user() -> str:
-    """Return the user for HDFS."""
     try:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
@@ -221,7 +220,7 @@ def _user() -> str:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what requests and fsspec raise as an ``OSError`` of one sentence.
+    """Raise exceptions of requests and fsspec as an ``OSError`` of one sentence.
 
     Their own messages may have whole URLs, stack traces of Java, and several lines.
     """
@@ -272,5 +271,5 @@ def _cause(error: BaseException) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """An error's words without what a Java program adds to them."""
+    """Return an error's text without the additions of a Java program."""
     return str(error).partition("\n")[0].rstrip(". ") or type(error).__name__

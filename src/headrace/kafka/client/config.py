@@ -218,7 +218,7 @@ def _check_own(name: str, value: str) -> None:
 def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
     """Have librdkafka make a client of a configuration; it knows no broker, so it never connects.
 
-    ``options`` are the user's, of which ``config`` was made: errors name these.
+    ``options`` are the user's, from which ``config`` was made: errors name these.
     """
     quiet = {"bootstrap.servers", "debug", "log_level"}
     unconnected = {name: value for name, value in config.items() if name not in quiet}

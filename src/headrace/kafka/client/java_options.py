@@ -39,14 +39,14 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Checked and accepted, for it changes nothing of what is read or written."""
+    """Checked and accepted, for it does not change the records that are read or written."""
 
     value: ValueType
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Refused; `instead` says why, and what to use."""
+    """Refused; `instead` gives the reason and the alternative."""
 
     instead: str
 
@@ -225,7 +225,7 @@ CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = {
     "ssl.truststore.password": Combined(()),
     "ssl.truststore.type": Combined(()),
 }
-"""Every option of the Java consumer, by name, and what becomes of it."""
+"""Every option of the Java consumer, by name, and its treatment."""
 
 PRODUCER_OPTIONS: Final[Mapping[str, Treatment]] = {
     "acks": Translated(one_of("all", "-1", "0", "1")),

@@ -17,8 +17,8 @@ PREFIX: Final = "kafka."
 
 _LONGEST_SHOWN: Final = 80
 
-# Spark's own pattern (spark.redaction.regex), and what Kafka's secrets are called beyond it. A
-# certificate chain is no secret, but its file often ends with the private key.
+# Spark's own pattern (spark.redaction.regex), and further names of Kafka's secrets. A certificate
+# chain is no secret, but its file often ends with the private key.
 _SECRET: Final = re.compile(
     r"secret|password|passphrase|token|access[.]?key|jaas"
     r"|keystore[.](key|certificate[.]chain)$|(^|[.])key[.]pem$|ssl_key$",
@@ -88,7 +88,7 @@ def _redacted(option: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of value: what is allowed, in words, and how it is read (None if it is not)."""
+    """A type of value: the allowed values, in words, and its parser (None for an invalid value)."""
 
     allowed: str
     parse: Callable[[str], Value | None]

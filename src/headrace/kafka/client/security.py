@@ -238,7 +238,7 @@ _GRANTS: Final = {
 _CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
 _LOGIN_OPTIONS: Final = ("clientId", "clientSecret", "scope")
 _TLS_PROTOCOLS: Final = ("SSL", "TLS", "TLSv1.2", "TLSv1.3")
-"""Java's names of what OpenSSL settles with the token's issuer by itself."""
+"""Java's names of settings that OpenSSL settles with the token's issuer by itself."""
 _EXTENSION: Final = "extension_"
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
