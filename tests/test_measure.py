@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.measure import (
+    FILLERS,
     circles,
     import_circles,
     long_functions,
@@ -43,6 +44,11 @@ def test_no_modules_import_each_other_even_when_a_function_is_called() -> None:
 
 def test_no_constructor_has_more_parameters_than_a_reader_keeps_in_mind() -> None:
     assert [each for module in modules().values() for each in wide_constructors(module)] == []
+
+
+def test_sentences_have_a_noun() -> None:
+    spoken = [each for module in modules().values() for each in sentences(module)]
+    assert sum(each.split()[0] in FILLERS for each in spoken) < 0.02 * len(spoken)
 
 
 def test_a_circle_through_a_function_is_found_and_one_for_types_is_none(source: Path) -> None:

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
+from starlette.requests import Request
 from tests.receivers.serving import Served, in_loop, served
 
 from headrace.receivers import HttpSettings
@@ -47,6 +48,11 @@ def request(*bodies: str) -> ExportLogsServiceRequest:
     scope.scope.name = "kernel"
     resource.scope_logs.append(scope)
     return ExportLogsServiceRequest(resource_logs=[resource])
+
+
+def logs(body: bytes) -> bytes:
+    """A request in JSON with one log record of this body."""
+    return b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":%b}]}]}]}' % body
 
 
 async def post(it: Served, body: bytes, headers: dict[str, str]) -> Any:
@@ -126,16 +132,10 @@ values = st.recursive(
 )
 
 
-class Fake:
-    """A request of this content type."""
-
-    def __init__(self, kind: dict[str, str]) -> None:
-        self.headers = kind
-
-
 def records_of(body: bytes, kind: dict[str, str] = PROTOBUF, most: int = 10**6) -> list[Any]:
     settings = HttpSettings(max_decompressed_bytes=most, max_records=1_000)
-    form = OtlpFormat(Fake(kind), settings)  # type: ignore[arg-type]
+    headers = [(name.encode(), value.encode()) for name, value in kind.items()]
+    form = OtlpFormat(Request({"type": "http", "headers": headers}), settings)
     form.count(body)
     found = form.records(body, 0)
     return [] if found is None else found.batch.column("value").to_pylist()
@@ -198,6 +198,13 @@ async def test_a_body_cut_short_is_refused_whole() -> None:
         (b'{"resourceLogs":[1]}', "no object"),
         (b'{"resourceLogs":[{"scope_logs":[]}]}', "scopeLogs is missing"),
         (b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[7]}]}]}', "no object"),
+        (b'{"resourceLogs":[{"resource":"a","scopeLogs":[{"logRecords":[{}]}]}]}', "resource has"),
+        (b'{"resourceLogs":[{"scopeLogs":[{"scope":[1],"logRecords":[{}]}]}]}', "scope has"),
+        (b'{"resourceLogs":[{"schemaUrl":7,"scopeLogs":[{"logRecords":[{}]}]}]}', "no string"),
+        (logs(b'{"stringValue":"\\ud800"}'), "half a surrogate pair"),
+        (logs(b'{"stringValue":"a"},"\\udfff":1'), "half a surrogate pair"),
+        (logs(b'{"doubleValue":1e400}'), "the number 1e400, beyond a double"),
+        (logs(b'{"doubleValue":-1e999}'), "the number -1e999, beyond a double"),
     ],
 )
 def test_json_that_is_no_otlp_is_refused_in_one_sentence(body: bytes, words: str) -> None:
@@ -226,6 +233,21 @@ def test_what_would_grow_in_memory_is_refused() -> None:
         with pytest.raises(HttpRejection) as refused:
             records_of(body, kind)
         assert refused.value.status == 413
+
+
+@in_loop
+async def test_an_export_that_is_repeated_under_its_message_id_is_stored_once() -> None:
+    body = request("a", "b").SerializeToString()
+    async with served() as it:
+        for _ in range(2):
+            answer = await post(it, body, PROTOBUF | {"headrace-message-id": "export 7"})
+            assert answer.status_code == 200
+        assert len(it.journal.values) == 2
+        answer = await post(it, body, PROTOBUF | {"headrace-message-id": "x" * 201})
+        assert (answer.status_code, answer.headers["content-type"]) == (
+            400,
+            PROTOBUF["content-type"],
+        )
 
 
 @in_loop

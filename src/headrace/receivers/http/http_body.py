@@ -247,9 +247,7 @@ class RequestFormat:
                 415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_WHOLE)}."
             )
         self._key = _single(request, _KEY_HEADER)
-        self._id = _single(request, _ID_HEADER)
-        if self._id is not None and not is_message_id(self._id):
-            raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
+        self._id = message_id_of(request)
 
     def count(self, piece: bytes) -> None:
         """Count what separates records in some of the body, so that no more is read than allowed.
@@ -286,9 +284,7 @@ class RequestFormat:
             self._check_key(self._key, count)
             key = pa.scalar(self._key.encode("latin-1"), pa.binary())
             batch = _with(batch, "key", pa.repeat(key, count))
-        if self._id is not None:
-            batch = _with(batch, "id", pa.array(record_ids(self._id, count), pa.string()))
-        return Records(batch)
+        return with_ids(Records(batch), self._id)
 
     def _check_key(self, key: str, count: int) -> None:
         """Each record gets the key; together they may be as large as a body."""
@@ -308,6 +304,26 @@ class RequestFormat:
         if self._settings.check_json:
             check_lines(body)
         return Records.of_lines(body, timestamp_ms=timestamp_ms)
+
+
+def message_id_of(request: Request) -> str | None:
+    """Return the message id of a request; None if it has none.
+
+    Raises:
+        HttpRejection: It is empty or too long, or there are several (400).
+    """
+    message_id = _single(request, _ID_HEADER)
+    if message_id is not None and not is_message_id(message_id):
+        raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
+    return message_id
+
+
+def with_ids(records: Records, message_id: str | None) -> Records:
+    """Return the records of one request with the ids that its message id gives them."""
+    if message_id is None:
+        return records
+    ids = pa.array(record_ids(message_id, records.count), pa.string())
+    return Records(_with(records.batch, "id", ids))
 
 
 def _too_many(why: str) -> HttpRejection:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from headrace.core.extras import needs_extra
 from headrace.journal.records import Records
+from headrace.receivers.http.http_body import message_id_of, with_ids
 from headrace.receivers.http.http_connection import HttpRejection
 from headrace.receivers.settings import HttpSettings
 
@@ -46,13 +47,15 @@ class OtlpFormat:
             once they are JSON, ``max_decompressed_bytes``.
 
     Raises:
-        HttpRejection: Its content type is neither (415).
+        HttpRejection: Its content type is neither (415), or its message id is empty or too long, or
+            it has more than one (400).
     """
 
     def __init__(self, request: Request, settings: HttpSettings) -> None:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
         self._nodes = 0
+        self._id = message_id_of(request)
         self._is_json = media_type_of(request) == JSON
         if media_type_of(request) not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
@@ -95,7 +98,7 @@ class OtlpFormat:
                     " have; send fewer at a time.",
                 )
             values.append(value)
-        return Records.of(values, timestamp_ms=timestamp_ms) if values else None
+        return with_ids(Records.of(values, timestamp_ms=timestamp_ms), self._id) if values else None
 
     def _values(self, body: bytes) -> Iterator[bytes]:
         if self._is_json:
@@ -236,15 +239,25 @@ class _Envelope:
         if schema_url:
             inner["schemaUrl"] = schema_url
         before = _dumped(outer)[:-1] + ',"scopeLogs":[' + _dumped(inner)[:-1] + ',"logRecords":['
-        self._before = b'{"resourceLogs":[' + before.encode()
+        self._before = b'{"resourceLogs":[' + _encoded(before)
 
     def around(self, log_record: dict[str, Any]) -> bytes:
         """The request with this log record alone."""
-        return self._before + _dumped(log_record).encode() + b"]}]}]}"
+        return self._before + _encoded(_dumped(log_record)) + b"]}]}]}"
 
 
 def _dumped(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise HttpRejection(
+            400,
+            "The body has half a surrogate pair in a string, which is no character; leave it out.",
+        ) from error
 
 
 def _resource(resource: Resource) -> dict[str, Any]:
@@ -327,17 +340,19 @@ _VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 
 def _of_json(body: bytes) -> Iterator[bytes]:
     try:
-        sent = json.loads(body, parse_constant=_no_constant)
+        sent = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+    except _TooLargeError as error:
+        raise HttpRejection(400, f"The body has the number {error}, beyond a double.") from error
     except (ValueError, RecursionError) as error:
         raise HttpRejection(400, "The body is not JSON, or is cut short.") from error
     for resource_logs in _inside(sent, "resourceLogs", ()):
         known = ("resource", "schemaUrl")
         for scope_logs in _inside(resource_logs, "scopeLogs", known):
             form = _Envelope(
-                resource_logs.get("resource") or {},
-                resource_logs.get("schemaUrl") or "",
-                scope_logs.get("scope") or {},
-                scope_logs.get("schemaUrl") or "",
+                _checked(resource_logs.get("resource") or {}, "resource"),
+                _text(resource_logs.get("schemaUrl") or ""),
+                _checked(scope_logs.get("scope") or {}, "scope"),
+                _text(scope_logs.get("schemaUrl") or ""),
             )
             for log_record in _inside(scope_logs, "logRecords", ("scope", "schemaUrl")):
                 yield form.around(_checked(log_record, "logRecords"))
@@ -345,6 +360,16 @@ def _of_json(body: bytes) -> Iterator[bytes]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
+
+
+class _TooLargeError(ValueError):
+    """A number that becomes infinity, which JSON cannot say."""
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise _TooLargeError(text[:40])
+    return number
 
 
 def _inside(holder: Any, name: str, others: tuple[str, ...]) -> list[Any]:
@@ -362,4 +387,10 @@ def _inside(holder: Any, name: str, others: tuple[str, ...]) -> list[Any]:
 def _checked(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise HttpRejection(400, f"{where} has something in it that is no object; send OTLP.")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise HttpRejection(400, "schemaUrl is no string; send OTLP.")
     return value
