@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -64,13 +65,13 @@ def url(tmp_path: Path) -> str:
     return a_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+@contextmanager
+def dashboards(folder: Path) -> Iterator[Serve]:
     """``serve(url, *options)`` starts a dashboard; its address, without the last slash."""
     running: list[subprocess.Popen[str]] = []
 
     def start(ledger: str, *options: str) -> str:
-        log = tmp_path / f"dashboard-{len(running)}.log"
+        log = folder / f"dashboard-{len(running)}.log"
         command = [sys.executable, "-m", "headrace", "dashboard", "--ledger", ledger]
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -94,6 +95,13 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         process.terminate()
     for process in running:
         assert process.wait(60) == 0
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Dashboards of one test."""
+    with dashboards(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture

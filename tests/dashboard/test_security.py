@@ -5,12 +5,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.dashboard.conftest import TOKEN, Serve
-from tests.dashboard.histories import add_failure
+from tests.dashboard.conftest import TOKEN, Serve, dashboards
+from tests.dashboard.histories import a_ledger, add_failure
 
 from headrace.ledger import Ledger
 
@@ -19,9 +21,31 @@ pytestmark = pytest.mark.integration
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (for one test, with a token)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A dashboard for all that leaves it as it was: most of these tests are refused."""
+
+    address: str
+    ledger: str
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("shared")
+    ledger = a_ledger(f"sqlite:///{folder / 'ledger.db'}")
+    with dashboards(folder) as start:
+        yield Shared(start(ledger), ledger)
+
+
 @pytest.fixture
-def address(serve: Serve, url: str) -> str:
-    return serve(url)
+def address(shared: Shared) -> str:
+    return shared.address
+
+
+def limits(ledger_url: str) -> int:
+    """How often operators have limited the gate."""
+    with Ledger.open(ledger_url) as ledger:
+        return len(ledger.operator_limits.history("orders"))
 
 
 def sign_in(client: httpx.Client, token: str = TOKEN, who: str = "Ada") -> httpx.Response:
@@ -34,18 +58,18 @@ def form_token(page: str) -> str:
     return found[1]
 
 
-def test_reading_is_free_on_this_machine_and_acting_is_not(address: str, url: str) -> None:
-    with httpx.Client(base_url=address) as client:
+def test_reading_is_free_on_this_machine_and_acting_is_not(shared: Shared) -> None:
+    before = limits(shared.ledger)
+    with httpx.Client(base_url=shared.address) as client:
         assert client.get("/").status_code == 200
         refused = client.post("/act/pause", data={"gate": "orders", "why": "x"})
         assert refused.status_code == 401
         assert "Sign in" in refused.text
-    with Ledger.open(url) as ledger:
-        assert ledger.operator_limits.history("orders") == ()
+    assert limits(shared.ledger) == before
 
 
-def test_a_wrong_token_is_refused_and_guessing_ends(address: str) -> None:
-    with httpx.Client(base_url=address) as client:
+def test_a_wrong_token_is_refused_and_guessing_ends(serve: Serve, url: str) -> None:
+    with httpx.Client(base_url=serve(url)) as client:
         wrong = sign_in(client, "x" * 32)
         assert wrong.status_code == 403
         assert "The token is wrong" in wrong.text
@@ -53,8 +77,9 @@ def test_a_wrong_token_is_refused_and_guessing_ends(address: str) -> None:
         assert sign_in(client).status_code == 429
 
 
-def test_a_form_needs_the_token_of_its_session(address: str, url: str) -> None:
-    with httpx.Client(base_url=address) as client:
+def test_a_form_needs_the_token_of_its_session(shared: Shared) -> None:
+    before = limits(shared.ledger)
+    with httpx.Client(base_url=shared.address) as client:
         answer = sign_in(client)
         assert answer.status_code == 303
         cookie = answer.headers["set-cookie"].lower()
@@ -68,13 +93,12 @@ def test_a_form_needs_the_token_of_its_session(address: str, url: str) -> None:
         # To load the page of what was done again does not do it again.
         told = [client.get(done.headers["location"]).text for _ in range(2)]
         assert all("is paused from its next plan on" in each for each in told)
-        assert httpx.get(address + done.headers["location"]).status_code == 303
+        assert httpx.get(shared.address + done.headers["location"]).status_code == 303
         unheard = {"gate": "unheard", "why": "x", "form_token": own}
         assert client.post("/act/pause", data=unheard).status_code == 404
         empty = client.post("/act/pause", data={"gate": "orders", "form_token": own})
         assert "The reason is empty" in empty.text
-    with Ledger.open(url) as ledger:
-        assert len(ledger.operator_limits.history("orders")) == 1
+    assert limits(shared.ledger) == before + 1
 
 
 def test_another_site_cannot_post(address: str) -> None:
@@ -195,11 +219,11 @@ def test_a_secret_of_the_ledger_s_url_is_on_no_page(serve: Serve) -> None:
     assert "hunter2" not in answer.text
 
 
-def test_two_operators_are_told_apart(address: str, url: str) -> None:
-    with Ledger.open(url) as ledger:
+def test_two_operators_are_told_apart(shared: Shared) -> None:
+    with Ledger.open(shared.ledger) as ledger:
         key = add_failure(ledger)
         for who in ("Ada", "Grace"):
-            with httpx.Client(base_url=address) as client:
+            with httpx.Client(base_url=shared.address) as client:
                 sign_in(client, who=who)
                 token = form_token(client.get(f"/batch/{key}").text)
                 data = {"gate": "orders", "key": key, "why": "again", "form_token": token}
