@@ -20,7 +20,7 @@ from headrace.local import Java, KafkaBroker, connector_jars, ensure_java, kafka
 
 use_memory()
 os.environ.update(surroundings())
-os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.submit_options())
 
 # A shell starts what runs in its background with Ctrl-C ignored, and so would be what we start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 from tests.recovery.sinks import SINKS, jars
+from tests.services.spark_classes import java_options
 
 import headrace
 from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
@@ -169,7 +170,7 @@ def session(master: str, sink: str = "") -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         # As the driver's; on a cluster executors have a Java of their own.
-        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+        "spark.executor.extraJavaOptions": java_options(),
         # On a cluster: begin with all executors, which Spark knows by the cores that they have.
         "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from tests.services.spark_home import surroundings
 
@@ -26,8 +27,25 @@ _SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
+def submit_options() -> str:
+    """What the tests' Sparks are started with, as ``SPARK_SUBMIT_OPTS`` has it.
+
+    Their streams write checkpoints through Spark's other manager of files. The default one has Java
+    run a ``readlink`` for each file that it renames, which was half of what a small batch costs. A
+    file of Spark's settings would not do: Java shares no classes where ``conf`` is not empty.
+    """
+    return f"{java_options()} -Dspark.sql.streaming.checkpointFileManagerClass={_file_manager()}"
+
+
+def _file_manager() -> str:
+    before_4_1 = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1)
+    package = "org.apache.spark.sql.execution.streaming"
+    module = "" if before_4_1 else ".checkpointing"
+    return f"{package}{module}.FileSystemBasedCheckpointFileManager"
+
+
 def java_options() -> str:
-    """What the tests' Sparks are started with, as ``SPARK_SUBMIT_OPTS`` has it."""
+    """What is left for the Java of executors and of a cluster, which may not have settings."""
     has_one = _ARCHIVE.exists() and _ARCHIVE.stat().st_size > 0
     shared = (f"-XX:SharedArchiveFile={_ARCHIVE}",) if has_one else ()
     return " ".join((*_SHORT_LIVED, *_QUIET, *shared))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.services.processes import descendants
+from tests.services.spark_classes import java_options
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
@@ -49,7 +50,7 @@ class StandaloneCluster:
         self._environment = os.environ | {
             "SPARK_HOME": str(spark_home(folder)),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
         }
         self._started: list[subprocess.Popen[bytes]] = []
         self._start("master", "org.apache.spark.deploy.master.Master")
@@ -62,7 +63,7 @@ class StandaloneCluster:
             *("--master", self.url, "--deploy-mode", "client"),
             *("--conf", "spark.driver.host=127.0.0.1"),
             *("--conf", "spark.executor.memory=512m"),
-            *("--conf", f"spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}"),
+            *("--conf", f"spark.executor.extraJavaOptions={java_options()}"),
             str(program),
         ]
 

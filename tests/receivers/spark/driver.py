@@ -8,11 +8,11 @@ status of both, with their addresses. It ends with its input.
 """
 
 import json
-import os
 import sys
 from dataclasses import asdict
 
 from pyspark.sql import SparkSession
+from tests.services.spark_classes import java_options
 
 import headrace
 from headrace.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
@@ -27,7 +27,7 @@ def session(master: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
         # As the driver's.
-        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+        "spark.executor.extraJavaOptions": java_options(),
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }
     spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
