@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -13,6 +14,7 @@ from tests.dashboard.left_out import leave_out_pages
 from tests.services import spark_classes, tiers
 from tests.services.examples import FEW, FULL, SOME
 from tests.services.folders import use_memory
+from tests.services.forks import forks_for_planners
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.spark_home import surroundings
 
@@ -126,7 +128,8 @@ def topic(topics: Topics) -> TopicFactory:
 @pytest.fixture(scope="session")
 def spark(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session that all tests share: stop the queries you start, and nothing else."""
-    session = (
+    forks = forks_for_planners(tmp_path_factory.mktemp("forks"))
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("headrace tests")
         .config("spark.ui.enabled", "false")
@@ -137,8 +140,10 @@ def spark(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         .config("spark.python.unix.domain.socket.enabled", "true")
         # Spark's own Kafka connector, to be held against it.
         .config("spark.jars", ",".join(map(str, connector_jars(java))))
-        .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    with forks as environ:
+        with mock.patch.dict(os.environ, environ):
+            session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
