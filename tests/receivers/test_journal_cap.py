@@ -28,12 +28,13 @@ async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> N
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
             await intake.submit(some())
             other.append(some())
-            sizes = [block.stored_bytes for lane in (0, 1) for block in journal.blocks(lane)]
-            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=sum(sizes) + 1), None)
+            most = journal.allocated_bytes() + 1
+            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=most), None)
             await cap.apply(intake)
             assert not intake.refusing
 
-            other.append(some(b"y"))
+            for text in (b"y", b"w", b"v"):
+                other.append(some(text))
             await cap.apply(intake)
             assert "The journal orders has" in (intake.refusing or "")
             assert isinstance(refused := intake.try_submit(some()), RetryAfter)
@@ -42,10 +43,22 @@ async def test_senders_wait_while_the_journal_is_at_its_cap(tmp_path: Path) -> N
             await asyncio.sleep(0.05)
             assert not waiting.done()
 
-            journal.remove_before(1, 1)
+            journal.remove_before(1, 4)
             await cap.apply(intake)
             assert intake.refusing is None
             assert (await waiting).offsets.start == 1
+
+
+def test_what_a_journal_takes_is_what_the_disk_says(tmp_path: Path) -> None:
+    """A block of one small record takes 4 KiB on most disks, and packs are its copies."""
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with journal.writer(0) as writer:
+        for _ in range(100):
+            writer.append(Records.of([b"x"], timestamp_ms=0))
+    files = [path for path in (tmp_path / "orders").rglob("*") if path.is_file()]
+    of_lanes = [path for path in files if path.parent.name in {"0", ".packs-0"}]
+    assert journal.allocated_bytes() == sum(path.stat().st_blocks * 512 for path in of_lanes)
+    assert journal.allocated_bytes() > sum(block.stored_bytes for block in journal.blocks(0))
 
 
 @in_loop
@@ -84,7 +97,8 @@ async def test_it_is_kept_while_the_receiver_runs(tmp_path: Path) -> None:
     journal = Journal.open(str(tmp_path / "orders"), create=True)
     with journal.writer(0) as writer:
         async with Intake(writer.append, IntakeSettings(block_interval_ms=1)) as intake:
-            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=500), None)
+            most = journal.allocated_bytes() + 1
+            cap = JournalCap(journal, 0, CapSettings(max_journal_bytes=most), None)
             await cap.apply(intake)
             keeping = asyncio.create_task(cap.keep(intake))
             await intake.submit(Records.of([b"a" * 600, b"b"], timestamp_ms=0))

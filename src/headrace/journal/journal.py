@@ -24,6 +24,7 @@ from headrace.journal.names import (
     checked_lane,
     file_name,
     lane_of,
+    packs_folder,
     parsed,
     written_lane,
 )
@@ -163,6 +164,20 @@ class Journal:
                 entry = entries[file_name(first, BLOCK)]
                 found.append(BlockRef(first, until, entry.size, entry.created_ms))
         return found
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes that all lanes take on the storage: blocks, and packs of small ones.
+
+        On a disk a file takes whole blocks of its file system, 4 KiB for one of a few bytes. It
+        costs a `stat` for each file.
+        """
+        with as_journal_error(f"The journal {self.storage.url} cannot be read"):
+            return sum(
+                entry.allocated
+                for lane in self.lanes()
+                for folder in (str(lane), packs_folder(lane))
+                for entry in self.storage.entries(folder)
+            )
 
     def lost(self, lane: int) -> list[Lost]:
         """The offsets of a lane that were declared lost, ascending."""

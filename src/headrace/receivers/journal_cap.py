@@ -25,15 +25,20 @@ _SHARE: Final = 20
 """A measurement is made at most every five seconds, and takes at most a 20th of the time."""
 
 
+_MOST_GROWTH: Final = 16.0
+"""What is assumed before it is measured: a record of 1 kB alone takes 4 KiB as a block, and its
+share of packs."""
+
+
 @dataclass(frozen=True, slots=True)
 class CapSettings:
     """When senders have to wait for a journal.
 
     Attributes:
-        max_journal_bytes: The most bytes that the blocks of all lanes of the journal may take on
-            its storage, read or not; at least ``block_bytes``. Default: None, no cap but the disk.
-            Too large, and the disk is full before; too small, and senders wait although there is
-            room. It is exceeded by what comes within a second, and by the buffer.
+        max_journal_bytes: The most bytes that all lanes of the journal may take on its storage,
+            read or not, packs included; at least ``block_bytes``. Default: None, no cap but the
+            disk. Too large, and the disk is full before; too small, and senders wait although there
+            is room. It is exceeded by what comes within a second, and by the buffer.
         max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
             above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
 
@@ -70,6 +75,10 @@ class JournalCap:
         self._stored_bytes = 0
         self._measured_s = 0.0
         self._took_s = 0.0
+        self._growth = _MOST_GROWTH
+        """Bytes on the storage for each byte of keys, values and headers, as measured last."""
+        self._size_before: int | None = None
+        self._came_before = 0
         self._reason: str | None = None
 
     async def apply(self, intake: Intake) -> None:
@@ -95,7 +104,7 @@ class JournalCap:
             await asyncio.sleep(CHECK_S)
             came_bytes = intake.statistics.stored_bytes - self._stored_bytes
             is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
-            if is_due or came_bytes >= self._room_bytes > 0:
+            if is_due or came_bytes * self._growth >= self._room_bytes > 0:
                 with contextlib.suppress(JournalError):  # what is not stored now is logged as such
                     await self.apply(intake)
 
@@ -113,8 +122,11 @@ class JournalCap:
         if most_bytes is None:
             return None
         journal = self._journal
-        lanes = [journal.blocks(lane) for lane in journal.lanes()]
-        size_bytes = sum(block.stored_bytes for blocks in lanes for block in blocks)
+        size_bytes = journal.allocated_bytes()
+        came_bytes = self._stored_bytes - self._came_before
+        if self._size_before is not None and came_bytes:
+            self._growth = max((size_bytes - self._size_before) / came_bytes, 1.0)
+        self._size_before, self._came_before = size_bytes, self._stored_bytes
         self._room_bytes = max(0, most_bytes - size_bytes)
         if size_bytes < most_bytes:
             return None

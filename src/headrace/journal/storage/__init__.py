@@ -11,11 +11,12 @@ from headrace.journal.block import Part
 
 
 class Entry(NamedTuple):
-    """A file of a folder: its name, its bytes, and when it was made."""
+    """A file of a folder: its name, its bytes, when it was made, and what it takes on a disk."""
 
     name: str
     size: int
     created_ms: int
+    allocated: int
 
 
 class Prepared(Protocol):

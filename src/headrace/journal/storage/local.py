@@ -24,6 +24,10 @@ from headrace.journal.storage import Entry, Storage
 _MOST_PARTS: Final = 512  # POSIX lets a system take no more than 1024 at once
 
 
+_SECTOR_BYTES: Final = 512
+"""The unit of `st_blocks` (POSIX), whatever a file system's blocks are."""
+
+
 class Disk:
     """The machine's file system, one system call a method; every method raises ``OSError``.
 
@@ -154,7 +158,8 @@ class LocalStorage(Storage):
                     except FileNotFoundError:
                         continue
                     made_ms = status.st_mtime_ns // 1_000_000
-                    found.append(Entry(entry.name, status.st_size, made_ms))
+                    allocated = status.st_blocks * _SECTOR_BYTES
+                    found.append(Entry(entry.name, status.st_size, made_ms, allocated))
         except FileNotFoundError:
             return []
         self._disk.sync_folder(path)

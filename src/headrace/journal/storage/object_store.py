@@ -76,6 +76,7 @@ class ObjectStorage(Storage):
                 meta["path"].rpartition("/")[2],
                 meta["size"],
                 int(meta["last_modified"].timestamp() * 1000),
+                meta["size"],
             )
             for meta in self._list(folder)["objects"]
         ]

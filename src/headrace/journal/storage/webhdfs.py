@@ -78,7 +78,7 @@ class WebHdfsStorage(Storage):
 
     def entries(self, folder: str) -> list[Entry]:
         return [
-            Entry(each["pathSuffix"], each["size"], each["modificationTime"])
+            Entry(each["pathSuffix"], each["size"], each["modificationTime"], each["size"])
             for each in self._list(folder)
             if each["type"] == "file"
         ]
