@@ -70,6 +70,27 @@ async def test_after_a_block_that_failed_one_of_its_size_is_probed_until_it_can_
 
 
 @in_loop
+async def test_blocks_that_fail_although_probes_pass_are_believed_longer_each_time() -> None:
+    place = Place()
+    for failed, unwell_s in enumerate((0, 10, 20, 30, 30), 1):
+        place.is_full = True
+        place.try_append()
+        place.is_full = False
+        if unwell_s:
+            place.now_s += unwell_s - 1
+            assert await place.health.trouble() == "The disk is full.", failed
+        place.now_s += 2
+        assert await place.health.trouble() is None, failed
+    place.try_append()
+    assert await place.health.trouble() is None
+    place.is_full = True
+    place.try_append()
+    place.is_full = False
+    place.now_s += 2
+    assert await place.health.trouble() is None  # one alone may be over
+
+
+@in_loop
 async def test_a_probe_from_before_a_failure_says_nothing_any_more() -> None:
     place = Place()
     assert await place.health.trouble() is None

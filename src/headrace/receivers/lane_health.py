@@ -18,6 +18,11 @@ _FRESH_S: Final = 5.0
 _FAILING_S: Final = 1.0
 """For how long a probe that failed is not tried again."""
 
+_DISTRUST_S: Final = 5.0
+_MOST_DISTRUST_S: Final = 30.0
+"""How long a probe that passes is not believed after two blocks in a row have failed, twice as long
+after each further one, and at most."""
+
 _SLOW_S: Final = 10.0
 """Time after which a slow block or probe means that the storage is out of order (s)."""
 
@@ -31,7 +36,8 @@ class LaneHealth:
     since. Otherwise it is asked: a probe writes a file of the size of the block that failed, or of
     4 KiB, makes it durable and removes it. So a receiver that a load balancer has taken out, for it
     could store nothing, comes back by itself. One probe runs at a time, in a thread, at most once
-    in five seconds, or in one while they fail.
+    in five seconds, or in one while they fail. Where blocks fail although probes pass, as with a
+    store that refuses the names of blocks, a probe counts for less with each block that fails.
 
     Args:
         append: Makes records durable and answers their offsets, or raises JournalError.
@@ -65,6 +71,8 @@ class LaneHealth:
         self._appending_s: float | None = None
         self._failure: tuple[str, int] | None = None
         self._failed_s = -math.inf
+        self._failed_blocks = 0
+        """Blocks in a row that have failed."""
         self._probed: tuple[float, str | None] | None = None
         self._probing: tuple[float, Future[None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-probe")
@@ -77,12 +85,13 @@ class LaneHealth:
         except JournalError as error:
             with self._lock:
                 self._failure, self._failed_s = (str(error), records.bytes), self._clock()
+                self._failed_blocks += 1
                 self._good_s = None
             raise
         finally:
             self._appending_s = None
         with self._lock:
-            self._good_s, self._failure = self._clock(), None
+            self._good_s, self._failure, self._failed_blocks = self._clock(), None, 0
         return offsets
 
     async def trouble(self) -> str | None:
@@ -97,6 +106,10 @@ class LaneHealth:
             if self._good_s is not None and now_s - self._good_s <= _FRESH_S:
                 return None
             failure = self._failure
+            distrust_s = min(_DISTRUST_S * 2 ** min(self._failed_blocks - 1, 9), _MOST_DISTRUST_S)
+            is_in_vain = self._failed_blocks > 1 and now_s - self._failed_s < distrust_s
+        if failure is not None and is_in_vain:
+            return failure[0]
         if self._probe is None:
             return failure[0] if failure else None
         return await self._probe_result(now_s, max(_PROBE_BYTES, failure[1] if failure else 0))
