@@ -125,6 +125,24 @@ async def test_a_sender_that_closes_its_half_after_its_requests_is_answered() ->
 
 
 @in_loop
+async def test_a_sender_that_reads_no_answers_is_read_no_further() -> None:
+    request = POST + b"content-length: 1\r\n\r\na"
+    async with served() as it:
+        reader, writer = await it.raw(b"")
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent * len(request) < 200 * 2**20:
+                writer.write(request * 1_000)
+                sent += 1_000
+                await asyncio.wait_for(writer.drain(), 2)
+        assert sent * len(request) < 32 * 2**20  # what the system buffers, on both sides
+        answered = 0
+        while answered < 5_000:  # and it goes on when its answers are read
+            answered += (await reader.read(2**20)).count(b"HTTP/1.1 200 OK")
+        writer.transport.abort()
+
+
+@in_loop
 async def test_what_is_malformed_or_not_understood_is_refused() -> None:
     async with served() as it:
         for status, headers, body, words in [

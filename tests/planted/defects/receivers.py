@@ -43,8 +43,8 @@ DEFECTS: Final = (
     Planted(
         "records of one request that share one id, so that one is stored",
         "receivers/http/http_body.py",
-        "pa.array(record_ids(self._id, count), pa.string())",
-        "pa.array([self._id] * count, pa.string())",
+        "pa.array(record_ids(message_id, records.count), pa.string())",
+        "pa.array([message_id] * records.count, pa.string())",
         "tests/receivers/test_http.py",
     ),
     Planted(

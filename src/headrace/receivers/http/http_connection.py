@@ -15,6 +15,7 @@ import h11
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.receivers.access import Access
@@ -115,6 +116,21 @@ def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
     return None
 
 
+class _PacedFlow(FlowControl):
+    """Reads no further of a sender that sends requests ahead, until it has read its answers.
+
+    An application that waits for the end of a connection would have it read on.
+    """
+
+    def __init__(self, transport: asyncio.Transport, is_ahead: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._is_ahead = is_ahead
+
+    def resume_reading(self) -> None:
+        if not self._is_ahead():
+            super().resume_reading()
+
+
 class _LimitedProtocol(H11Protocol):
     """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
 
@@ -128,9 +144,11 @@ class _LimitedProtocol(H11Protocol):
     rejections: ClassVar[Rejections]
     _late: asyncio.TimerHandle | None = None
     _has_ended = False
+    _sends_ahead = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = _PacedFlow(transport, self._is_ahead)
         if self.clients.admit(self, transport.abort):
             self._watch()
         else:
@@ -138,6 +156,9 @@ class _LimitedProtocol(H11Protocol):
             self._close_with(_FULL)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_answering() and self.conn.their_state is h11.DONE:
+            self._sends_ahead = True
+            self.flow.pause_reading()
         super().data_received(data)
         self._watch()
 
@@ -150,10 +171,15 @@ class _LimitedProtocol(H11Protocol):
         return self._is_answering() and self.conn.their_state is not h11.SEND_BODY
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._has_ended and not self._is_answering():
+        super().on_response_complete()  # and begins the next request that is there
+        self._sends_ahead = self._is_answering()
+        if self._has_ended and not self._sends_ahead:
             self.transport.close()
         self._watch()
+
+    def _is_ahead(self) -> bool:
+        """Whether more is there than the request that is answered, which is whole."""
+        return self._sends_ahead and self._is_answering() and self.conn.their_state is h11.DONE
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
