@@ -86,6 +86,28 @@ async def test_records_come_over_https(place: Place) -> None:
 
 
 @in_loop
+async def test_a_sender_that_goes_while_it_is_answered_leaves_no_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = http(place)
+    async with serving(receiver) as (journal, intake):
+        journal.going.clear()
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", receiver.port, ssl=place.trusting(), server_hostname="localhost"
+        )
+        writer.write(
+            b"POST /records HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\n"
+            b"content-length: 1\r\n\r\na"
+        )
+        await until(lambda: intake.statistics.reserved_bytes)
+        writer.close()
+        await writer.wait_closed()
+        journal.going.set()
+        await until(lambda: journal.values == [b"a"])
+    assert not caplog.records
+
+
+@in_loop
 async def test_lines_come_over_tls_and_are_acknowledged(place: Place) -> None:
     receiver = tcp(place)
     async with serving(receiver) as (journal, _):

@@ -55,21 +55,21 @@ class Explanation:
         gate: The gate.
         key: The batch, as `headrace batches` names it.
         number: Spark's number of it; None before it has run.
-        planned_ms: When it was planned (ms since the epoch).
+        planned_ms: Time of its plan (ms since the epoch).
         interval_ms: The gate's interval now.
         records: The offsets in it.
         lag: Those that waited before it.
-        reason: What limited the batch as a whole.
+        reason: Reason for the size of the batch as a whole.
         rate_per_s: The rate in force (records/s), with all that limits it.
         law: The law in force now, ``pid`` or ``learned``.
         learnt_per_s: The rate that the law had learnt until then.
         learnt_from: The batch in Spark that it was learnt from last.
-        proportional, integral, derivative: What PID's terms added to that rate.
+        proportional, integral, derivative: Parts that PID's terms added to that rate.
         fixed_ms, record_us: What a batch costs before its first record (ms), and a record (µs), as
             known now.
         limiting: What limited the partitions, that which left most first.
         throttled_by: The stage after it that throttles the gate, if that limited the batch.
-        operator: What operators had put in force then, in words.
+        operator: Operator limits in force then, in words.
         ceiling: The largest batch that the handler takes, as known now, in words.
         sentences: All of it in words.
     """

@@ -54,16 +54,16 @@ class ReceiverSnapshot:
     Attributes:
         journal: The journal's name.
         lane: Its lane of it.
-        state: How it fares: a value of `ReceiverState`.
-        limit_per_s: What it lets in at most (records/s); None is no limit.
-        records_per_s: What it has made durable a second lately.
-        records: What it has made durable since it began.
+        state: State of the receiver: a value of `ReceiverState`.
+        limit_per_s: Largest rate that it admits (records/s); None is no limit.
+        records_per_s: Records that it made durable a second lately.
+        records: Records that it made durable since it began.
         bytes: Their keys, values and headers.
         buffered_bytes: The memory that records take which are not durable yet.
-        waiting_records: Those of them that wait for the limit.
-        refusing: Why its senders wait whatever the limit; None if they need not.
-        rejected: How many requests and senders it has rejected, by kind.
-        started_ms: When it began (ms since the epoch).
+        waiting_records: Buffered records that wait for the limit.
+        refusing: Reason for which senders wait whatever the limit; None if they need not.
+        rejected: Number of requests and senders that it rejected, by kind.
+        started_ms: Time of its start (ms since the epoch).
         seen_ms: When it said all this.
     """
 
@@ -107,8 +107,8 @@ class BatchSnapshot:
         records: Its records, or the offsets in it while they have not been counted.
         duration_ms: How long it took (planning and commit included, once Spark has reported it), or
             how long it has been running.
-        planned_ms: When it was planned (ms since the epoch).
-        lost: Of its offsets, those that were gone when it read them.
+        planned_ms: Time of its plan (ms since the epoch).
+        lost: Number of its offsets that were gone when it read them.
         key: By which `headrace batches` shows it in full.
     """
 
@@ -178,56 +178,56 @@ class GateSnapshot:
     Attributes:
         gate: Its name.
         source: The kind of source, such as ``kafka``.
-        time_ms: When the snapshot was taken.
+        time_ms: Time of the snapshot.
         interval_ms: The time that a batch should take.
-        state: How it fares: a value of `GateState`.
-        reason: What limited the last batch; while that waits for its sink, what limits the gate.
+        state: State of the gate: a value of `GateState`.
+        reason: Reason for the last batch's size; while it waits for its sink, the gate's limit.
         rate_per_s: The rate in force.
-        processing_rate_per_s: How fast the last reported batch was processed.
-        proportional, integral, derivative: What PID's terms added to the last rate.
+        processing_rate_per_s: Rate at which the last reported batch was processed.
+        proportional, integral, derivative: Parts that PID's terms added to the last rate.
         law: The law in force: ``pid`` or ``learned``.
         other_per_s: The rate that the other law would have given.
-        fixed_ms: What a batch costs before its first record (ms), as learnt.
-        record_us: What a record costs (µs), as learnt.
+        fixed_ms: Cost of a batch before its first record (ms), as learnt.
+        record_us: Cost of a record (µs), as learnt.
         noise: The standard deviation of a batch's time, as a part of it.
-        cost_changed_ms: When the job's cost was last seen to change.
+        cost_changed_ms: Time at which the job's cost was last seen to change.
         lag: Records that waited when the last batch was planned; once its query has ended, or is
             silent, those that wait now, as the source says, or that batch has left.
-        lag_age_ms: How long ago that batch was planned.
+        lag_age_ms: Time since that batch was planned.
         lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
             batch has come for a while, and None otherwise, or where the source does not answer.
-        left_over: What that batch left of them.
+        left_over: Records that this batch left.
         lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
         arrival_rate_per_s: Records that come to the source.
         throughput_per_s: Records that are admitted.
         drain_s: Seconds until nothing is left over at this pace; 0 when nothing is, None if never.
         drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
-        partitions: Those that the last batch reads.
+        partitions: Partitions that the last batch reads.
         failed: Batches, and children of batches, that failed and wait for a backfill, or have one.
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
-        in_progress: How many of ``batches`` are.
-        error: Why the newest failed one of ``batches`` failed, or of those that wait.
+        in_progress: Number of ``batches`` that are in progress.
+        error: Error of the newest failed batch of ``batches``, or of those that wait.
         lost_records: Offsets that were gone from the source before they were read, but for those
             that somebody has accepted.
         skipped_records: Offsets between what two of its checkpoints have read, but for those.
-        advice: What keeps the rate at its lowest, and what helps, one sentence each.
-        receivers: Those that take in records for it.
+        advice: Reasons for a rate at its lowest, and remedies, one sentence each.
+        receivers: Receivers that take in records for it.
         query: The query that runs behind it, or ended there without a finish; None where none does.
-        ended_ms: When the last query ended, if it said so; None while one runs.
+        ended_ms: Time of the last query's end, if it reported one; None while one runs.
         ended_error: The error that ended it; None where it was none.
         run_records: Records of the newest checkpoint's batches; None where not all are known here.
         waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
             run next, and what the handler raised; None where it does not wait.
-        isolating: How far the batch is that is isolated now; None where none is.
+        isolating: Progress of the batch that is isolated now; None where none is.
         operator_limits: What operators have put in force, in words: who, why, since when; None if
             nothing.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
             None while no batch has failed for its size.
         ceiling_records: The most records of the next batch by that; None without a ceiling, or
             with one in bytes only.
-        lag_seconds: How old the oldest record is that no batch has begun; 0 if none waits.
+        lag_seconds: Age of the oldest record that no batch has begun; 0 if none waits.
         retention_left_s: Seconds until the source deletes that record by its age, as the source
             itself says; asked where records have waited for a minute. 0: it has deleted some.
         needs: What needs somebody, the worst first: a sentence each, and the command that acts.

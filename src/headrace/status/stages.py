@@ -24,8 +24,8 @@ class StageSnapshot:
         throttled_by: The stage directly after it that throttles it; None while it is free.
         throttle_level: How hard; 0 while it is free.
         rate_per_s: The rate that its gate has learnt (records/s); None while there is none.
-        rate_limit_per_s: What it may emit at most under pressure; None while it is free.
-        queue_bytes: What waits on its channel; None where that is not known.
+        rate_limit_per_s: Largest rate that it may emit under pressure; None while it is free.
+        queue_bytes: Bytes that wait on its channel; None where they are not known.
         missing_upstream: A stage directly before it that does not run; None while all of them do.
         upstream: The stages directly before it.
     """

@@ -252,6 +252,10 @@ class _TlsProtocol(_LimitedProtocol):
         else:
             self._early.append(data)  # it came with the end of the handshake
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Let the connection end: within TLS no half of one is closed by itself."""
+        return False
+
     async def _secure(self, transport: Any) -> None:
         context, header_s = self.access.context, self.settings.header_s
         assert context is not None  # noqa: S101
