@@ -187,9 +187,12 @@ def _nodes(tree: ast.AST, *, lazy: bool) -> Iterator[ast.AST]:
 
 def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function is a command of Typer's, whose parameters are its options."""
-    return any("command" in ast.unparse(each) for each in node.decorator_list) or any(
-        "typer." in ast.unparse(each.annotation) for each in node.args.args if each.annotation
-    )
+    types = [ast.unparse(each.annotation) for each in _parameters(node) if each.annotation]
+    return any(each.startswith(("opt.", "Annotated[")) for each in types)
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
 
 
 def _marks(node: ast.ClassDef) -> Iterator[str]:

@@ -46,6 +46,10 @@ def test_no_constructor_has_more_parameters_than_a_reader_keeps_in_mind() -> Non
     assert [each for module in modules().values() for each in wide_constructors(module)] == []
 
 
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert [each for module in modules().values() for each in long_functions(module)] == []
+
+
 def test_sentences_have_a_noun() -> None:
     spoken = [each for module in modules().values() for each in sentences(module)]
     assert sum(each.split()[0] in FILLERS for each in spoken) < 0.02 * len(spoken)

@@ -1,6 +1,6 @@
 """Pages of failures: groups of alike, a batch, a record; each with what can be done about it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from markupsafe import escape
@@ -82,40 +82,9 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
     begin = whole_number(query.get("after", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        values: dict[str, Any] = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
-
-        def view(
-            template: str,
-            rows: Sequence[Any],
-            messages: Sequence[str],
-            queued: Collection[str] = (),
-            waits_for: str | None = None,
-        ) -> View:
-            """The reason, and the rows below, which name theirs where it is another one."""
-            shown = {
-                "reason": messages[0] if messages else None,
-                "differ": len(set(messages)) > 1,
-            }
-            return View(
-                {
-                    "why": site.render(
-                        "group_why.html", queued=len(queued), waits_for=waits_for, **shown
-                    ),
-                    "group": site.render(template, rows=rows, queued=queued, **shown, **values),
-                }
-            )
-
+        values = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
         if what == "batch":
-            found = ledger.batches.unresolved(
-                gate, ROWS + 1, since_ms=begin or None, error_class=error or None
-            )
-            rows = [each for each in found if error or each.error is None]
-            messages = [each.error.message for each in rows if each.error is not None]
-            queued = {each.batch_key for each in rows if is_queued(each)}
-            queue = RetryQueue.read(ledger, gate) if queued else None
-            return view(
-                "group_batches.html", rows, messages, queued, queue.waits_for() if queue else None
-            )
+            return _look_at_batches(site, ledger, begin, values)
         letters = ledger.dead_letters.oldest(
             gate,
             statuses=[DeadLetterStatus.WAITING],
@@ -123,7 +92,8 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
             after=begin,
             error_class=error,
         )
-        return view("group_letters.html", letters, [each.letter.error.message for each in letters])
+        messages = [each.letter.error.message for each in letters]
+        return _alike(site, "group_letters.html", messages, values | {"rows": letters})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
         """Return the subject of a form here: how many there are now, and which is the last."""
@@ -144,6 +114,42 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
     )
 
 
+def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str, Any]) -> View:
+    gate, error = values["gate"], values["error"]
+    found = ledger.batches.unresolved(
+        gate, ROWS + 1, since_ms=begin or None, error_class=error or None
+    )
+    rows = [each for each in found if error or each.error is None]
+    messages = [each.error.message for each in rows if each.error is not None]
+    queued = {each.batch_key for each in rows if is_queued(each)}
+    queue = RetryQueue.read(ledger, gate) if queued else None
+    waits_for = queue.waits_for() if queue else None
+    return _alike(
+        site,
+        "group_batches.html",
+        messages,
+        {**values, "rows": rows, "queued": queued, "waits_for": waits_for},
+    )
+
+
+def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[str, Any]) -> View:
+    """Return the reason, and the rows below, which name theirs where it is another one."""
+    values = {
+        "queued": (),
+        "waits_for": None,
+        **values,
+        "reason": messages[0] if messages else None,
+        "differ": len(set(messages)) > 1,
+    }
+    why = site.render(
+        "group_why.html",
+        queued=len(values["queued"]),
+        **{name: values[name] for name in ("waits_for", "reason", "differ")},
+    )
+    del values["waits_for"]
+    return View({"why": why, "group": site.render(template, **values)})
+
+
 def batch_page(site: Site, name: str, query: Query) -> Page:
     """Everything about one batch; of its parts those after the first ``skip``."""
     skip = whole_number(query.get("skip", "")) or 0
@@ -152,29 +158,13 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
         batch = ledger.batches.get(name)
         if batch is None:
             raise NotFoundError(f"The ledger has no batch {name!r}.")
-        children, ranges = ledger.batches.children(name), ledger.batches.ranges(name)
-        letters = ledger.repairs.letters_of(name, PARTS + 1, skip=skip)
-        shown = slice(skip, skip + PARTS)
-        keys = [name, *(each.batch_key for each in children[shown])]
-        has_more = max(len(children), len(ranges), skip + len(letters)) > skip + PARTS
-        values = {
-            "batch": batch,
-            "ranges": ranges[shown],
-            "children": children[shown],
-            "letters": letters[:PARTS],
-            "number": len(children),
-            "next": skip + PARTS if has_more else None,
-            "losses": ledger.history.losses_of(keys),
-            "rejected": ledger.dead_letters.count_rejected(keys),
-            "now_ms": now_ms,
-        }
-        after_commit = batch.status is Status.SUCCESS
+        values = _parts_of(ledger, name, skip) | {"batch": batch, "now_ms": now_ms}
         queue = RetryQueue.read(ledger, batch.gate) if is_queued(batch) else None
         values["waits_for"] = queue.waits_for(name) if queue else None
         why = site.render(
             "why.html",
             error=batch.error,
-            after_commit=after_commit,
+            after_commit=batch.status is Status.SUCCESS,
             retry_ms=batch.retry_ms,
             waits_for=values["waits_for"],
         )
@@ -200,6 +190,24 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
         about={"name": name},
         beside=beside,
     )
+
+
+def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
+    """Return ranges, children and dead letters of a batch after the first ``skip`` of each."""
+    children, ranges = ledger.batches.children(key), ledger.batches.ranges(key)
+    letters = ledger.repairs.letters_of(key, PARTS + 1, skip=skip)
+    shown = slice(skip, skip + PARTS)
+    keys = [key, *(each.batch_key for each in children[shown])]
+    has_more = max(len(children), len(ranges), skip + len(letters)) > skip + PARTS
+    return {
+        "ranges": ranges[shown],
+        "children": children[shown],
+        "letters": letters[:PARTS],
+        "number": len(children),
+        "next": skip + PARTS if has_more else None,
+        "losses": ledger.history.losses_of(keys),
+        "rejected": ledger.dead_letters.count_rejected(keys),
+    }
 
 
 def letter_page(site: Site, name: str, _query: Query) -> Page:

@@ -1,6 +1,7 @@
 """One gate in full: how it fares, its history, its partitions, its batches, what limits it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -135,63 +136,6 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     if zoomed is not None:
         series |= {"from": str(zoomed[0]), "until": str(zoomed[1])}
 
-    def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
-        gate = ledger.gates.get(name)
-        if gate is None:
-            return View({"state": site.render("no_gate.html", name=name)})
-        history = GateHistory.read(ledger, gate)
-        snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
-        operator_limits = ledger.operator_limits.of(name)
-        values: dict[str, Any] = {
-            "gate": snapshot,
-            "operator_limits": operator_limits,
-            "now_ms": now_ms,
-        }
-        values["drain"] = drain_state(ledger, name) if operator_limits.draining else None
-        values["lag_s"] = snapshot.lag_seconds
-        newest = snapshot.newest
-        return View(
-            {
-                "state": site.render(
-                    "gate_state.html",
-                    headline=beyond_state(snapshot),
-                    needs=_other_needs(snapshot),
-                    headline_has_limits=snapshot.state in BY_OPERATORS,
-                    impossible=impossible_actions(
-                        operator_limits,
-                        waits=snapshot.waiting is not None,
-                        has_ceiling=snapshot.ceiling is not None,
-                    ),
-                    **values,
-                ),
-                "facts": site.render("gate_facts.html", **values),
-                "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
-                "partitions": site.render(
-                    "partitions.html",
-                    cells=_cells(snapshot.partitions),
-                    worst=by_lag(snapshot.partitions)[:WORST],
-                    gate=name,
-                    number=len(snapshot.partitions),
-                ),
-                "batches": site.render(
-                    "gate_batches.html",
-                    heading="The last batches",
-                    rows=list(zip(history.batches, snapshot.batches, strict=True))[:BATCHES],
-                    interval_ms=gate.interval_ms,
-                    more=f"/batches?{urlencode({'gate': name})}"
-                    if len(history.batches) > BATCHES
-                    else None,
-                    more_words="All batches",
-                ),
-                "law": site.render("gate_law.html", other=_other(snapshot), **values),
-                "history": site.render(
-                    "operator_limits.html",
-                    actions=ledger.operator_limits.history(name, ACTIONS),
-                    gate=name,
-                ),
-            }
-        )
-
     def refuse_none(ledger: Ledger) -> dict[str, Any]:
         refuse_no_gate(ledger, name)
         return {}
@@ -200,7 +144,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
         key=f"/gate/{name}",
         title=name,
         template="gate.html",
-        look=look,
+        look=partial(_look_at_gate, site, name),
         revision=lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
         about={
             "gate": name,
@@ -210,6 +154,70 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             "series": f"/series{path(name)}?{urlencode(series)}",
         },
         beside=refuse_none,
+    )
+
+
+def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
+    gate = ledger.gates.get(name)
+    if gate is None:
+        return View({"state": site.render("no_gate.html", name=name)})
+    history = GateHistory.read(ledger, gate)
+    snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
+    limits = ledger.operator_limits.of(name)
+    newest, partitions = snapshot.newest, snapshot.partitions
+    values: dict[str, Any] = {
+        "gate": snapshot,
+        "operator_limits": limits,
+        "now_ms": now_ms,
+        "drain": drain_state(ledger, name) if limits.draining else None,
+        "lag_s": snapshot.lag_seconds,
+    }
+    return View(
+        {
+            "state": _state(site, snapshot, limits, values),
+            "facts": site.render("gate_facts.html", **values),
+            "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
+            "partitions": site.render(
+                "partitions.html",
+                cells=_cells(partitions),
+                worst=by_lag(partitions)[:WORST],
+                gate=name,
+                number=len(partitions),
+            ),
+            "batches": _last_batches(site, history, snapshot),
+            "law": site.render("gate_law.html", other=_other(snapshot), **values),
+            "history": site.render(
+                "operator_limits.html",
+                actions=ledger.operator_limits.history(name, ACTIONS),
+                gate=name,
+            ),
+        }
+    )
+
+
+def _state(
+    site: Site, snapshot: GateSnapshot, limits: OperatorLimits, values: Mapping[str, Any]
+) -> Any:
+    waits, has_ceiling = snapshot.waiting is not None, snapshot.ceiling is not None
+    return site.render(
+        "gate_state.html",
+        headline=beyond_state(snapshot),
+        needs=_other_needs(snapshot),
+        headline_has_limits=snapshot.state in BY_OPERATORS,
+        impossible=impossible_actions(limits, waits=waits, has_ceiling=has_ceiling),
+        **values,
+    )
+
+
+def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> Any:
+    has_more = len(history.batches) > BATCHES
+    return site.render(
+        "gate_batches.html",
+        heading="The last batches",
+        rows=list(zip(history.batches, snapshot.batches, strict=True))[:BATCHES],
+        interval_ms=history.gate.interval_ms,
+        more=f"/batches?{urlencode({'gate': snapshot.gate})}" if has_more else None,
+        more_words="All batches",
     )
 
 

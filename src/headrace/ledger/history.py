@@ -145,21 +145,9 @@ class HistoryStore(Store):
         Raises:
             LedgerError: The gate is not declared, or has no such batch here.
         """
-        now_ms, ids, why = self._clock(), topic_ids or {}, reasons or {}
+        key = {"gate": gate_name, "time_ms": self._clock(), "batch_key": batch_key or ""}
         rows = [
-            {
-                "gate": gate_name,
-                "topic": offsets.topic,
-                "topic_id": ids.get(offsets.topic, ""),
-                "partition": offsets.partition,
-                "from_offset": offsets.start,
-                "until_offset": offsets.until,
-                "time_ms": now_ms,
-                "batch_key": batch_key or "",
-                "reason": storable(why[offsets])[:MAX_MESSAGE_LENGTH] if offsets in why else None,
-            }
-            for offsets in ranges
-            if offsets.count
+            key | _loss_row(each, topic_ids or {}, reasons or {}) for each in ranges if each.count
         ]
         statement = self._database.insert(lost)
         longer = statement.excluded.until_offset
@@ -407,6 +395,20 @@ def _processed_by_gate(
                     known_status(row.status),
                 )
     yield from found.values()
+
+
+def _loss_row(
+    offsets: OffsetRange, topic_ids: Mapping[str, str], reasons: Mapping[OffsetRange, str]
+) -> Values:
+    why = reasons.get(offsets)
+    return {
+        "topic": offsets.topic,
+        "topic_id": topic_ids.get(offsets.topic, ""),
+        "partition": offsets.partition,
+        "from_offset": offsets.start,
+        "until_offset": offsets.until,
+        "reason": None if why is None else storable(why)[:MAX_MESSAGE_LENGTH],
+    }
 
 
 def _offsets_from(row: Row[Any], whose: str) -> OffsetRange:

@@ -12,6 +12,7 @@ from headrace.core.timing import GATE_LEASE_MS
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
+    GateRecord,
     IsolationProgress,
     Loss,
     PlannedRange,
@@ -316,6 +317,22 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
 
 
+_TERMS: Final = (
+    "processing_rate_per_s",
+    "proportional",
+    "integral",
+    "derivative",
+    "other_per_s",
+)
+_MOVES: Final = (
+    "lag_change_per_s",
+    "lag_trend",
+    "arrival_rate_per_s",
+    "throughput_per_s",
+    "drain_s",
+)
+
+
 def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     gate, batches, samples = history.gate, history.batches, history.samples
     newest = batches[0] if batches else None
@@ -323,9 +340,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     change = LagChange.of(run)
     over = newest is not None and is_over(history, newest, now_ms)
     sample = samples[0] if samples else None
-    terms = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
-    cost, ceiling = batch_cost_of(gate), known_ceiling(gate.size_ceiling)
-    moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
+    ceiling = known_ceiling(gate.size_ceiling)
     lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
         gate=gate.name,
@@ -335,10 +350,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         state=gate_state(history, change, now_ms, lag_now),
         rate_per_s=gate.rate_per_s,
         law=law_of(gate),
-        fixed_ms=cost.fixed_s * 1000 if cost else None,
-        record_us=cost.record_s * 1_000_000 if cost else None,
-        noise=cost.noise if cost else None,
-        cost_changed_ms=cost.changed_ms if cost else None,
+        **_cost(gate),
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
         left_over=left_by(newest) if newest else None,
@@ -367,9 +379,19 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         retention_left_s=lag.retention_left_s,
         lag=waiting_behind(newest, lag_now) if over and newest else newest.lag if newest else None,
         **_values(newest, "reason"),
-        **_values(sample, *terms),
-        **_values(None if over else change, *moved),
+        **_values(sample, *_TERMS),
+        **_values(None if over else change, *_MOVES),
     )
+
+
+def _cost(gate: GateRecord) -> dict[str, Any]:
+    cost = batch_cost_of(gate)
+    return {
+        "fixed_ms": cost.fixed_s * 1000 if cost else None,
+        "record_us": cost.record_s * 1_000_000 if cost else None,
+        "noise": cost.noise if cost else None,
+        "cost_changed_ms": cost.changed_ms if cost else None,
+    }
 
 
 def _run_records(run: Sequence[BatchRecord]) -> int | None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -231,28 +232,31 @@ def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIA
         content = rejection.body, "application/json"
         return _Rejected(rejection, RequestBody(request, settings, budget), content)
 
-    async def not_routed(_: Request, error: Exception) -> Response:
-        """Another path, or a method that a path does not have."""
-        assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
-        rejection = HttpRejection(
-            error.status_code,
-            "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
-            " /metrics; use one of them.",
-            dict(error.headers or {}),
-        )
-        rejection.count(intake.rejections)
-        return _plain(rejection)
-
     routes = [
         Route("/records", records, methods=["POST"]),
         Route("/v1/logs", logs, methods=["POST"]),
         *status_routes(intake),
     ]
-    handlers = {HTTPException: not_routed, Exception: _defect}
-    routed = Starlette(routes=routes, exception_handlers=handlers)
+    not_routed = partial(_not_routed, intake)
+    routed = Starlette(
+        routes=routes, exception_handlers={HTTPException: not_routed, Exception: _defect}
+    )
     # It would redirect to the address in the Host header, which the sender may have made up.
     routed.router.redirect_slashes = False
     return with_strict_framing(routed, settings, reject)
+
+
+async def _not_routed(intake: Intake, _: Request, error: Exception) -> Response:
+    """Answer a request for another path, or by a method that a path does not have."""
+    assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
+    rejection = HttpRejection(
+        error.status_code,
+        "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
+        " /metrics; use one of them.",
+        dict(error.headers or {}),
+    )
+    rejection.count(intake.rejections)
+    return _plain(rejection)
 
 
 def _plain(rejection: HttpRejection) -> Response:
