@@ -1,13 +1,18 @@
-"""A Spark Connect server: that of pyspark's own package, in a process of its own."""
+"""A Spark Connect server: that of pyspark's own package, in a process of its own.
+
+It has the tests' home of Spark, without pyspark's zip file: Spark waits 10 s, no longer, for the
+Python that runs a handler, and on a busy machine it took longer to compile what it imports.
+"""
 
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
+from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
 from headrace.local.server import free_ports
@@ -16,7 +21,7 @@ from headrace.local.server import free_ports
 @contextmanager
 def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
     """Start a server, with more settings than it needs or others; its address."""
-    home, (port,) = Path(pyspark.__file__).parent, free_ports(1)
+    home, (port,) = spark_home(Path(sys.prefix)), free_ports(1)
     settings = {
         "spark.master": "local[2]",
         "spark.connect.grpc.binding.address": "127.0.0.1",

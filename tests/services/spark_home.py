@@ -28,7 +28,7 @@ def spark_home(folder: Path) -> Path:
     """Make one in this folder, unless it is there, to be named in ``SPARK_HOME``."""
     home = folder / "spark"
     home.mkdir(exist_ok=True)
-    for part in ("bin", "jars"):
+    for part in ("bin", "jars", "sbin"):
         with suppress(FileExistsError):
             (home / part).symlink_to(Path(pyspark.__file__).parent / part)
     return home
