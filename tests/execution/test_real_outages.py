@@ -234,7 +234,7 @@ def test_a_kafka_broker_that_is_stopped_is_away(java: Java, rows: DataFrame) -> 
         producer = Producer(
             {
                 "bootstrap.servers": broker.bootstrap_servers,
-                "message.timeout.ms": 500,
+                "message.timeout.ms": 5_000,  # on a busy machine the first answer takes a while
                 "log_level": 0,
             }
         )
@@ -246,13 +246,13 @@ def test_a_kafka_broker_that_is_stopped_is_away(java: Java, rows: DataFrame) -> 
             if failed[0] is not None:
                 raise KafkaException(failed[0])
 
-        def write(servers: str) -> None:
+        def write(servers: str, block_ms: int = 2_000) -> None:
             options = {
                 "topic": topic.name,
                 "kafka.bootstrap.servers": servers,
-                "kafka.max.block.ms": "2000",
-                "kafka.request.timeout.ms": "1000",
-                "kafka.delivery.timeout.ms": "1000",
+                "kafka.max.block.ms": str(block_ms),
+                "kafka.request.timeout.ms": str(block_ms // 2),
+                "kafka.delivery.timeout.ms": str(block_ms // 2),
             }
             values.write.format("kafka").options(**options).save()
 
@@ -262,7 +262,7 @@ def test_a_kafka_broker_that_is_stopped_is_away(java: Java, rows: DataFrame) -> 
             AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=0.5)
 
         send()
-        write(servers)
+        write(servers, block_ms=60_000)
         broker.stop()
         assert_away(
             send,

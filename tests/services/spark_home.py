@@ -30,5 +30,5 @@ def spark_home(folder: Path) -> Path:
     home.mkdir(exist_ok=True)
     for part in ("bin", "jars", "sbin"):
         with suppress(FileExistsError):
-            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+            (home / part).symlink_to(Path(pyspark.__file__).resolve().parent / part)
     return home
