@@ -10,9 +10,6 @@ from headrace.errors import OptionError
 _OUT_OF_TIME: Final = {9: "is not valid yet", 10: "has expired"}
 """OpenSSL's codes of a certificate (X509_V_ERR_CERT_...), in words."""
 
-_FLIGHTS: Final = 3
-"""How often each side of a handshake in memory has its turn: TLS 1.3 needs two."""
-
 
 def client_context(
     server: str, ca_file: str | None, certificate_file: str | None, key_file: str | None
@@ -63,23 +60,20 @@ def server_context(
     return _made(make, named)
 
 
-def validity_trouble(certificate_file: str, key_file: str | None) -> str | None:
+def validity_trouble(server: ssl.SSLContext, certificate_file: str) -> str | None:
     """Return why no client accepts a server's certificate at this time; None where one may.
 
-    A client that trusts exactly this certificate shakes hands with it, in memory.
+    A client that trusts exactly this certificate shakes hands with it in memory, up to the
+    server's first answer, which has the certificate.
     """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate_file, key_file, _no_passphrase)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.load_verify_locations(certificate_file)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = (
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    )
-    for side in sides * _FLIGHTS:
+    here = client.wrap_bio(to_client, to_server)
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (here, there, here):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:

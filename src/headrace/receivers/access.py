@@ -89,8 +89,8 @@ class Access:
 
     def __init__(self, settings: HttpSettings | TcpSettings) -> None:
         self._settings = settings
-        self._read()
-        if (trouble := _trouble(settings.tls)) is not None:
+        self.context, self.tokens = _context(settings.tls), _tokens(settings)
+        if (trouble := _trouble(settings.tls, self.context)) is not None:
             _LOG.warning("%s; clients will refuse it until it is replaced.", trouble)
 
     def reload(self) -> None:
@@ -98,14 +98,10 @@ class Access:
 
         If a file cannot be used, OptionError says why, and everything stays as it was.
         """
-        if (trouble := _trouble(self._settings.tls)) is not None:
-            raise OptionError(f"{trouble}; put a valid one there, and ask again.")
-        self._read()
-
-    def _read(self) -> None:
         context, tokens = _context(self._settings.tls), _tokens(self._settings)
-        self.context: ssl.SSLContext | None = context
-        self.tokens = tokens
+        if (trouble := _trouble(self._settings.tls, context)) is not None:
+            raise OptionError(f"{trouble}; put a valid one there, and ask again.")
+        self.context, self.tokens = context, tokens
 
     @property
     def description(self) -> str:
@@ -122,11 +118,11 @@ def _context(tls: TlsFiles) -> ssl.SSLContext | None:
     return server_context(tls.certificate_file, tls.key_file, tls.client_ca_file)
 
 
-def _trouble(tls: TlsFiles) -> str | None:
-    """Return what is wrong with the time of a certificate that can be read; None if nothing is."""
-    if tls.certificate_file is None or _context(tls) is None:
+def _trouble(tls: TlsFiles, context: ssl.SSLContext | None) -> str | None:
+    """Return what is wrong with the time of a certificate; None if nothing is."""
+    if tls.certificate_file is None or context is None:
         return None
-    why = validity_trouble(tls.certificate_file, tls.key_file)
+    why = validity_trouble(context, tls.certificate_file)
     return why and f"The certificate of {tls.certificate_file} {why}"
 
 
