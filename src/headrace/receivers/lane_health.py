@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
+from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal.records import Records
@@ -18,10 +19,8 @@ _FRESH_S: Final = 5.0
 _FAILING_S: Final = 1.0
 """For how long a probe that failed is not tried again."""
 
-_DISTRUST_S: Final = 5.0
-_MOST_DISTRUST_S: Final = 30.0
-"""How long a probe that passes is not believed after two blocks in a row have failed, twice as long
-after each further one, and at most."""
+_DISTRUST: Final = Backoff(first_ms=10_000, most_ms=30_000)
+"""Time for which a probe that passes is not believed, by the blocks that failed after a first."""
 
 _SLOW_S: Final = 10.0
 """Time after which a slow block or probe means that the storage is out of order (s)."""
@@ -106,8 +105,8 @@ class LaneHealth:
             if self._good_s is not None and now_s - self._good_s <= _FRESH_S:
                 return None
             failure = self._failure
-            distrust_s = min(_DISTRUST_S * 2 ** min(self._failed_blocks - 1, 9), _MOST_DISTRUST_S)
-            is_in_vain = self._failed_blocks > 1 and now_s - self._failed_s < distrust_s
+            distrust_s = _DISTRUST.wait_ms(self._failed_blocks - 1) / 1000
+            is_in_vain = now_s - self._failed_s < distrust_s
         if failure is not None and is_in_vain:
             return failure[0]
         if self._probe is None:

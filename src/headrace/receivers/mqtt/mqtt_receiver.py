@@ -45,7 +45,6 @@ class MqttReceiver:
     def __init__(self, settings: MqttSettings) -> None:
         self.settings = settings
         self._delay_s = settings.reconnect_s
-        self._is_unreachable = False
         self._had_session = False
         self._renewed = asyncio.Event()
         from headrace.receivers.mqtt import mqtt_connection  # noqa: PLC0415  # it needs an extra
@@ -158,18 +157,16 @@ class MqttReceiver:
             extra=event("connected", broker=url, topics=list(self.settings.topics)),
         )
         self._had_session = True
-        self._is_unreachable = False
 
     def _log_lost(self, intake: Intake, reason: str) -> None:
-        intake.health.no_broker = f"The broker {self.settings.url} is unreachable: {reason}."
-        if not self._is_unreachable:
+        if intake.health.no_broker is None:
             _LOG.warning(
                 "The broker %s is unreachable: %s; reconnecting until it is reachable.",
                 self.settings.url,
                 reason,
                 extra=event("disconnected", broker=self.settings.url, reason=reason),
             )
-        self._is_unreachable = True
+        intake.health.no_broker = f"The broker {self.settings.url} is unreachable: {reason}."
 
 
 _Submitted = tuple["Sequence[MqttMessage]", asyncio.Task[Receipt]]
