@@ -52,16 +52,10 @@ def modules(source: Path = SOURCE) -> dict[str, Module]:
     return result
 
 
-def imports(module: Module, names: set[str], *, lazy: bool = True) -> set[str]:
-    """Return the project's modules that a module imports.
-
-    Args:
-        module: The module.
-        names: Names of all modules of the project.
-        lazy: Whether imports within functions count. Those for type checkers never do.
-    """
+def imports(module: Module, names: set[str]) -> set[str]:
+    """Return the project's modules that a module imports; not those for type checkers alone."""
     result: set[str] = set()
-    for node in _nodes(module.tree, lazy=lazy):
+    for node in _nodes(module.tree):
         if isinstance(node, ast.Import):
             result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -175,14 +169,12 @@ def table(source: Path = SOURCE) -> list[tuple[str, str]]:
     ]
 
 
-def _nodes(tree: ast.AST, *, lazy: bool) -> Iterator[ast.AST]:
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
-        if not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
         yield node
-        yield from _nodes(node, lazy=lazy)
+        yield from _nodes(node)
 
 
 def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -101,10 +101,6 @@ def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
 def _page(key: str, title: str, gate: str, look: Any) -> Page:
     refuse_a_long_name(gate)
 
-    def refuse_none(ledger: Ledger) -> dict[str, Any]:
-        refuse_no_gate(ledger, gate)
-        return {}
-
     return Page(
         key=key,
         title=f"{title} {gate}",
@@ -112,8 +108,13 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
         look=look,
         revision=lambda fleet: fleet.revisions.get(gate),
         about={"gate": gate},
-        beside=refuse_none,
+        beside=partial(_refuse_none, gate),
     )
+
+
+def _refuse_none(gate: str, ledger: Ledger) -> dict[str, Any]:
+    refuse_no_gate(ledger, gate)
+    return {}
 
 
 BATCHES: Final = 20
@@ -136,10 +137,6 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
     if zoomed is not None:
         series |= {"from": str(zoomed[0]), "until": str(zoomed[1])}
 
-    def refuse_none(ledger: Ledger) -> dict[str, Any]:
-        refuse_no_gate(ledger, name)
-        return {}
-
     return Page(
         key=f"/gate/{name}",
         title=name,
@@ -153,7 +150,7 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             "zoomed": zoomed,
             "series": f"/series{path(name)}?{urlencode(series)}",
         },
-        beside=refuse_none,
+        beside=partial(_refuse_none, name),
     )
 
 
