@@ -134,20 +134,15 @@ def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str
 
 def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[str, Any]) -> View:
     """Return the reason, and the rows below, which name theirs where it is another one."""
-    values = {
+    shown = {
         "queued": (),
         "waits_for": None,
         **values,
         "reason": messages[0] if messages else None,
         "differ": len(set(messages)) > 1,
     }
-    why = site.render(
-        "group_why.html",
-        queued=len(values["queued"]),
-        **{name: values[name] for name in ("waits_for", "reason", "differ")},
-    )
-    del values["waits_for"]
-    return View({"why": why, "group": site.render(template, **values)})
+    why = site.render("group_why.html", **shown | {"queued": len(shown["queued"])})
+    return View({"why": why, "group": site.render(template, **shown)})
 
 
 def batch_page(site: Site, name: str, query: Query) -> Page:
