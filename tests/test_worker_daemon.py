@@ -81,8 +81,8 @@ def daemon(folder: Path) -> Iterator[Daemon]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    with suppress(FileNotFoundError):
+    """Whether a process has ended, which it may do between the opening of its file and the read."""
+    with suppress(FileNotFoundError, ProcessLookupError):
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     return True
 
