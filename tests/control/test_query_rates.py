@@ -1,48 +1,77 @@
 """What a batch teaches the laws of a query's gates."""
 
-from headrace.control import (
-    BatchProgress,
-    EstimatorSettings,
-    FinishedBatch,
-    LearntRate,
-    QueryRates,
-    batch_stats,
-)
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace.control import BatchProgress, EstimatorSettings, QueryRates
+from headrace.control.rates import UNREAD_BATCHES
 
 INTERVAL_MS = 1_000
 FIXED_MS = 400
+GATE, OTHER = "gate", "other"
 
 
-def rate_after(*, limited: bool) -> LearntRate:
+def laws(*gates: str) -> QueryRates:
+    made = QueryRates()
+    for gate in gates:
+        made.add(gate, EstimatorSettings("pid"), INTERVAL_MS)
+    return made
+
+
+def rate_after(*, limited: bool) -> float | None:
     """Five batches of 600 records, and then twenty of 10 under an operator's limit."""
-    rates, start_ms, previous, learnt = QueryRates(), 0, None, LearntRate()
-    rates.add("gate", EstimatorSettings("pid"), INTERVAL_MS)
+    rates, start_ms, learnt = laws(GATE), 0, None
     for records in [600] * 5 + [10] * 20:
-        took_ms = FIXED_MS + records
-        progress = BatchProgress(start_ms, took_ms, records, 1)
-        stats = batch_stats(previous, progress, INTERVAL_MS)
-        batch = FinishedBatch(progress.end_ms, {"gate": records}, took_ms, behind={"gate"})
-        held_back = {"gate"} if limited and records == 10 else set[str]()
-        found = rates.finished(batch, {"gate": stats}, limited=held_back)["gate"]
-        learnt = found if found.rate_per_s is not None else learnt
-        previous, start_ms = progress, start_ms + INTERVAL_MS
+        is_limited = limited and records == 10
+        progress = BatchProgress(start_ms, FIXED_MS + records, records, 1, is_limited=is_limited)
+        rate = rates.finished({GATE: progress})[GATE].rate_per_s
+        learnt = learnt if rate is None else rate
+        start_ms += INTERVAL_MS
     return learnt
 
 
+def rates_of(*parts: Mapping[str, Any]) -> list[float | None]:
+    """The rate after each of so many batches of 600 records, which differ from a usual one."""
+    rates, start_ms, found = laws(GATE), 0, []
+    for part in parts:
+        batch = replace(BatchProgress(start_ms, 1_000, 600, 1), **part)
+        found.append(rates.finished({GATE: batch})[GATE].rate_per_s)
+        start_ms = batch.end_ms
+    return found
+
+
 def test_an_operators_limit_teaches_pid_nothing_false() -> None:
-    assert rate_after(limited=False).rate_per_s == 100, "as if the job could do no more"
-    assert rate_after(limited=True).rate_per_s == 600
+    assert rate_after(limited=False) == 100, "as if the job could do no more"
+    assert rate_after(limited=True) == 600
 
 
 def test_after_an_outage_pid_begins_as_after_a_start() -> None:
-    rates = QueryRates()
-    rates.add("gate", EstimatorSettings("pid"), INTERVAL_MS)
-    learnt = []
-    for number in range(6):
-        if number == 3:
-            rates.restart("gate")
-        progress = BatchProgress(number * INTERVAL_MS, 1_000, 600, 1)
-        stats = batch_stats(None, progress, INTERVAL_MS)
-        batch = FinishedBatch(progress.end_ms, {"gate": 600}, 1_000, behind={"gate"})
-        learnt.append(rates.finished(batch, {"gate": stats})["gate"].rate_per_s)
-    assert learnt == [None, 600, 600, None, 600, 600]
+    away = {"had_no_sink": True, "went_through": False}
+    assert rates_of({}, {}, {}, away, {}, {}) == [None, 600, 600, None, None, 600]
+
+
+def test_a_batch_that_was_helped_teaches_nothing_and_its_time_has_not_passed() -> None:
+    helped = {"went_through": False, "duration_ms": 60_000}
+    assert rates_of({}, {}, helped, {}) == [None, 600, None, 600]
+
+
+def test_help_for_one_gate_is_help_for_all() -> None:
+    rates, usual = laws(GATE, OTHER), BatchProgress(0, 1_000, 600, 1)
+    rates.finished({GATE: usual, OTHER: usual})
+    both = rates.finished({GATE: usual, OTHER: replace(usual, went_through=False)})
+    assert [both[gate].rate_per_s for gate in (GATE, OTHER)] == [None, None]
+
+
+def test_a_gate_with_nothing_in_a_batch_keeps_no_other_from_learning() -> None:
+    rates, usual = laws(GATE, OTHER), BatchProgress(0, 1_000, 600, 1)
+    rates.finished({GATE: usual})
+    empty = BatchProgress(INTERVAL_MS, 1_000, 0, 0, is_empty=True)
+    found = rates.finished({GATE: replace(usual, start_ms=INTERVAL_MS), OTHER: empty})
+    assert {gate: learnt.rate_per_s for gate, learnt in found.items()} == {GATE: 600}
+
+
+def test_batches_that_are_not_read_are_told_once_in_a_run() -> None:
+    rates, unread = laws(GATE), BatchProgress(0, 1_000, 0, 1)
+    warnings = [rates.finished({GATE: unread})[GATE].warning for _ in range(3 * UNREAD_BATCHES)]
+    assert [number for number, warning in enumerate(warnings) if warning] == [UNREAD_BATCHES - 1]

@@ -12,6 +12,7 @@ from tests.execution.events import planned
 from tests.execution.readers import READER
 from tests.ledger.samples import stored
 
+from headrace.control import BatchProgress
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
 from headrace.execution import Batch
@@ -272,10 +273,10 @@ def test_a_batch_that_waited_for_another_process_teaches_nothing(scene: Scene) -
     handler(DF, 7)
     assert len(scene.batches) == 1
     state = state_of(scene.ledger.url, "orders")
-    assert not state.batch_ended(key, 0, 1).went_through
+    assert not state.batch_ended(key, BatchProgress(0, 1, 0, 0)).went_through
     at_once = scene.begin(SECOND)
     handler(DF, 8)
-    assert state.batch_ended(at_once, 0, 1).went_through
+    assert state.batch_ended(at_once, BatchProgress(0, 1, 0, 0)).went_through
 
 
 def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(

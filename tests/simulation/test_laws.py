@@ -12,10 +12,8 @@ import pytest
 from headrace.control import (
     BatchProgress,
     EstimatorSettings,
-    FinishedBatch,
     LawName,
     QueryRates,
-    batch_stats,
 )
 
 INTERVAL_MS = 1000
@@ -57,7 +55,7 @@ class Run:
 def run(world: World, law: LawName, seed: int) -> Run:
     dice, rates = Random(f"{world} {seed}"), QueryRates()
     rates.add("gate", EstimatorSettings(law), INTERVAL_MS)
-    rate, previous, start_ms, records = 100.0, None, 0, 0
+    rate, start_ms, records = 100.0, 0, 0
     parts, took = [], []
     for number in range(BATCHES):
         record_s = KINDS[world.kind](number) / BEST_PER_S
@@ -68,14 +66,10 @@ def run(world: World, law: LawName, seed: int) -> Run:
         time_s *= 3 if is_outlier and world.kind == "outliers" else 1
         took_ms = max(round(time_s * 1000), 1)
         progress = BatchProgress(start_ms, took_ms, count, 0 if is_quiet else 1)
-        stats = batch_stats(previous, progress, INTERVAL_MS)
-        behind = frozenset() if is_quiet else frozenset({"gate"})
-        batch = FinishedBatch(progress.end_ms, {"gate": count}, took_ms, behind=behind)
-        rate = rates.finished(batch, {"gate": stats})["gate"].rate_per_s or rate
+        rate = rates.finished({"gate": progress})["gate"].rate_per_s or rate
         parts.append(count * record_s / (1 - world.fixed_s))
         took.append(took_ms)
         records += count
-        previous = progress
         start_ms = max(progress.end_ms, (start_ms // INTERVAL_MS + 1) * INTERVAL_MS)
     return Run(parts, took, records * 1000 / start_ms)
 

@@ -2,12 +2,13 @@
 
 Both laws learn from every batch, so that the other one's rate can be shown, and a user can compare
 before changing over. The sources of a join share the time of a batch: the learned law tells their
-costs apart, PID takes the whole time for each.
+costs apart, PID takes the whole time for each. A batch that something helped through (a retry, an
+isolation, another process) teaches nothing, for its time says nothing of the job.
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
@@ -112,16 +113,20 @@ class EstimatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Measurements of a batch that has ended.
+    """Measurements of one gate's part of a batch that has ended.
 
     Attributes:
         start_ms: When its trigger fired (Unix time in ms).
         duration_ms: Duration, planning and commit included (``durationMs.triggerExecution``).
-        records: The records of one source in it; 0 if its handler failed or it was skipped.
+        records: The records of the gate in it; 0 if its handler failed or it was skipped.
         left_over: The offsets that its plan left unread (`Plan.left_over`).
         waited_ms: Part of its time in which it waited for something else, such as a backfill that
             had the handler.
         overhead_ms: Part of its time that was not the sink's: planning, the checkpoint.
+        is_empty: Whether the batch was planned without a record of the gate.
+        went_through: Whether it went through at once. Otherwise its time says nothing of the job.
+        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
+        had_no_sink: Whether it waited for a sink that was away.
     """
 
     start_ms: int
@@ -130,6 +135,10 @@ class BatchProgress:
     left_over: int
     waited_ms: int = 0
     overhead_ms: int = 0
+    is_empty: bool = False
+    went_through: bool = True
+    is_limited: bool = False
+    had_no_sink: bool = False
 
     @property
     def end_ms(self) -> int:
@@ -140,6 +149,11 @@ class BatchProgress:
     def own_ms(self) -> int:
         """Time that it took by itself."""
         return max(self.duration_ms - self.waited_ms, 0)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether its time says something of the job."""
+        return self.went_through and (self.records > 0 or self.is_empty)
 
 
 class BatchStats(NamedTuple):
@@ -180,27 +194,41 @@ def batch_stats(
 _TOO_SHORT: Final = 5
 """After how many batches in a row that say so an interval is called too short."""
 
+UNREAD_BATCHES: Final = 3
+"""Number of batches in a row without a record read that lead to a warning."""
+
+_UNREAD: Final = (
+    "Spark has read no record of its last %d batches, so what they cost is not known, and it learns"
+    " no rate; have the handler read its DataFrame."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LearntRate:
     """Result of a batch for one gate's rate.
 
     Attributes:
+        stats: The batch's measurements, as PID was given them.
         rate_per_s: The new rate (records/s); None where the law gave none, and the rate in force
             stays.
         other_per_s: Rate of the other law (records/s); None if it gave none.
+        processing_rate_per_s: The records by the time that the batch took (records/s); None where
+            the batch taught nothing.
         terms: Contributions of PID's terms to the rate; None if it is not in force.
         cost: Known cost of a batch; None while it is unknown.
         interval: The new interval of a gate whose interval is ``auto``; None to leave it.
-        too_short: One sentence where the interval is too short, once in a run.
+        warning: One sentence, once in a run, where the interval is too short, or the handler does
+            not read its batches.
     """
 
+    stats: BatchStats
     rate_per_s: float | None = None
     other_per_s: float | None = None
+    processing_rate_per_s: float | None = None
     terms: PIDTerms | None = None
     cost: SourceCost | None = None
     interval: IntervalChange | None = None
-    too_short: str | None = None
+    warning: str | None = None
 
 
 class _GateLaws:
@@ -211,12 +239,69 @@ class _GateLaws:
         self.interval_ms = interval_ms
         self.pid = settings.pid(interval_ms)
         self.auto = None if settings.auto is None else AutoInterval(settings.auto)
-        self.late = 0
-        self.has_warned = False
+        self.late = _Streak(_TOO_SHORT)
+        self.unread = _Streak(UNREAD_BATCHES)
+        self._previous: BatchProgress | None = None
+        self._aside_ms = 0
 
     def change(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
         self.pid = self.settings.pid(interval_ms)
+
+    def stats(self, part: BatchProgress, *, teaches: bool) -> BatchStats:
+        """Return the input to PID, for which the time of all that was not taught has not passed."""
+        previous, self._previous = self._previous, part if teaches else None
+        self._aside_ms += part.waited_ms if teaches else part.duration_ms
+        stats = batch_stats(previous, part, self.interval_ms)
+        return stats._replace(time_ms=stats.time_ms - self._aside_ms)
+
+    def learnt(
+        self,
+        part: BatchProgress,
+        stats: BatchStats,
+        by_learned: float | None,
+        cost: SourceCost | None,
+        change: IntervalChange | None,
+    ) -> LearntRate:
+        # PID takes the rate of a small batch, most of which is its fixed cost, for all that the
+        # job can process, and would go down under the limit that made it small: it is not told.
+        by_pid = None if part.is_limited else self.pid.compute(*stats)
+        is_pid = self.settings.name == LawName.PID
+        return LearntRate(
+            stats,
+            rate_per_s=by_pid if is_pid else by_learned,
+            other_per_s=by_learned if is_pid else by_pid,
+            processing_rate_per_s=_per_s(stats),
+            terms=self.pid.terms if is_pid and by_pid is not None else None,
+            cost=cost,
+            interval=change,
+            warning=self.warning(part, cost),
+        )
+
+    def warning(self, part: BatchProgress, cost: SourceCost | None) -> str | None:
+        """One sentence, after some batches in a row that give the same reason."""
+        if part.went_through and self.unread.is_full(holds=part.records == 0):
+            return _UNREAD % UNREAD_BATCHES
+        if cost is None:
+            return None
+        sentence = self.settings.too_short(self.interval_ms, cost)
+        return sentence if self.late.is_full(holds=sentence is not None) else None
+
+
+class _Streak:
+    """Count of batches in a row of which something holds; it is full once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._was_full = False
+
+    def is_full(self, *, holds: bool) -> bool:
+        self._count = self._count + 1 if holds else 0
+        if self._count < self._most or self._was_full:
+            return False
+        self._was_full = True
+        return True
 
 
 class QueryRates:
@@ -246,93 +331,92 @@ class QueryRates:
             self._learned.add(gate, cost)
         self._learned.interval_ms = min(self._learned.interval_ms, interval_ms)
 
-    def restart(self, gate: str) -> None:
-        """Begin as after a start: PID has learned no rate, and the cost of a batch stays known."""
-        self._gates[gate].change(self._gates[gate].interval_ms)
-
-    def finished(
-        self,
-        batch: FinishedBatch,
-        stats: Mapping[str, BatchStats],
-        *,
-        limited: Collection[str] = (),
-    ) -> dict[str, LearntRate]:
+    def finished(self, batch: Mapping[str, BatchProgress]) -> dict[str, LearntRate]:
         """Learn from one finished batch; return the result for each gate that had records in it.
 
+        1. Help for one gate's part is help for all: all say something of the job, or none does.
+        2. The learned law tells the gates' costs apart, and an ``auto`` interval follows them.
+        3. Each gate has its rates by both laws.
+        4. A gate whose sink was away begins as after a start; the cost of a batch stays known.
+
         Args:
-            batch: The batch's part that all gates share.
-            stats: The input to the law of each gate that had records in it.
-            limited: The gates of which an operator's limit or a ceiling made it as small as it
-                was. PID takes the rate of a small batch, most of which is its fixed cost, for all
-                that the job can process, and would go down under the limit: it is not told.
+            batch: Each gate's part. A gate without laws here is one that learns nothing, and whose
+                part can say that the batch teaches nothing.
         """
+        waited_ms = max((part.waited_ms for part in batch.values()), default=0)
+        went_through = all(part.went_through for part in batch.values())
+        parts = {
+            gate: replace(part, waited_ms=waited_ms, went_through=went_through)
+            for gate, part in batch.items()
+        }
+        stats = {
+            gate: self._gates[gate].stats(part, teaches=part.says_something)
+            for gate, part in parts.items()
+            if gate in self._gates
+        }
+        own = {gate: part for gate, part in parts.items() if gate in stats and not part.is_empty}
         learned = self._learned
-        if learned is None:
-            return {}
-        learned.learn(batch)
-        changes = self._changed(stats, learned)
-        if changes:
-            learned.interval_ms = min(gate.interval_ms for gate in self._gates.values())
-        least = {name: gate.settings.min_rate for name, gate in self._gates.items()}
-        records = learned.records(least)
+        if learned is not None and own and all(part.says_something for part in parts.values()):
+            learned.learn(_shared(own))
+            changes = self._changed(own, learned)
+            by_learned = self._by_learned(learned)
+            costs = learned.cost
+            learnt = {
+                gate: self._gates[gate].learnt(
+                    part,
+                    stats[gate],
+                    by_learned.get(gate),
+                    costs.of_source(gate, learned.changed_ms) if costs else None,
+                    changes.get(gate),
+                )
+                for gate, part in own.items()
+            }
+        else:
+            learnt = {
+                gate: LearntRate(stats[gate], warning=self._gates[gate].warning(part, None))
+                for gate, part in own.items()
+            }
+        for gate in stats:
+            if parts[gate].had_no_sink:
+                self._gates[gate].change(self._gates[gate].interval_ms)
+        return learnt
+
+    def _by_learned(self, learned: LearnedBatches) -> dict[str, float]:
+        """The rates (records/s) by the learned law; of the gates of which it knows the costs."""
+        least = {gate: laws.settings.min_rate for gate, laws in self._gates.items()}
         return {
-            name: self._of_gate(
-                name,
-                None if name in limited else each,
-                records.get(name),
-                changes.get(name),
-                learned,
-            )
-            for name, each in stats.items()
-            if name in self._gates
+            gate: max(records * 1000 / learned.interval_ms, least[gate])
+            for gate, records in learned.records(least).items()
         }
 
-    def _of_gate(
-        self,
-        name: str,
-        stats: BatchStats | None,
-        records: float | None,
-        change: IntervalChange | None,
-        learned: LearnedBatches,
-    ) -> LearntRate:
-        gate = self._gates[name]
-        by_pid = None if stats is None else gate.pid.compute(*stats)
-        by_learned = (
-            None
-            if records is None or (stats is not None and stats.num_elements <= 0)
-            else max(records * 1000 / learned.interval_ms, gate.settings.min_rate)
-        )
-        cost = learned.cost.of_source(name, learned.changed_ms) if learned.cost else None
-        is_pid = gate.settings.name == LawName.PID
-        return LearntRate(
-            rate_per_s=by_pid if is_pid else by_learned,
-            other_per_s=by_learned if is_pid else by_pid,
-            terms=gate.pid.terms if is_pid and by_pid is not None else None,
-            cost=cost,
-            interval=change,
-            too_short=self._warned(gate, cost),
-        )
-
     def _changed(
-        self, stats: Mapping[str, BatchStats], learned: LearnedBatches
+        self, gates: Mapping[str, BatchProgress], learned: LearnedBatches
     ) -> dict[str, IntervalChange]:
         """The gates whose ``auto`` interval changes now."""
         changes = {}
-        for name in stats.keys() & self._gates.keys():
-            gate = self._gates[name]
-            change = gate.auto and gate.auto.after_batch(gate.interval_ms, learned.cost)
+        for name in gates:
+            laws = self._gates[name]
+            change = laws.auto and laws.auto.after_batch(laws.interval_ms, learned.cost)
             if change:
-                gate.change(change.interval_ms)
+                laws.change(change.interval_ms)
                 changes[name] = change
+        if changes:
+            learned.interval_ms = min(laws.interval_ms for laws in self._gates.values())
         return changes
 
-    def _warned(self, gate: _GateLaws, cost: SourceCost | None) -> str | None:
-        """The sentence that the interval is too short, after some batches that say so."""
-        if cost is None:
-            return None
-        sentence = gate.settings.too_short(gate.interval_ms, cost)
-        gate.late = gate.late + 1 if sentence else 0
-        if gate.late < _TOO_SHORT or gate.has_warned:
-            return None
-        gate.has_warned = True
-        return sentence
+
+def _shared(parts: Mapping[str, BatchProgress]) -> FinishedBatch:
+    """Return the batch as the learned law takes it: its time, and each gate's records."""
+    newest = next(iter(parts.values()))
+    return FinishedBatch(
+        newest.end_ms,
+        {gate: part.records for gate, part in parts.items()},
+        newest.own_ms,
+        newest.overhead_ms,
+        {gate for gate, part in parts.items() if part.left_over > 0},
+    )
+
+
+def _per_s(stats: BatchStats) -> float | None:
+    delay_ms = stats.processing_delay_ms
+    return stats.num_elements / delay_ms * 1000 if delay_ms > 0 else None

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.control import BatchProgress
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import MachineryError
 from headrace.execution.gate_state import state_of
@@ -90,7 +91,7 @@ class ServerHandler:
         self._gated(df, batch_id)
         # The batch's report goes to the client; the backfill here only wants to know the times.
         state = state_of(self._handling.ledger_url, self._handling.gate)
-        state.batch_ended("", start_ms, wall_clock_ms())
+        state.batch_ended("", BatchProgress(start_ms, wall_clock_ms() - start_ms, 0, 0))
 
     def _begin(self, spark: SparkSession) -> GatedHandler:
         adopt(spark, self._secrets)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 from uuid import UUID
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
+from headrace.control import BatchProgress
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
@@ -23,22 +24,6 @@ from headrace.processes import this_process
 from headrace.spark_versions import Py4JError
 
 _LOG: Final = logging.getLogger("headrace.execution")
-
-
-class BatchEnd(NamedTuple):
-    """End of a batch, as the estimator needs it.
-
-    Attributes:
-        went_through: Whether it went through at once. Otherwise its time says nothing of the job.
-        waited_ms: How long it waited for the handler while a backfill had it.
-        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
-        had_no_sink: Whether it waited for a sink that was away.
-    """
-
-    went_through: bool
-    waited_ms: int
-    is_limited: bool = False
-    had_no_sink: bool = False
 
 
 class Turn:
@@ -168,20 +153,20 @@ class StreamState:
         with self._changing:
             self._waited_ms[batch] = waited_ms
 
-    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> BatchEnd:
-        """The report of a batch has come; what the estimator may learn from it.
+    def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
+        """Take note of a batch's report; return it with what is known here of its handler.
 
-        The batch is its key, empty where the gate had nothing in it. It began when its trigger
-        fired.
+        The batch is its key, empty where the gate had nothing in it.
         """
         with self._changing:
             self._running = False
-            self._start_ms, self._end_ms = start_ms, end_ms
-            ended = BatchEnd(
-                batch not in self._helped,
-                self._waited_ms.pop(batch, 0),
-                batch in self._limited,
-                batch in self._had_no_sink,
+            self._start_ms, self._end_ms = progress.start_ms, progress.end_ms
+            ended = replace(
+                progress,
+                waited_ms=self._waited_ms.pop(batch, 0),
+                went_through=batch not in self._helped,
+                is_limited=batch in self._limited,
+                had_no_sink=batch in self._had_no_sink,
             )
             for each in (self._helped, self._limited, self._had_no_sink):
                 each.discard(batch)

@@ -16,20 +16,11 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
-from headrace.control import (
-    BatchProgress,
-    BatchStats,
-    EstimatorSettings,
-    FinishedBatch,
-    LearntRate,
-    QueryRates,
-    SourceCost,
-    batch_stats,
-)
+from headrace.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
 from headrace.control.rate_law import Reason
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
-from headrace.execution.gate_state import BatchEnd, all_states, record_end, state_of
+from headrace.execution.gate_state import all_states, record_end, state_of
 from headrace.execution.progress_events import (
     BatchReport,
     JsonStreamingQueryListener,
@@ -92,25 +83,13 @@ class SerialWorker:
 
 _NOT_PROCESSED: Final = "A batch's report was not processed: %s"
 
-UNREAD_BATCHES: Final = 3
-"""Number of batches in a row without a record read that lead to a warning."""
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _GateRun:
-    """One gate in one run of a query; it learns nothing where its settings are unreadable."""
+    """One gate in one run of a query."""
 
     ledger: Ledger
     checkpoint_id: str
-    interval_ms: int
-    learns: bool
-    previous: BatchProgress | None = None
-    """The batch before; None where its time says nothing of the job."""
-    aside_ms: int = 0
-    """The time of all that was not taught: for the estimator it has not passed."""
-    unread: int = 0
-    """Batches in a row of which the handler has read nothing."""
-    has_warned_of_unread: bool = False
 
 
 class GateListener(JsonStreamingQueryListener):
@@ -150,32 +129,19 @@ class GateListener(JsonStreamingQueryListener):
         """No batch ran; nothing is learnt."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch ended: resolve its rows, feed the laws, publish their rates."""
+        """A batch ended: complete its reports, feed the laws, publish their rates."""
         run = event.progress.runId
-        reports = [(report, self._watch(run, report)) for report in batch_reports(event.progress)]
         known = [
-            (_with_backlog(watched, report), watched)
-            for report, watched in reports
-            if watched is not None
+            (watched, replace(report, progress=_completed(watched.ledger, report)))
+            for report in batch_reports(event.progress)
+            if (watched := self._watch(run, report)) is not None
         ]
-        # Help for the batch is help for all of its sources.
-        ends = [_ended(watched, report) for report, watched in known]
-        ended = BatchEnd(
-            all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
-        )
-        lessons = [
-            _lesson(watched, report, ended._replace(is_limited=own.is_limited))
-            for (report, watched), own in zip(known, ends, strict=True)
-        ]
-        learnt = _learn(self._rates.get(run), lessons)
-        for (report, watched), each in zip(known, ends, strict=True):
-            if each.had_no_sink and watched.learns:
-                self._rates[run].restart(report.gate)
-        for lesson in lessons:
-            if (new := learnt.get(lesson.report.gate)) and new.interval is not None:
-                lesson.watched.interval_ms = new.interval.interval_ms
-            gate = lesson.report.gate
-            self._do(lesson.watched.ledger.url, gate, partial(_process, lesson, learnt.get(gate)))
+        rates = self._rates.get(run, QueryRates())
+        learnt = rates.finished({report.gate: report.progress for _, report in known})
+        for watched, report in known:
+            if report.batch:
+                work = partial(_publish, watched.ledger, report, learnt.get(report.gate))
+                self._do(watched.ledger.url, report.gate, work)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -258,16 +224,14 @@ class GateListener(JsonStreamingQueryListener):
                 gate,
             )
             return None
-        watched = _GateRun(ledger, checkpoint_id, declared.interval_ms, learns=True)
         try:
             settings = EstimatorSettings.from_text(declared.estimator)
         except OptionError as error:
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
-            watched.learns = False
-            return watched
-        rates = self._rates.setdefault(run, QueryRates())
-        rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
-        return watched
+        else:
+            rates = self._rates.setdefault(run, QueryRates())
+            rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
+        return _GateRun(ledger, checkpoint_id)
 
 
 _STREAMING: Final = "pyspark.errors.exceptions.captured.StreamingQueryException"
@@ -282,43 +246,40 @@ def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None
     record_end(ledger_url, gate, str(event.runId), error)
 
 
-def _ended(watched: _GateRun, report: BatchReport) -> BatchEnd:
-    """Return how a batch ended, from its row in the ledger if its handler runs elsewhere."""
-    state = state_of(watched.ledger.url, report.gate)
-    ended = state.batch_ended(report.batch, *report.times_ms)
-    if not state.is_remote or not report.batch:
-        return ended
-    found = _row_of(watched, report)
-    at_once = (
-        found is not None
-        and found.status is Status.SUCCESS
-        and found.attempts == 1
-        and not watched.ledger.batches.children(report.batch)
-    )
-    is_limited = found is not None and found.reason.startswith((Reason.LIMITED, Reason.CEILING))
-    return BatchEnd(at_once, ended.waited_ms, is_limited)
+def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
+    """Return a batch's progress with what Spark does not say of it.
+
+    How it went through the handler is known here, or from its row where the handler runs elsewhere;
+    what its plan left unread only from its row where Spark does not say how far the log went.
+    """
+    state = state_of(ledger.url, report.gate)
+    progress = state.batch_ended(report.batch, report.progress)
+    if not report.batch or (PLANS_FROM_START and not state.is_remote):
+        return progress
+    batch = _row_of(ledger, report)
+    if state.is_remote:
+        progress = replace(
+            progress,
+            went_through=batch is not None
+            and batch.status is Status.SUCCESS
+            and batch.attempts == 1
+            and not ledger.batches.children(report.batch),
+            is_limited=batch is not None
+            and batch.reason.startswith((Reason.LIMITED, Reason.CEILING)),
+        )
+    if not PLANS_FROM_START and batch is not None and batch.lag is not None:
+        progress = replace(progress, left_over=max(batch.lag - batch.planned_records, 0))
+    return progress
 
 
-def _row_of(watched: _GateRun, report: BatchReport) -> BatchRecord | None:
-    stopped = state_of(watched.ledger.url, report.gate).is_stopped
+def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
+    stopped = state_of(ledger.url, report.gate).is_stopped
     try:
         with cancel_when(stopped, "the query was stopped"):
-            return watched.ledger.batches.get(report.batch)
+            return ledger.batches.get(report.batch)
     except HeadraceError as error:
         _LOG.warning(_NOT_PROCESSED, error)
         return None
-
-
-def _with_backlog(watched: _GateRun, report: BatchReport) -> BatchReport:
-    """The report with what its plan left unread, where Spark does not say how far the log went."""
-    if PLANS_FROM_START or not report.batch:
-        return report
-    planned = _row_of(watched, report)
-    lag = planned.lag if planned is not None else None
-    if planned is None or lag is None:
-        return report
-    left_over = max(lag - planned.planned_records, 0)
-    return replace(report, progress=replace(report.progress, left_over=left_over))
 
 
 def _known_cost(gate: str, text: str | None) -> SourceCost | None:
@@ -330,121 +291,43 @@ def _known_cost(gate: str, text: str | None) -> SourceCost | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Lesson:
-    """Measurement of one gate's part of a batch.
-
-    Attributes:
-        present: The batch's times and records.
-        stats: The same for the laws, by the clock of what was taught.
-        teaches: Whether it says anything of the job.
-        is_unread: Whether the batch went through, and no record of it was read.
-        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
-    """
-
-    watched: _GateRun
-    report: BatchReport
-    present: BatchProgress
-    stats: BatchStats
-    teaches: bool
-    is_unread: bool
-    is_limited: bool
-
-
-def _lesson(watched: _GateRun, report: BatchReport, ended: BatchEnd) -> _Lesson:
-    present = replace(report.progress, waited_ms=ended.waited_ms)
-    teaches = ended.went_through and (present.records > 0 or not report.batch)
-    previous, watched.previous = watched.previous, present if teaches else None
-    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
-    stats = batch_stats(previous, present, watched.interval_ms)
-    stats = stats._replace(time_ms=stats.time_ms - watched.aside_ms)
-    is_unread = ended.went_through and not present.records
-    return _Lesson(watched, report, present, stats, teaches, is_unread, ended.is_limited)
-
-
-def _learn(rates: QueryRates | None, lessons: list[_Lesson]) -> dict[str, LearntRate]:
-    """Return the rates by gate that a batch teaches: none if a part says nothing of the job."""
-    parts = [lesson for lesson in lessons if lesson.report.batch and lesson.watched.learns]
-    if rates is None or not parts or not all(lesson.teaches for lesson in lessons):
-        return {}
-    newest = parts[0].present
-    batch = FinishedBatch(
-        newest.end_ms,
-        {lesson.report.gate: lesson.present.records for lesson in parts},
-        newest.own_ms,
-        newest.overhead_ms,
-        {lesson.report.gate for lesson in parts if lesson.present.left_over > 0},
-    )
-    return rates.finished(
-        batch,
-        {lesson.report.gate: lesson.stats for lesson in parts},
-        limited={lesson.report.gate for lesson in parts if lesson.is_limited},
-    )
-
-
-def _process(lesson: _Lesson, learnt: LearntRate | None) -> None:
-    report, watched = lesson.report, lesson.watched
-    if not report.batch:
-        return
-    _warn_of_unread(watched, report.gate, is_unread=lesson.is_unread)
-    state = state_of(watched.ledger.url, report.gate)
-    try:
-        with cancel_when(state.is_stopped, "the query was stopped"):
-            _publish(lesson, learnt)
-    except HeadraceError as error:
-        _LOG.warning(_NOT_PROCESSED, error)
-
-
-def _publish(lesson: _Lesson, learnt: LearntRate | None) -> None:
+def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> None:
     """Write down what was learnt; where it is nothing too, for the planner waits for the report."""
-    report, watched = lesson.report, lesson.watched
+    if learnt is not None and learnt.warning is not None:
+        _LOG.warning("The gate %r: %s", report.gate, learnt.warning)
     interval = learnt.interval if learnt is not None else None
     cost = learnt.cost if learnt is not None else None
-    watched.ledger.rates.report(
-        report.batch,
-        report.query_batch_id,
-        lesson.present.start_ms,
-        _sample(lesson, learnt) if watched.learns else None,
-        batch_cost=None if cost is None else cost.to_text(),
-        interval_ms=None if interval is None else interval.interval_ms,
-    )
+    try:
+        with cancel_when(state_of(ledger.url, report.gate).is_stopped, "the query was stopped"):
+            ledger.rates.report(
+                report.batch,
+                report.query_batch_id,
+                report.progress.start_ms,
+                None if learnt is None else _sample(report, learnt),
+                batch_cost=None if cost is None else cost.to_text(),
+                interval_ms=None if interval is None else interval.interval_ms,
+            )
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+        return
     if interval is not None:
         _LOG.info("The gate %r has another interval: %s.", report.gate, interval.why)
-    if learnt is not None and learnt.too_short is not None:
-        _LOG.warning("The gate %r: %s", report.gate, learnt.too_short)
 
 
-def _sample(lesson: _Lesson, learnt: LearntRate | None) -> RateSample:
+def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
     """Return the measurement; if nothing was learnt, the rate stays what it is."""
-    present, stats, processing_rate = lesson.present, lesson.stats, None
-    if learnt is not None and stats.processing_delay_ms > 0:
-        processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
-    known = learnt or LearntRate()
     return RateSample(
-        gate=lesson.report.gate,
-        time_ms=present.end_ms,
-        rate_per_s=known.rate_per_s,
-        records=stats.num_elements,
-        processing_delay_ms=stats.processing_delay_ms,
-        scheduling_delay_ms=stats.scheduling_delay_ms,
-        processing_rate_per_s=processing_rate,
-        proportional=known.terms.proportional if known.terms else None,
-        integral=known.terms.integral if known.terms else None,
-        derivative=known.terms.derivative if known.terms else None,
-        other_per_s=known.other_per_s,
-        query_batch_id=lesson.report.query_batch_id,
-        batch_key=lesson.report.batch,
+        gate=report.gate,
+        time_ms=report.progress.end_ms,
+        rate_per_s=learnt.rate_per_s,
+        records=learnt.stats.num_elements,
+        processing_delay_ms=learnt.stats.processing_delay_ms,
+        scheduling_delay_ms=learnt.stats.scheduling_delay_ms,
+        processing_rate_per_s=learnt.processing_rate_per_s,
+        proportional=learnt.terms.proportional if learnt.terms else None,
+        integral=learnt.terms.integral if learnt.terms else None,
+        derivative=learnt.terms.derivative if learnt.terms else None,
+        other_per_s=learnt.other_per_s,
+        query_batch_id=report.query_batch_id,
+        batch_key=report.batch,
     )
-
-
-def _warn_of_unread(watched: _GateRun, gate: str, *, is_unread: bool) -> None:
-    """Log once in a run that the handler does not read its batches."""
-    watched.unread = watched.unread + 1 if is_unread else 0
-    if watched.unread == UNREAD_BATCHES and not watched.has_warned_of_unread:
-        watched.has_warned_of_unread = True
-        _LOG.warning(
-            "The gate %r learns no rate: Spark has read no record of its last %d batches, so what"
-            " they cost is not known; have the handler read its DataFrame.",
-            gate,
-            UNREAD_BATCHES,
-        )

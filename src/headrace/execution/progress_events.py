@@ -72,11 +72,6 @@ class BatchReport:
     query_batch_id: int
     progress: BatchProgress
 
-    @property
-    def times_ms(self) -> tuple[int, int]:
-        """When it began and ended."""
-        return self.progress.start_ms, self.progress.end_ms
-
 
 def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
     """The reports for the sources that stand behind a gate."""
@@ -92,6 +87,7 @@ def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
             records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
             left_over=_left_over(end, _offset(source.latestOffset)),
             overhead_ms=_overhead_ms(progress.durationMs),
+            is_empty=not ranges,
         )
         yield BatchReport(end.gate, end.checkpoint_id, batch, progress.batchId, times)
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -12,7 +12,6 @@ from headrace.control import (
     ChunkRate,
     Epoch,
     EstimatorSettings,
-    FinishedBatch,
     HopController,
     InputQueue,
     Plan,
@@ -21,7 +20,6 @@ from headrace.control import (
     RateLimit,
     Upstream,
     UpstreamThrottle,
-    batch_stats,
     plan,
     takes_per_s,
 )
@@ -58,7 +56,6 @@ class SimulatedGate:
         self._limits = limits
         self._positions = dict.fromkeys(partitions, 0)
         self._rate: float | None = None
-        self._previous: BatchProgress | None = None
         self.ceiling: SizeCeiling | None = None
 
     @property
@@ -91,22 +88,15 @@ class SimulatedGate:
             split = split_of(size, isolated)
             if split is not None:
                 self.ceiling = learn_from(self.ceiling, split)
-            self._positions, self._previous = planned.until, None
+            self._positions = planned.until
+            self._rates.finished({_GATE: replace(progress, went_through=False)})
             return
         if self.ceiling is not None:
             self.ceiling = self.ceiling.after_pass(size)
-        limited = {_GATE} if planned.reason is Reason.CEILING else frozenset[str]()
-        stats = batch_stats(self._previous, progress, self.interval_ms)
-        batch = FinishedBatch(
-            progress.end_ms,
-            {_GATE: progress.records},
-            progress.own_ms,
-            behind={_GATE} if progress.left_over else frozenset(),
-        )
-        learnt = self._rates.finished(batch, {_GATE: stats}, limited=limited)
-        answer = learnt[_GATE].rate_per_s
+        part = replace(progress, is_limited=planned.reason is Reason.CEILING)
+        answer = self._rates.finished({_GATE: part})[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer
-        self._positions, self._previous = planned.until, progress
+        self._positions = planned.until
 
 
 def partitions_of(topic: str, count: int) -> list[TopicPartition]:

@@ -7,9 +7,9 @@ from tests.planted.plant import Planted
 DEFECTS: Final = (
     Planted(
         "a batch that an operator has made small, and that lowers PID's rate",
-        "execution/listener.py",
-        "ended._replace(is_limited=own.is_limited)",
-        "ended",
+        "execution/gate_state.py",
+        "is_limited=batch in self._limited,",
+        "is_limited=False,",
         "tests/execution/test_listener.py",
     ),
     Planted(
@@ -21,9 +21,9 @@ DEFECTS: Final = (
     ),
     Planted(
         "a batch that isolation helped through, and that teaches the law",
-        "execution/listener.py",
-        "teaches = ended.went_through and (present.records > 0 or not report.batch)",
-        "teaches = present.records > 0 or not report.batch",
+        "control/rates.py",
+        "return self.went_through and (self.records > 0 or self.is_empty)",
+        "return self.records > 0 or self.is_empty",
         "tests/execution/test_listener.py",
     ),
     Planted(

@@ -155,8 +155,8 @@ DEFECTS: Final = (
     Planted(
         "PID that takes a batch which an operator has limited for all that the job can do",
         "control/rates.py",
-        "None if name in limited else each,",
-        "each,",
+        "None if part.is_limited else self.pid.compute(*stats)",
+        "self.pid.compute(*stats)",
         "tests/control/test_query_rates.py",
     ),
 )
