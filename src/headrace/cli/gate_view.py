@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,6 +14,7 @@ from rich.text import Text
 from headrace.cli import printing as out
 from headrace.control import LawName
 from headrace.status.attention import Need, NeedGroup, Urgency, Where, grouped
+from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.status.sentences import drained_in, headline, since
 from headrace.status.snapshot import (
     BatchSnapshot,
@@ -42,7 +44,8 @@ _URGENT: Final = {
     Urgency.WATCH: "yellow",
     Urgency.FINE: "default",
 }
-_ARROWS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
+_MOST_NAME: Final = 18
+"""Characters of a gate's name in a narrow overview."""
 _DRAIN_TRENDS: Final = {
     Trend.FALLING: "getting shorter",
     Trend.STEADY: "staying so",
@@ -153,22 +156,26 @@ class Overview:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= WIDE
-        yield out.table(
-            self.snapshots,
-            ("gate" if wide else "gate|18", lambda each: out.line(each.gate, style="bold")),
-            ("state", lambda each: Text(each.state, style=_style(each.state))),
-            (">lag", _lag if wide else _short_lag),
-            (">rate/s", lambda each: out.count(each.rate_per_s)),
-            (">drained in", lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s)))
-            if wide
-            else None,
-            (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
-            (">interval", lambda each: out.duration(each.interval_ms)) if wide else None,
-            (
-                "*limited by",
-                lambda each: out.line(each.operator_limits or each.reason or out.UNKNOWN),
-            ),
-        )
+        columns = [
+            (_header(column, wide=wide), partial(_cell, column, wide=wide))
+            for column in GATE_COLUMNS
+            if column.in_table == "always" or (wide and column.in_table == "wide")
+        ]
+        yield out.table(self.snapshots, *columns)
+
+
+def _header(column: GateColumn, *, wide: bool) -> str:
+    if column is GATE_COLUMNS[-1]:
+        return f"*{column.header}"
+    mark = ">" if column.is_number else ""
+    most = f"|{_MOST_NAME}" if column.header == "gate" and not wide else ""
+    return f"{mark}{column.header}{most}"
+
+
+def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
+    text = column.text if wide or column.narrow is None else column.narrow
+    styles = {"gate": "bold", "state": _style(snapshot.state)}
+    return out.line(text(snapshot), style=styles.get(column.header, ""))
 
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
@@ -183,22 +190,6 @@ def _style(state: GateState) -> str:
     return _STYLES.get(state, "default")
 
 
-def _lag(snapshot: GateSnapshot) -> str:
-    """The lag in a cell; of a gate without new batches what waits now, or how old the figure is."""
-    if snapshot.lag_now is not None:
-        return f"{out.count(snapshot.lag_now)} now"
-    if snapshot.lag_is_old and snapshot.lag is not None:
-        return f"{out.count(snapshot.lag)} {out.duration(snapshot.lag_age_ms)} ago"
-    return _with_arrow(snapshot.lag_trend, out.count(snapshot.lag))
-
-
-def _short_lag(snapshot: GateSnapshot) -> str:
-    if snapshot.lag_now is not None:
-        return out.count(snapshot.lag_now)
-    arrow = f" {_ARROWS[snapshot.lag_trend]}" if snapshot.lag_trend else ""
-    return f"{out.count(snapshot.lag)}{arrow}"
-
-
 def _facts(snapshot: GateSnapshot) -> Table:
     def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
         known = [each for each in details if each and out.UNKNOWN not in each]
@@ -211,7 +202,7 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     """A name, a value, and details, of which those are shown that are known."""
     yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
-    trend = f"{_ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
+    trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
     yield "drained in", drained_in(snapshot.drain_s), trend
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
@@ -256,7 +247,7 @@ def _cost_details(snapshot: GateSnapshot) -> list[str]:
 
 def _lag_details(snapshot: GateSnapshot) -> list[str]:
     trend, change = snapshot.lag_trend, snapshot.lag_change_per_s
-    moving = "" if trend is None else f"{_ARROWS[trend]} {trend}"
+    moving = "" if trend is None else f"{ARROWS[trend]} {trend}"
     if change is not None and trend is not Trend.STEADY:
         moving += f" {out.count(abs(change))}/s"
     old = ""
@@ -349,7 +340,3 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
     made = out.grid(rows, "lrr*l")
     made.columns[0].max_width = 34
     return made
-
-
-def _with_arrow(trend: Trend | None, text: str) -> str:
-    return text if trend is None else f"{_ARROWS[trend]} {trend} {text}"

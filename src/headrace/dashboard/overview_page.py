@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -26,6 +26,7 @@ from headrace.status.finding_sentences import (
     finding_sentences,
     gone_offsets,
 )
+from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.snapshot import GateSnapshot
 from headrace.status.stages import flow_needs
 
@@ -37,17 +38,30 @@ MOST_NAMES: Final = 3
 
 _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
     "urgency": urgency_of,
-    "name": lambda each: each.gate,
-    "lag": lambda each: (-(each.lag or 0), each.gate),
-    "drain": lambda each: (each.drain_s is not None, -(each.drain_s or 0), each.gate),
-    "rate": lambda each: (-(each.rate_per_s or 0), each.gate),
-    "batch": lambda each: (-_load(each), each.gate),
+    **{column.sort: column.order for column in GATE_COLUMNS if column.order is not None},
 }
 """Orders in which gates can be sorted."""
 
 
-def _load(each: GateSnapshot) -> float:
-    return each.newest.duration_ms / max(each.interval_ms, 1) if each.newest else 0.0
+@dataclass(frozen=True, slots=True)
+class _PageColumn:
+    """A cell of the page: a column of the list, and one that stands smaller beside it."""
+
+    column: GateColumn
+    beside: GateColumn | None
+
+    @property
+    def name(self) -> str:
+        """Name of the cell: that of the column, or of both."""
+        names = [each.header for each in (self.column, self.beside) if each is not None]
+        return " · ".join(names)
+
+
+_COLUMNS: Final = tuple(
+    _PageColumn(column, following if following is not None and following.is_beside else None)
+    for column, following in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
+    if not column.is_beside
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +147,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
         template="overview.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.elsewhere),
-        about={"choice": choice, "orders": tuple(_ORDERS)},
+        about={"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS},
     )
 
 
@@ -171,6 +185,7 @@ class _Rows:
         if known is not None and known[1] == in_force and _look_alike(known[0], snapshot):
             return known[2]
         values = {
+            "columns": _COLUMNS,
             "operator_limits": operator_limits,
             "lags": fleet.last_lags(snapshot.gate),
             "lag_s": snapshot.lag_seconds,

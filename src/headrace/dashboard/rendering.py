@@ -15,12 +15,10 @@ from markupsafe import Markup, escape
 
 from headrace.control.operator_limits import LAST_MS
 from headrace.status import sentences, words
-from headrace.status.trends import Trend
+from headrace.status.gate_columns import ARROWS
 
 MOST_SHOWN: Final = 64 * 1024
 """Most bytes of a key or a value that a page shows."""
-
-_TRENDS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
 
 _TONES: Final = {
     "keeping up": "good",
@@ -238,7 +236,7 @@ def environment() -> Environment:
         decoded=decoded,
         error=words.short_error,
         drained_in=sentences.drained_in,
-        arrow=lambda trend: _TRENDS.get(trend, ""),
+        arrow=lambda trend: ARROWS.get(trend, ""),
     )
     made.globals.update(
         plural=words.plural,
