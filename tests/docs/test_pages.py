@@ -16,7 +16,7 @@ from tests.services.lakes import DELTA
 from headrace.cli.app import app
 from headrace.execution import RECOMMENDED_CONF
 from headrace.journal.journal_options import OPTIONS as JOURNAL_OPTIONS
-from headrace.kafka.client.java_options import CONSUMER_OPTIONS, PRODUCER_OPTIONS
+from headrace.kafka.client.config import CONSUMER_OPTIONS, PRODUCER_OPTIONS
 from headrace.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 
 MOST_COLUMNS: Final = 100

@@ -11,16 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.kafka.client.config import client_config
-from headrace.kafka.client.java_options import (
-    CONSUMER_OPTIONS,
-    Combined,
-    NoEffect,
-    Translated,
-    Treatment,
-    Unsupported,
-)
-from headrace.kafka.client.option_values import REDACTED, TEXT, describe, is_secret, redact
+from headrace.kafka.client.config import CONSUMER_OPTIONS, Treatment, client_config
+from headrace.kafka.client.option_values import REDACTED, describe, is_secret, redact
 
 SERVERS = {"bootstrap.servers": "kafka:9092"}
 DEFAULTS = {**SERVERS, "isolation.level": "read_uncommitted", "check.crcs": True}
@@ -247,7 +239,7 @@ def test_every_option_of_the_java_consumer_is_treated_and_no_other() -> None:
 @pytest.mark.parametrize("name", sorted(set(JAVA_DEFAULTS) - {"bootstrap.servers"}))
 def test_javas_default_is_accepted_wherever_the_option_is(name: str) -> None:
     default = JAVA_DEFAULTS[name]
-    if isinstance(CONSUMER_OPTIONS[name], Unsupported):
+    if CONSUMER_OPTIONS[name].refusal:
         with pytest.raises(OptionError, match=rf"^kafka\.{re.escape(name)}=.* cannot be used: "):
             client_config({**SERVERS, name: default})
     elif default != "-":
@@ -256,11 +248,11 @@ def test_javas_default_is_accepted_wherever_the_option_is(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    sorted(n for n, each in CONSUMER_OPTIONS.items() if isinstance(each, Translated | NoEffect)),
+    sorted(name for name, treatment in CONSUMER_OPTIONS.items() if treatment.value),
 )
 def test_a_value_of_the_wrong_type_is_refused_with_what_is_allowed(name: str) -> None:
     treatment = CONSUMER_OPTIONS[name]
-    assert isinstance(treatment, Translated | NoEffect)
+    assert treatment.value is not None
     if treatment.value.allowed.startswith("a text"):
         client_config({**SERVERS, name: "wrong"})
         return
@@ -272,30 +264,24 @@ def test_a_value_of_the_wrong_type_is_refused_with_what_is_allowed(name: str) ->
 
 def test_the_least_and_the_most_that_the_table_allows_are_taken_and_nothing_beyond() -> None:
     for name, treatment in CONSUMER_OPTIONS.items():
-        limits = re.match(
-            r"a whole number from (\d+) to (\d+)", getattr(treatment, "value", TEXT).allowed
-        )
-        if not isinstance(treatment, Translated) or limits is None:
+        allowed = treatment.value.allowed if treatment.value else ""
+        limits = re.match(r"a whole number from (\d+) to (\d+)", allowed)
+        if limits is None or not treatment.to:
             continue
         for limit, beyond in ((int(limits[1]), -2), (int(limits[2]), int(limits[2]) + 1)):
-            assert client_config({**SERVERS, name: str(limit)})[treatment.to or name] == limit
+            assert client_config({**SERVERS, name: str(limit)})[treatment.to[0]] == limit
             with pytest.raises(OptionError, match=f"kafka.{name}="):
                 client_config({**SERVERS, name: str(beyond)})
 
 
 def row(name: str, treatment: Treatment) -> str:
     """A pattern of the option's line in the page's table."""
-    match treatment:
-        case Translated(_, to):
-            text = rf"becomes `{to or name}`( \(.+\))?"
-        case Combined(()):
-            text = "checked: .+"
-        case Combined(to):
-            text = "becomes " + ", ".join(f"`{n}`" for n in to) + r"( \(.+\))?"
-        case NoEffect():
-            text = "accepted, no effect: .+"
-        case Unsupported(instead):
-            text = re.escape(f"refused: {instead}")
+    if treatment.refusal:
+        text = re.escape(f"refused: {treatment.refusal}")
+    elif treatment.to:
+        text = "becomes " + ", ".join(f"`{n}`" for n in treatment.to) + r"( \(.+\))?"
+    else:
+        text = "accepted, no effect: .+" if treatment.value else "checked: .+"
     return rf"\| `kafka\.{name}` \| {text} \|"
 
 

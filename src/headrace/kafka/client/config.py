@@ -6,24 +6,58 @@ librdkafka itself checks each configuration: a client is made of it, without a c
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Final
+from importlib.resources import files
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from headrace.errors import OptionError
-from headrace.kafka.client.java_options import (
-    CONSUMER_OPTIONS,
-    PRODUCER_OPTIONS,
-    Combined,
-    NoEffect,
-    Translated,
-    Treatment,
-    Unsupported,
+from headrace.kafka.client.option_values import (
+    Value,
+    ValueType,
+    describe,
+    integer,
+    is_secret,
+    value_type,
 )
-from headrace.kafka.client.option_values import Value, describe, integer, is_secret
 from headrace.kafka.client.security import sasl_config, tls_config
 
 _Client = type[Consumer] | type[Producer]
+
+
+class Treatment(NamedTuple):
+    """What becomes of one of Java's options: a line of ``java_options.txt``.
+
+    Attributes:
+        value: None for an option that is refused, or translated together with others.
+        to: librdkafka's options that it becomes; none if it has no effect, or is refused.
+        refusal: the reason and the alternative; empty for an option that is not refused.
+    """
+
+    value: ValueType | None
+    to: tuple[str, ...]
+    refusal: str
+
+
+def _table(client: str) -> dict[str, Treatment]:
+    table = {}
+    for line in files(__package__).joinpath("java_options.txt").read_text("utf-8").splitlines():
+        if not line.startswith(f"{client} |"):
+            continue
+        _, name, value, becomes = (field.strip() for field in line.split("|"))
+        if value == "refused":
+            table[name] = Treatment(None, (), becomes)
+        else:
+            to = tuple(becomes.split(", ")) if becomes else ()
+            table[name] = Treatment(None if value == "elsewhere" else value_type(value), to, "")
+    return table
+
+
+CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = _table("consumer")
+"""Every option of the Java consumer, by name, and its treatment."""
+
+PRODUCER_OPTIONS: Final[Mapping[str, Treatment]] = _table("producer")
+"""Those that only the Java producer has."""
 
 _JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
     # Defaults of Java that matter for reading, where librdkafka's differ.
@@ -138,14 +172,12 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
 
 def _translate(treatment: Treatment, name: str, value: str) -> dict[str, Value]:
     """Translate one of Java's options by itself."""
-    match treatment:
-        case Unsupported(instead):
-            raise OptionError(f"{describe(name, value)} cannot be used: {instead}.")
-        case Translated(value_type, to):
-            return {to or name: value_type.read(name, value)}
-        case NoEffect(value_type):
-            value_type.read(name, value)
-    return {}
+    if treatment.refusal:
+        raise OptionError(f"{describe(name, value)} cannot be used: {treatment.refusal}.")
+    if treatment.value is None:
+        return {}
+    parsed = treatment.value.read(name, value)
+    return dict.fromkeys(treatment.to, parsed)
 
 
 def _servers(options: Mapping[str, str]) -> str:
@@ -243,13 +275,8 @@ def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping
 
 def _origins(name: str, options: Mapping[str, str]) -> list[str]:
     """The user's options that became this one of librdkafka's."""
-    made = []
-    for option in options:
-        match CONSUMER_OPTIONS.get(option) or PRODUCER_OPTIONS.get(option):
-            case Translated(_, to) if name == (to or option):
-                made.append(option)
-            case Combined(to) if name in to:
-                made.append(option)
+    tables = (CONSUMER_OPTIONS, PRODUCER_OPTIONS)
+    made = [o for o in options if any(o in table and name in table[o].to for table in tables)]
     return made or [name] * (name in options)
 
 

@@ -129,11 +129,27 @@ def _decimal(text: str) -> float | None:
         return None
 
 
-TEXT: Final = ValueType("a text", lambda text: text)
-NOT_BLANK: Final = ValueType("a text that is not blank", lambda text: text.strip() or None)
-NUMBER: Final = ValueType("a number", _decimal)
-BOOLEAN: Final = ValueType(
-    "true or false", lambda text: {"true": True, "false": False}.get(text.lower())
-)
-INT: Final = integer(-(2**31), 2**31 - 1)
-LONG: Final = integer(-(2**63), 2**63 - 1)
+_NUMBERS: Final = re.compile(r"(\d+) to (\d+)(, or -1)?")
+_NAMED: Final = {
+    "text": ValueType("a text", lambda text: text),
+    "not blank": ValueType("a text that is not blank", lambda text: text.strip() or None),
+    "number": ValueType("a number", _decimal),
+    "true or false": ValueType(
+        "true or false", lambda text: {"true": True, "false": False}.get(text.lower())
+    ),
+    "int": integer(-(2**31), 2**31 - 1),
+    "long": integer(-(2**63), 2**63 - 1),
+}
+
+
+def value_type(text: str) -> ValueType:
+    """Read the type of an option's value, as ``java_options.txt`` writes it.
+
+    >>> value_type("0 to 2147483647, or -1").read("connections.max.idle.ms", "-1")
+    0
+    """
+    if named := _NAMED.get(text):
+        return named
+    if limits := _NUMBERS.fullmatch(text):
+        return integer(int(limits[1]), int(limits[2]), minus_one=0 if limits[3] else None)
+    return one_of(*text.split(" or "))

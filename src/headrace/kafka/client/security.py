@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.errors import OptionError
-from headrace.kafka.client.java_options import FOR_MSK
 from headrace.kafka.client.option_values import Value, describe, integer
 
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
@@ -164,6 +163,9 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _SHADED: Final = "kafkashaded."
 """Prefix that Databricks puts before the names of Kafka's classes."""
 
+_FOR_MSK: Final = "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
+"""Alternative to MSK's IAM, whose signatures are made in Java."""
+
 _LOGIN_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -177,7 +179,7 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     if mechanism == "AWS_MSK_IAM":
         raise OptionError(
             f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported, because"
-            f" IAM's signatures are made in Java, and there is no Java here; {FOR_MSK}."
+            f" IAM's signatures are made in Java, and there is no Java here; {_FOR_MSK}."
         )
     if mechanism not in _MECHANISMS:
         raise OptionError(
@@ -205,7 +207,7 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
             f" because kafka.sasl.mechanism={mechanism} needs none."
         )
     if handler.removeprefix(_SHADED) not in _LOGIN_HANDLERS:
-        what_else = f"; {FOR_MSK}" if ".msk." in handler else ""
+        what_else = f"; {_FOR_MSK}" if ".msk." in handler else ""
         raise OptionError(
             f"{described} names a class to run in Java, and there is no Java here; for OAUTHBEARER"
             f" it must be {_LOGIN_HANDLERS[0]}, in whose place tokens are fetched without Java"
