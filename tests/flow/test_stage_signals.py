@@ -1,9 +1,8 @@
-"""What waits to be delivered, and what is warned of."""
+"""What waits to be delivered."""
 
-import pytest
 from tests.flow.samples import a_signal, state_of_stage
 
-from headrace.flow.signals.stage_signals import MAX_WARNINGS, Outbox, WarnOnce
+from headrace.flow.signals.stage_signals import Outbox
 
 
 def test_of_each_pair_and_of_the_state_only_the_newest_is_due_until_its_lease_is_over() -> None:
@@ -33,23 +32,3 @@ def test_what_is_delivered_is_due_again_where_it_may_be_lost_and_what_replaced_i
     outbox.put(new, 0)
     outbox.delivered(old)
     assert outbox.due(0) == [new]
-
-
-def test_a_warning_is_logged_once_until_its_reason_is_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    warnings = WarnOnce()
-    for _ in range(3):
-        warnings.warn("b", "b is wrong")
-    assert caplog.messages == ["b is wrong"]
-    warnings.clear("b")
-    warnings.warn("b", "b is wrong again")
-    assert caplog.messages[1:] == ["b is wrong again"]
-
-
-def test_whoever_makes_up_reasons_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    warnings = WarnOnce()
-    for number in range(10 * MAX_WARNINGS):
-        warnings.warn(str(number), f"{number} is wrong")
-    assert len(caplog.messages) == MAX_WARNINGS + 2
-    assert caplog.messages[-1] == "There is more of the kind, which is not logged."

@@ -11,8 +11,8 @@ from typing import Final, Self
 from pyspark.sql import DataFrame
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.core.timing import LEASE_MS, cancel_when
-from headrace.errors import HandlerExitError, LedgerError, SinkDownError
+from headrace.core.timing import LEASE_MS, LeaseRenewal
+from headrace.errors import HandlerExitError, SinkDownError
 from headrace.execution.batch import Handler
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query
@@ -214,49 +214,22 @@ class RunContext:
 OWNER_POLL_S: Final = 0.5
 """Interval at which another owner's lease is checked for its end (s)."""
 
-_RENEWALS: Final = 5
-"""Number of renewals of a lease within its own length, so that a few may be missed."""
 
-
-class BatchLeases:
+class BatchLeases(LeaseRenewal):
     """Keeps batches for their owner, however long they take; within ``with``."""
 
     def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
         self.owner: Final = owner
-        self.lease_ms: Final = lease_ms
-        self._ledger = ledger
-        self._kept = set(batches)
-        self._changing = threading.Lock()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="headrace-leases", daemon=True)
 
-    def keep(self, *batches: str) -> None:
-        """Keep these too, until they are resolved."""
-        with self._changing:
-            self._kept.update(batches)
+        def renew(batch_key: str) -> bool:
+            return ledger.batches.renew(batch_key, owner, lease_ms)
+
+        super().__init__("headrace-leases", renew, lease_ms, "batch {}", _LOG)
+        self.keep(*batches)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _renew(self) -> None:
-        with cancel_when(self._done.is_set, "it was not needed any more"):
-            while not self._done.wait(self.lease_ms / _RENEWALS / 1000):
-                self._renew_all()
-
-    def _renew_all(self) -> None:
-        with self._changing:
-            kept = list(self._kept)
-        for batch in kept:
-            try:
-                if not self._ledger.batches.renew(batch, self.owner, self.lease_ms):
-                    with self._changing:
-                        self._kept.remove(batch)
-            except LedgerError as error:
-                if self._done.is_set():
-                    return
-                _LOG.warning("The lease of batch %s was not renewed: %s", batch, error)
+        self.stop(wait=True)

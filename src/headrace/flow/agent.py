@@ -22,13 +22,13 @@ from headrace.control.pressure import (
     require_level,
 )
 from headrace.control.upstream_throttle import UpstreamThrottle
-from headrace.core.timing import wall_clock_ms
+from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
 from headrace.flow.signals.codec import MOST_UPSTREAM, StageState
 from headrace.flow.signals.ledger_transport import LedgerState
-from headrace.flow.signals.stage_signals import Signals, WarnOnce
+from headrace.flow.signals.stage_signals import Signals
 from headrace.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000
@@ -133,7 +133,7 @@ class StageAgent:
         self._ledger_state = LedgerState(ledger) if publishes_to_ledger else None
         settings, now_ms, wall_ms = spec.settings, _monotonic_ms(), wall_clock_ms()
         self._progress = StageProgress(ledger, spec.gate, spec.interval_ms, wall_ms)
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_LOG)
         self._neighbours = Neighbours(spec.stage, {*spec.upstream, *spec.downstream}, signals)
         before = self._pressure_state()
         self._throttle = UpstreamThrottle(spec.flow, spec.stage, spec.downstream, settings)
@@ -260,9 +260,9 @@ class StageAgent:
             self._warnings.clear(about)
             return signal
         self._warnings.warn(
-            about,
             f"Stage {sender!r} of flow {self._spec.flow!r} asks for a lease of"
             f" {signal.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
+            about=about,
         )
         return replace(signal, lease_ms=max_ms)
 
@@ -327,9 +327,9 @@ class StageAgent:
             yield
         except HeadraceError as error:
             self._warnings.warn(
-                what,
                 f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot see to {what} at"
                 f" present: {error}",
+                about=what,
             )
         else:
             self._warnings.clear(what)

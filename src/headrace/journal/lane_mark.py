@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from headrace.core.timing import WarnOnce
 from headrace.errors import CorruptionError
 from headrace.journal.lane_files import LaneEnd, LaneFiles
 from headrace.journal.names import END, file_name, written_name
@@ -30,7 +31,7 @@ class LaneMark:
         self._files = files
         self._marks: Sequence[int] = ()
         self._reached = 0
-        self._behind = False
+        self._behind = WarnOnce(_LOG)
         self._noted = False
         self._follow: ThreadPoolExecutor | None = None
         self._following: Future[None] | None = None
@@ -111,17 +112,15 @@ class LaneMark:
             outdated, self._marks = self._marks, (until,)
             storage.remove(self._files.folder, [file_name(each, END) for each in outdated])
         except OSError as error:
-            if not self._behind:
-                _LOG.warning(
-                    "How far %s has reached could not be written down: %s; it is tried again with"
-                    " the next block, and until then nobody would notice if the last ones were"
-                    " removed.",
-                    self._files.what,
-                    error,
-                )
-            self._behind = True
+            self._behind.warn(
+                "How far %s has reached could not be written down: %s; it is tried again with"
+                " the next block, and until then nobody would notice if the last ones were"
+                " removed.",
+                self._files.what,
+                error,
+            )
         else:
-            self._behind = False
+            self._behind.clear()
 
 
 def is_noted(files: LaneFiles) -> bool:

@@ -1,14 +1,13 @@
 """Timeouts of a ledger's database, and the wait until an outage is over."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from headrace.core.backoff import Backoff
-from headrace.core.timing import Clock, cancellation
+from headrace.core.timing import Clock, WarnOnce, cancellation
 from headrace.errors import LedgerError
 
 
@@ -77,8 +76,7 @@ class Retries:
         self._ledger: Final = ledger
         self._retry_timeout_s: Final = timeouts.retry_s
         self._clock: Final = timeouts.clock
-        self._lock: Final = threading.Lock()
-        self._since_s: float | None = None
+        self._outage: Final = WarnOnce(_LOG, self._clock.monotonic)
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -112,33 +110,18 @@ class Retries:
                         f"{str(outage).removesuffix('.')}; it was waited for {waited_s:.0f} s"
                         f"{until}."
                     ) from outage
-                self._log_unreachable(outage)
+                self._outage.warn(
+                    "%s It is tried again for up to %g s.", outage, self._retry_timeout_s
+                )
                 self._clock.sleep(wait_s)
                 try:
                     answer = attempt()
                 except OutageError as again:
                     outage = again
                 else:
-                    self._log_reachable()
+                    if (took_s := self._outage.clear()) is not None:
+                        message = "The ledger %s is reachable again after %.1f s."
+                        _LOG.info(message, self._ledger, took_s)
                     return answer
         finally:
-            self._end_waiting()
-
-    def _log_unreachable(self, outage: OutageError) -> None:
-        with self._lock:
-            if self._since_s is not None:
-                return
-            self._since_s = self._clock.monotonic()
-        _LOG.warning("%s It is tried again for up to %g s.", outage, self._retry_timeout_s)
-
-    def _log_reachable(self) -> None:
-        since_s = self._end_waiting()
-        if since_s is not None:
-            took_s = self._clock.monotonic() - since_s
-            _LOG.info("The ledger %s is reachable again after %.1f s.", self._ledger, took_s)
-
-    def _end_waiting(self) -> float | None:
-        """Return the start of the outage; only one of the waiting threads gets it."""
-        with self._lock:
-            since_s, self._since_s = self._since_s, None
-        return since_s
+            self._outage.clear()

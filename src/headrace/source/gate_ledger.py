@@ -8,17 +8,17 @@ Each batch is begun under it, so that a query whose gate was taken over begins n
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Protocol
 
 from headrace.control import EstimatorSettings, OperatorLimits, Plan
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
-from headrace.core.timing import GATE_LEASE_MS, Clock, cancel_when
+from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.ledger import (
     Admission,
@@ -286,9 +286,6 @@ def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
     return None if plan is None or reason is None else plan.describe(reason)
 
 
-_RENEWALS: Final = 6
-"""Number of renewals within the length of a lease; a second query is refused as soon, too."""
-
 _LOOK_S: Final = 0.1
 
 _LOG: Final = logging.getLogger("headrace.source")
@@ -349,9 +346,10 @@ class ClaimedGate:
             lambda gone: ledger.gates.claim(claim, GATE_LEASE_MS, gone=gone),
             wait,
         )
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="headrace-gate", daemon=True)
-        self._thread.start()
+        renew = partial(ledger.gates.renew, owner=claim.owner, lease_ms=GATE_LEASE_MS)
+        self._renewal = LeaseRenewal("headrace-gate", renew, GATE_LEASE_MS, "gate {!r}", _LOG)
+        self._renewal.keep(claim.gate)
+        self._renewal.start()
 
     def release(self) -> None:
         """Let the next query have the gate at once; if that fails, it has to wait for the lease.
@@ -359,7 +357,7 @@ class ClaimedGate:
         If the program was killed, Spark's end comes here too. Then it stays claimed, so that its
         end is known; nobody waits, for its owner is known to be gone.
         """
-        self._done.set()
+        self._renewal.stop(wait=False)
         if self._claim.driver is not None and is_gone(self._claim.driver):
             return
         try:
@@ -367,14 +365,3 @@ class ClaimedGate:
                 self._ledger.gates.release(self._claim.gate, self._claim.owner)
         except HeadraceError as error:
             _LOG.warning("The gate %r was not released: %s", self._claim.gate, error)
-
-    def _renew(self) -> None:
-        claim = self._claim
-        with cancel_when(self._done.is_set, "the query ended"):
-            while not self._done.wait(GATE_LEASE_MS / _RENEWALS / 1000):
-                try:
-                    if not self._ledger.gates.renew(claim.gate, claim.owner, GATE_LEASE_MS):
-                        return  # The next batch of this query is refused, and says why.
-                except HeadraceError as error:
-                    if not self._done.is_set():
-                        _LOG.warning("The lease of gate %r was not renewed: %s", claim.gate, error)

@@ -49,7 +49,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a lease that is renewed after seconds, for milliseconds",
-        "execution/run_context.py",
+        "core/timing.py",
         "while not self._done.wait(self.lease_ms / _RENEWALS / 1000):",
         "while not self._done.wait(self.lease_ms / _RENEWALS):",
         "tests/execution/test_batch_leases.py",

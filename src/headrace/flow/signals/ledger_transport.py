@@ -1,13 +1,13 @@
 """Signals over the ledger's database: the embedded default, for which nothing else must run."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from headrace.control.pressure import PressureSignal
+from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.signals.stage_signals import KnownStates, Signals
@@ -77,7 +77,7 @@ class _LedgerTransport:
         self._flow = flow
         self._stage = stage
         self._state = LedgerState(ledger)
-        self._lock = threading.Lock()
+        self._outage = WarnOnce(_LOG)
         self._is_unreachable = False
         self._answered_s = time.monotonic()
 
@@ -122,23 +122,19 @@ class _LedgerTransport:
         try:
             yield
         except LedgerError as error:
-            if self._changes(to_unreachable=True):
-                _LOG.warning(
-                    "Stage %r of flow %r can neither signal nor be signalled, and what is in force"
-                    " ends with its lease: %s",
-                    self._stage,
-                    self._flow,
-                    error,
-                )
+            self._is_unreachable = True
+            self._outage.warn(
+                "Stage %r of flow %r can neither signal nor be signalled, and what is in force"
+                " ends with its lease: %s",
+                self._stage,
+                self._flow,
+                error,
+            )
             raise UnreachableError(str(error)) from error
         self._answered_s = time.monotonic()
-        if self._changes(to_unreachable=False):
+        self._is_unreachable = False
+        if self._outage.clear() is not None:
             _LOG.info("Stage %r of flow %r signals again.", self._stage, self._flow)
-
-    def _changes(self, *, to_unreachable: bool) -> bool:
-        with self._lock:
-            before, self._is_unreachable = self._is_unreachable, to_unreachable
-        return before != to_unreachable
 
 
 def _raw(stored: StoredSignal) -> RawSignal:

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from headrace.control.pressure import PressureSignal
 from headrace.core.options import require_name
-from headrace.core.timing import wall_clock_ms
+from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import OptionError, SignalError
 from headrace.flow.signals.codec import (
     RawSignal,
@@ -24,37 +24,10 @@ from headrace.flow.signals.codec import (
 RETRY_S: Final = 1.0
 """Time after a failure until the next poll (s)."""
 
-MAX_WARNINGS: Final = 100
-"""Most things that are warned of while none is over: forgers could make up any number."""
-
 _CLOSE_S: Final = 5.0
 """Time that an end waits for a transport that does not answer (s)."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
-
-
-class WarnOnce:
-    """Warns once of each thing, until it is over. Its methods can be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._warned: set[str] = set()
-
-    def warn(self, about: str, sentence: str) -> None:
-        """Warn, unless that was done already about the same thing."""
-        with self._lock:
-            if about in self._warned or len(self._warned) > MAX_WARNINGS:
-                return
-            self._warned.add(about)
-            is_last = len(self._warned) > MAX_WARNINGS
-        _LOG.warning("%s", sentence)
-        if is_last:
-            _LOG.warning("There is more of the kind, which is not logged.")
-
-    def clear(self, about: str) -> None:
-        """Warn again when there is a reason the next time."""
-        with self._lock:
-            self._warned.discard(about)
 
 
 class Inbox:
@@ -150,7 +123,7 @@ class KnownStates:
 
     def __init__(self, flow: str) -> None:
         self._flow = flow
-        self._forged = WarnOnce()
+        self._forged = WarnOnce(_LOG)
         self._lock = threading.Lock()
         self._until_s: dict[StageState, float] = {}
 
@@ -164,9 +137,9 @@ class KnownStates:
                 state = self._decode(each)
             except OptionError as error:
                 self._forged.warn(
-                    each.stage,
                     f"The state that stage {each.stage[:100]!r} of flow {self._flow!r} seems to"
                     f" publish is ignored: {error}",
+                    about=each.stage,
                 )
             else:
                 if each.is_current(state.lease_ms):
@@ -221,8 +194,8 @@ class Signals:
         self._downstream = frozenset(downstream)
         self._outbox = Outbox()
         self._inbox = Inbox()
-        self._failures = WarnOnce()
-        self._forged = WarnOnce()
+        self._failures = WarnOnce(_LOG)
+        self._forged = WarnOnce(_LOG)
         self._known = KnownStates(flow)
         self._session: object = None
         self._poll_due_s = 0.0
@@ -363,9 +336,9 @@ class Signals:
             signal = self._decode(found)
         except OptionError as error:
             self._forged.warn(
-                found.stage,
                 f"Stage {self._stage!r} of flow {self._flow!r} ignores what {found.stage[:100]!r}"
                 f" seems to have sent: {error}",
+                about=found.stage,
             )
         else:
             if found.is_current(signal.lease_ms):
@@ -379,7 +352,7 @@ class Signals:
         except UnreachableError:
             return None
         except SignalError as error:
-            self._failures.warn(about, str(error))
+            self._failures.warn(str(error), about=about)
             return False
         self._failures.clear(about)
         return True

@@ -28,6 +28,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from headrace.certificates import client_context
+from headrace.core.timing import WarnOnce
 from headrace.errors import SignalError
 from headrace.flow.signals.codec import UnreachableError
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
@@ -107,7 +108,7 @@ class ZookeeperSession:
         self._listeners: list[Callable[[], None]] = []
         self._done = threading.Event()
         self._unreachable_since_s: float | None = time.monotonic()
-        self._is_logged = False
+        self._outage = WarnOnce(_LOG)
         self._session_id: int | None = None
         self._client = self._new_client()
         self._client_since_s = time.monotonic()
@@ -262,20 +263,17 @@ class ZookeeperSession:
 
     def _warn_unreachable(self) -> None:
         with self._lock:
-            if self._is_logged or self._unreachable_since_s is None:
-                return
-            self._is_logged = True
-        _LOG.warning(
-            "%s is unreachable: stages can neither signal nor be signalled, and what is in force"
-            " ends with its lease. The connection is tried again.",
-            self._where,
-        )
+            if self._unreachable_since_s is not None:  # else it has just reconnected
+                self._outage.warn(
+                    "%s is unreachable: stages can neither signal nor be signalled, and what is in"
+                    " force ends with its lease. The connection is tried again.",
+                    self._where,
+                )
 
     def _log_reconnection(self, session_id: int) -> None:
-        if self._is_logged and self._unreachable_since_s is not None:
+        if self._outage.clear() is not None and self._unreachable_since_s is not None:
             lasted_s = time.monotonic() - self._unreachable_since_s
             _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
-        self._is_logged = False
         if self._session_id not in (None, session_id):
             _LOG.info("The session with %s was lost; stages publish and send again.", self._where)
 
