@@ -20,7 +20,6 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.source.log import Topic
 from headrace.source.losses import Losses
-from headrace.source.stream_offset import Checksums, ChecksumsBefore
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
@@ -46,7 +45,6 @@ class KafkaLog:
 
     name = "Kafka"
     source = "kafka"
-    cut: None = None  # after an unclean election offsets are given again
 
     def __init__(self, options: KafkaOptions) -> None:
         self.servers = options.bootstrap_servers
@@ -101,13 +99,6 @@ class KafkaLog:
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         return self._lookup.latest(partitions)
 
-    def checksums(self, positions: Positions) -> Checksums:
-        """None: Kafka has no such thing."""
-        return {}
-
-    def check_continues(self, after: ChecksumsBefore) -> None:
-        """Nothing: Kafka has no such thing."""
-
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
@@ -134,10 +125,6 @@ class KafkaLog:
                 size_bytes[topic] += _length(of_topic["key"]) + _length(of_topic["value"])
         self._mean_bytes |= {topic: size_bytes[topic] / n for topic, n in records.items()}
         return self._mean_bytes
-
-    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """None: in Kafka's log, a gap is compaction's or a transaction's."""
-        return []
 
     def readable_until(self, latest: Positions) -> Positions:
         """Up to the first record of an attempt that a stage may yet finish or abort."""

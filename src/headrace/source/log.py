@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -63,13 +63,6 @@ class Log(Protocol):
     def servers(self) -> str:
         """Address of the log, without secrets."""
 
-    @property
-    def cut(self) -> str | None:
-        """Advice for a log that has lost its end, if no offset is ever given twice.
-
-        None for a log that may give offsets to other records then, and that is read on from there.
-        """
-
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         """The topics that exist now; `SourceError` where ``must_exist`` is set and one does not."""
 
@@ -88,23 +81,6 @@ class Log(Protocol):
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         """Return the written end of each partition's log, whether it can be read yet or not."""
 
-    def checksums(self, positions: Positions) -> Checksums:
-        """Return checksums that distinguish the log up to each position from any other.
-
-        No position is beyond the last answer of `latest` or `bounds`. Known checksums are returned,
-        none of them 0; a log without checksums returns none.
-        """
-
-    def check_continues(self, after: ChecksumsBefore) -> None:
-        """Refuse a log in which something else is before an offset now than was read there.
-
-        This is as far as `latest` or `bounds` have just seen it, at no cost; the rest is found when
-        these offsets are read.
-
-        Raises:
-            DataLossError: To read on would leave out what is new before that offset.
-        """
-
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
@@ -112,9 +88,6 @@ class Log(Protocol):
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
         """Return the mean size of a record (bytes), by topic."""
-
-    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges among the offsets that are known to be lost."""
 
     def readable_until(self, latest: Positions) -> Positions:
         """The offset up to which records can be read, such as Kafka's last stable offset.
@@ -130,3 +103,41 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Release its resources."""
+
+
+@runtime_checkable
+class CheckedLog(Protocol):
+    """Further answers of a log such as a journal, which never gives an offset twice.
+
+    A log without them may give offsets to other records once it has lost its end, and is read on
+    from there. Every method raises ``JournalError`` where the log cannot be reached.
+    """
+
+    @property
+    def cut(self) -> str:
+        """Advice for a log that has lost its end."""
+
+    def checksums(self, positions: Positions) -> Checksums:
+        """Return checksums that distinguish the log up to each position from any other.
+
+        No position is beyond the last answer of `latest` or `bounds`. Known checksums are returned,
+        none of them 0.
+        """
+
+    def check_continues(self, after: ChecksumsBefore) -> None:
+        """Refuse a log in which something else is before an offset now than was read there.
+
+        This is as far as `latest` or `bounds` have just seen it, at no cost; the rest is found when
+        these offsets are read.
+
+        Raises:
+            DataLossError: To read on would leave out what is new before that offset.
+        """
+
+    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges among the offsets that are known to be lost."""
+
+
+def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges among the offsets that are known to be lost."""
+    return log.lost(ranges) if isinstance(log, CheckedLog) else []

@@ -18,7 +18,7 @@ from headrace.core.timing import Clock
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.ledger import Admission, Ledger, PlannedRange
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
-from headrace.source.log import Log, Topic
+from headrace.source.log import CheckedLog, Log, Topic, declared_lost
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
 from headrace.source.read_bounds import AtOffsets, starting_positions
 from headrace.source.replay import gone, next_replay
@@ -79,6 +79,7 @@ class StreamPlanner:
         open_ledger: OpenLedger = Ledger.open,
     ) -> None:
         self._log = log
+        self._checked = log if isinstance(log, CheckedLog) else None
         self._options = options
         self._clock = clock
         self._gate_ledger = _open_gate_ledger(log, options, clock, driver, open_ledger)
@@ -109,7 +110,7 @@ class StreamPlanner:
             gate=options.gate,
             checkpoint_id=uuid.uuid4().hex,
             topic_ids={n: t.topic_id for n, t in topics.items() if t.topic_id is not None},
-            after=self._log.checksums(positions),
+            after=self._checksums(positions),
             first=True,
         ).to_json()
 
@@ -122,7 +123,7 @@ class StreamPlanner:
         beyond = {tp: offset for tp, offset in positions.items() if offset > ends[tp]}
         for tp, offset in beyond.items():
             said = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
-            if self._options.fail_on_data_loss or self._log.cut is not None:
+            if self._options.fail_on_data_loss or self._checked is not None:
                 raise OptionError(f"{said}; name an offset up to there, or -1 for the end.")
             _LOG.warning("%s; it is read from there on.", said)
         return {**positions, **{tp: ends[tp] for tp in beyond}}
@@ -170,15 +171,19 @@ class StreamPlanner:
             earliest,
             latest,
             seen=self._seen(offset, topics),
-            cut=self._log.cut,
+            cut=self._checked.cut if self._checked is not None else None,
         )
         known = offset.after_of(starts.topic_ids)
-        self._log.check_continues(known)
+        if self._checked is not None:
+            self._checked.check_continues(known)
         self._latest = latest
         self._account_for(starts.losses, starts.topic_ids)
         self._withdraw_losses(starts)
         planned = self._plan(starts, self._admissible(starts, latest), everything=everything)
-        lost = self._declared_lost(_ranges_between(starts.current, planned.until))
+        lost = [
+            MissingOffsets(missing, "it was declared lost")
+            for missing in declared_lost(self._log, _ranges_between(starts.current, planned.until))
+        ]
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses and not starts.returned:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
@@ -204,13 +209,10 @@ class StreamPlanner:
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
         """The checksums before a batch's end; a partition that has not moved keeps its own."""
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
-        return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
+        return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
-    def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[MissingOffsets]:
-        """Return the declared losses in the middle of these ranges."""
-        return [
-            MissingOffsets(missing, "it was declared lost") for missing in self._log.lost(ranges)
-        ]
+    def _checksums(self, positions: Positions) -> Checksums:
+        return self._checked.checksums(positions) if self._checked is not None else {}
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
         """The topics, and where each partition's log begins and ends."""

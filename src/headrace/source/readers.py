@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
-from headrace.source.log import Log
+from headrace.source.log import Log, declared_lost
 from headrace.source.losses import Losses
 from headrace.source.read_bounds import bounded_ranges
 from headrace.source.source_options import SourceOptions, revealed
@@ -216,7 +216,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         log = self._reading.log()
         ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
         losses = Losses(self._reading.name, options.fail_on_data_loss)
-        losses.refuse(log.lost(ranges), "they were declared lost")
+        losses.refuse(declared_lost(log, ranges), "they were declared lost")
         ids = {name: topic.topic_id for name, topic in log.topics().items()}
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         known |= options.topic_ids

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import SourceError
-from headrace.source.log import Log, Topic
+from headrace.source.log import Log, Topic, declared_lost
 from headrace.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
         begin = begins.get(offsets.topic_partition, offsets.until)
         missing, there = offsets.split_at(begin)
         found += [missing] if missing.count else []
-        found += log.lost([there]) if there.count else []
+        found += declared_lost(log, [there]) if there.count else []
     return found
 
 

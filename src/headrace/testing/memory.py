@@ -17,7 +17,6 @@ from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import DataLossError, OptionError
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
-from headrace.source.stream_offset import Checksums, ChecksumsBefore
 from headrace.testing.crashes import Crash
 
 _IN_MEMORY: Final = "/dev/shm"  # noqa: S108  (Linux's file system, not a file in it)
@@ -121,7 +120,6 @@ class MemoryLog:
     name = "The log"
     source = "memory"
     servers = "memory"
-    cut = None
 
     def __init__(
         self,
@@ -232,12 +230,6 @@ class MemoryLog:
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         return self.latest(partitions)
 
-    def checksums(self, positions: Positions) -> Checksums:
-        return {}
-
-    def check_continues(self, after: ChecksumsBefore) -> None:
-        pass
-
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
@@ -257,9 +249,6 @@ class MemoryLog:
             if begin <= offset < latest[where]
         ]
         return {self._topic: sum(sizes) / len(sizes)} if sizes else {}
-
-    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        return []
 
     def readable_until(self, latest: Positions) -> Positions:
         return latest
