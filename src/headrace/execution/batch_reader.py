@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.execution.rejections import Place, RecordReader, letters_in
+from headrace.execution.rejections import Place, RecordReader, letter_from, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
@@ -291,7 +291,10 @@ class SparkBatchReader:
         # Python has no times past the year 9999; Kafka takes any that a producer sends.
         timed = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).drop("timestamp")
         rows = timed.take(1)
-        return _dead_letter(rows[0], error) if rows else None
+        if not rows:
+            return None
+        row = rows[0].asDict(recursive=True)
+        return letter_from(row, row["timestamp_ms"], ErrorReport.of(error))
 
     def rejected(
         self,
@@ -352,19 +355,3 @@ def _count(df: DataFrame) -> int | None:
     except Exception as error:  # noqa: BLE001  (whatever Spark makes of a read that fails)
         _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
         return None
-
-
-def _dead_letter(row: Row, error: BaseException | ErrorReport) -> DeadLetter:
-    return DeadLetter(
-        topic=row.topic,
-        partition=row.partition,
-        offset=row.offset,
-        key=None if row.key is None else bytes(row.key),
-        value=None if row.value is None else bytes(row.value),
-        headers=None
-        if row.headers is None
-        else tuple((h.key, None if h.value is None else bytes(h.value)) for h in row.headers),
-        timestamp_ms=row.timestamp_ms,
-        timestamp_type=row.timestampType,
-        error=ErrorReport.of(error),
-    )

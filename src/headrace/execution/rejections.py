@@ -217,22 +217,27 @@ def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> I
     for row, time_us in zip(wanted.drop_columns(["timestamp"]).to_pylist(), times_us, strict=True):
         why = reasons.get((row["topic"], row["partition"], row["offset"]))
         if why is not None:
-            yield _letter(row, time_us // 1000, why)
+            yield letter_from(row, time_us // 1000, why)
 
 
-def _letter(row: Mapping[str, Any], timestamp_ms: int, why: ErrorReport) -> DeadLetter:
+def letter_from(row: Mapping[str, Any], timestamp_ms: int, error: ErrorReport) -> DeadLetter:
+    """The dead letter of a record, from its columns as Arrow or Spark has them in Python."""
     headers = row["headers"]
     return DeadLetter(
         topic=row["topic"],
         partition=row["partition"],
         offset=row["offset"],
-        key=row["key"],
-        value=row["value"],
-        headers=headers and tuple((each["key"], each["value"]) for each in headers),
+        key=_bytes(row["key"]),
+        value=_bytes(row["value"]),
+        headers=None if headers is None else tuple((h["key"], _bytes(h["value"])) for h in headers),
         timestamp_ms=timestamp_ms,
         timestamp_type=row["timestampType"],
-        error=why,
+        error=error,
     )
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
 
 
 def _is_in(place: Place, offsets: OffsetRange) -> bool:

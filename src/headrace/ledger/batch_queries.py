@@ -25,25 +25,26 @@ from headrace.ledger.batch_rows import (
     BATCH,
     CHILDREN,
     RANGES,
+    UNRESOLVED_COUNTS,
+    WAITING_LETTERS,
     batch_from,
     created_within,
     has_children,
-    has_dead_letters,
-    interrupted,
     is_error,
     range_from,
     together,
+    unresolved,
+    unresolved_from,
 )
 from headrace.ledger.database import changed_rows
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import DELETE_BATCHES
-from headrace.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange, Unresolved
+from headrace.ledger.records import BatchRecord, PlannedRange, Unresolved
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_range,
     batch_table,
-    dead_letter,
     gate,
     has_run_out,
     lost,
@@ -231,29 +232,8 @@ _BY_PREFIX: Final = (
 _UNRESOLVED: Final = (
     select(batch_table)
     .where(batch_table.c.gate.in_(_named_or_all_gates))
-    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(batch_table.c.status == Status.DEAD, has_dead_letters))
-    .where(batch_table.c.resolution.is_(None), ~interrupted)
+    .where(unresolved)
     .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
-)
-
-_UNRESOLVED_COUNTS: Final = (
-    select(batch_table.c.status, func.count().label("number"))
-    .where(batch_table.c.gate == bindparam("gate"))
-    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(
-        ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
-        batch_table.c.resolution.is_(None),
-    )
-    .where(~interrupted)
-    .group_by(batch_table.c.status)
-)
-
-_WAITING_LETTERS: Final = (
-    select(func.count())
-    .select_from(dead_letter)
-    .where(dead_letter.c.gate == bindparam("gate"))
-    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
 )
 
 
@@ -362,16 +342,13 @@ class BatchQueries(IsolationQueries):
 
     def count_unresolved(self, gate_name: str) -> Unresolved:
         """Count a gate's unresolved batches, children and records."""
-        of_gate = {"gate": gate_name}
 
         def count(connection: Connection) -> Unresolved:
-            rows = connection.execute(_UNRESOLVED_COUNTS, of_gate)
-            counts: dict[str, int] = {row.status: row.number for row in rows}
-            return Unresolved(
-                failed=counts.get(Status.FAILED, 0) + counts.get(Status.BACKFILLING, 0),
-                dead=counts.get(Status.DEAD, 0),
-                letters=connection.execute(_WAITING_LETTERS, of_gate).scalar_one(),
+            batches, letters = (
+                connection.execute(counts.where(gate.c.name == gate_name))
+                for counts in (UNRESOLVED_COUNTS, WAITING_LETTERS)
             )
+            return unresolved_from(batches, letters).get(gate_name, Unresolved())
 
         return self._database.read(count)
 

@@ -25,7 +25,13 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
-from headrace.ledger.records import BatchRecord, PlannedBatch, PlannedRange
+from headrace.ledger.records import (
+    BatchRecord,
+    DeadLetterStatus,
+    PlannedBatch,
+    PlannedRange,
+    Unresolved,
+)
 from headrace.ledger.tables import batch_range, batch_table, dead_letter, gate, has_run_out
 from headrace.ledger.transitions import PLANNED, Kind, Status
 
@@ -278,6 +284,46 @@ interrupted: Final = and_(
     batch_table.c.status == Status.FAILED,
     func.coalesce(batch_table.c.error_class, "") == QUERY_STOPPED,
 )
+
+unresolved: Final = and_(
+    batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]),
+    ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
+    batch_table.c.resolution.is_(None),
+    ~interrupted,
+)
+"""A batch has failed and is not done with; if its records are dead letters, these count instead."""
+
+UNRESOLVED_COUNTS: Final = (
+    select(gate.c.name, batch_table.c.status, func.count().label("number"))
+    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
+    .where(unresolved)
+    .group_by(gate.c.name, batch_table.c.status)
+)
+
+WAITING_LETTERS: Final = (
+    select(gate.c.name, func.count().label("number"))
+    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
+    .group_by(gate.c.name)
+)
+
+
+def unresolved_from(batches: Iterable[Any], letters: Iterable[Any]) -> dict[str, Unresolved]:
+    """The numbers of each gate that has some, from the rows of these two statements."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in batches:
+        counts.setdefault(row.name, {})[row.status] = row.number
+    waiting = {row.name: row.number for row in letters}
+    return {
+        name: Unresolved(
+            failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
+            dead=found.get(Status.DEAD, 0),
+            letters=waiting.get(name, 0),
+        )
+        for name in counts.keys() | waiting.keys()
+        for found in [counts.get(name, {})]
+    }
+
 
 # The next start of the query did not run them.
 LEAVE_INTERRUPTED: Final = (

@@ -4,17 +4,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, and_, bindparam, case, func, select
+from sqlalchemy import BigInteger, bindparam, case, func, select
 
-from headrace.ledger.batch_rows import batch_from, has_dead_letters, interrupted
+from headrace.ledger.batch_rows import (
+    UNRESOLVED_COUNTS,
+    WAITING_LETTERS,
+    batch_from,
+    unresolved_from,
+)
 from headrace.ledger.rates import LAST_SAMPLES
 from headrace.ledger.receivers import ReceiverRecord, receiver_records
-from headrace.ledger.records import BatchRecord, DeadLetterStatus, RateSample, Unresolved
+from headrace.ledger.records import BatchRecord, RateSample, Unresolved
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_table,
-    dead_letter,
     gate,
     rate,
     receiver,
@@ -40,25 +44,6 @@ _PULSE: Final = select(
     batch_table.c.status,
     batch_table.c.last_call,
 ).outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
-
-_UNRESOLVED: Final = (
-    select(gate.c.name, batch_table.c.status, func.count().label("number"))
-    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
-    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(
-        ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
-        batch_table.c.resolution.is_(None),
-    )
-    .where(~interrupted)
-    .group_by(gate.c.name, batch_table.c.status)
-)
-
-_LETTERS: Final = (
-    select(gate.c.name, func.count().label("number"))
-    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
-    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
-    .group_by(gate.c.name)
-)
 
 _ELSEWHERE: Final = select(
     select(func.max(receiver.c.seen_ms)).scalar_subquery(),
@@ -177,23 +162,12 @@ class FleetStore(Store):
     def pulse(self) -> Pulse:
         """Read the pulse of all gates: four statements, however many gates there are."""
         rows = self._database.rows(_PULSE)
-        counts: dict[str, dict[str, int]] = {}
-        for row in self._database.rows(_UNRESOLVED):
-            counts.setdefault(row.name, {})[row.status] = row.number
-        letters = {row.name: row.number for row in self._database.rows(_LETTERS)}
         elsewhere = tuple(self._database.rows(_ELSEWHERE)[0])
-        unresolved = {
-            name: Unresolved(
-                failed=found.get(Status.FAILED, 0) + found.get(Status.BACKFILLING, 0),
-                dead=found.get(Status.DEAD, 0),
-                letters=letters.get(name, 0),
-            )
-            for name in counts.keys() | letters.keys()
-            for found in [counts.get(name, {})]
-        }
         return Pulse(
             gates={row.name: tuple(row) for row in rows},
-            unresolved=unresolved,
+            unresolved=unresolved_from(
+                self._database.rows(UNRESOLVED_COUNTS), self._database.rows(WAITING_LETTERS)
+            ),
             actions={row.name: row.last_action for row in rows if row.last_action},
             elsewhere=elsewhere[:2],
             repaired=elsewhere[2],

@@ -19,14 +19,13 @@ from sqlalchemy import (
     text,
 )
 
-from headrace.ledger.batch_rows import Values
+from headrace.ledger.batch_rows import WAITING_LETTERS, Values
 from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_range,
     batch_table,
     checkpoint,
-    dead_letter,
     gate,
     operator_action,
     rate,
@@ -178,13 +177,6 @@ _OPEN_BATCHES: Final = (
     .group_by(batch_table.c.gate, batch_table.c.status)
 )
 
-_UNRESOLVED_LETTERS: Final = (
-    select(gate.c.name, func.count())
-    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
-    .where(dead_letter.c.status == "waiting")
-    .group_by(gate.c.name)
-)
-
 _PARTITIONS: Final = (
     select(
         gate.c.name,
@@ -198,17 +190,23 @@ _duration = "c.end_time_ms - coalesce(c.start_time_ms, c.created_time_ms)"
 _bucket = " ".join(
     f"WHEN {_duration} <= {most} THEN {place}" for place, most in enumerate(BUCKETS_MS)
 )
+_COUNTED: Final = f"""
+    c.status, c.reason,
+    CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
+        {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
+    c.parent IS NULL AS is_root,
+    NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.batch_key) AS is_leaf,
+    count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
+    sum(coalesce({_duration}, 0))
+"""  # noqa: S608  (constants alone)
 _GROUPED: Final = f"""
-    SELECT c.gate, c.created_time_ms < {{cut}} AS is_old, c.status, c.reason,
-        CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
-            {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
-        c.parent IS NULL AS is_root,
-        NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.batch_key) AS is_leaf,
-        count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
-        sum(coalesce({_duration}, 0))
+    SELECT c.gate, c.created_time_ms < {{cut}} AS is_old, {_COUNTED}
     FROM {{bounds}} JOIN batch AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
     GROUP BY 1, 2, 3, 4, 5, 6, 7
 """  # noqa: S608  (constants alone)
+_COUNT_KEYS: Final = text(
+    f"SELECT {_COUNTED} FROM batch AS c WHERE c.batch_key IN :keys GROUP BY 1, 2, 3, 4, 5"  # noqa: S608
+).bindparams(bindparam("keys", expanding=True))
 _COUNTS: Final = {
     True: _GROUPED.format(
         bounds="json_each(:bounds) AS bound CROSS",
@@ -263,8 +261,7 @@ class MetricStore(Store):
 
     def waiting_letters(self) -> Mapping[str, int]:
         """Count the waiting dead letters of each gate that has some."""
-        rows: Sequence[Any] = self._database.rows(_UNRESOLVED_LETTERS)
-        return {row[0]: row[1] for row in rows}
+        return {row.name: row.number for row in self._database.rows(WAITING_LETTERS)}
 
     def counts(self, bounds: Sequence[tuple[str, int, int]]) -> tuple[BatchCount, ...]:
         """Count each gate's batches created at a time or later, by their values.
@@ -329,38 +326,6 @@ def _count_from(row: Any) -> BatchCount:
     )  # fmt: skip
 
 
-_began_ms = func.coalesce(batch_table.c.start_time_ms, batch_table.c.created_time_ms)
-_duration_ms = batch_table.c.end_time_ms - _began_ms
-_child = batch_table.alias("grandchild")
-_COUNT_KEYS: Final = (
-    select(
-        batch_table.c.status,
-        batch_table.c.reason,
-        case(
-            (
-                or_(
-                    batch_table.c.status != Status.SUCCESS,
-                    batch_table.c.parent.is_not(None),
-                    batch_table.c.end_time_ms.is_(None),
-                ),
-                -1,
-            ),
-            *((_duration_ms <= most, place) for place, most in enumerate(BUCKETS_MS)),
-            else_=len(BUCKETS_MS),
-        ).label("bucket"),
-        batch_table.c.parent.is_(None).label("is_root"),
-        ~select(_child.c.batch_key)
-        .where(_child.c.parent == batch_table.c.batch_key)
-        .exists()
-        .label("is_leaf"),
-        func.count(),
-        func.sum(func.coalesce(batch_table.c.records, batch_table.c.planned_records)),
-        func.sum(batch_table.c.attempts - 1),
-        func.sum(func.coalesce(_duration_ms, 0)),
-    )
-    .where(batch_table.c.batch_key.in_(bindparam("keys", expanding=True)))
-    .group_by(text("1"), text("2"), text("3"), text("4"), text("5"))
-)
 _PRUNED: Final = select(gate.c.pruned_totals).where(gate.c.name == bindparam("of"))
 _KEEP_PRUNED: Final = (
     gate.update().where(gate.c.name == bindparam("of")).values(pruned_totals=bindparam("totals"))

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sqlalchemy import (
     Connection,
     Select,
-    and_,
     bindparam,
     func,
     insert,
@@ -18,7 +17,7 @@ from sqlalchemy import (
 
 from headrace.errors import OptionError
 from headrace.ledger import transitions
-from headrace.ledger.batch_rows import has_dead_letters, interrupted
+from headrace.ledger.batch_rows import unresolved
 from headrace.ledger.database import changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
 from headrace.ledger.error_report import storable
@@ -125,9 +124,7 @@ _BATCHES: Final = (
         func.min(batch_table.c.batch_key).label("key"),
     )
     .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
-    .where(batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(batch_table.c.status == Status.DEAD, has_dead_letters))
-    .where(batch_table.c.resolution.is_(None), ~interrupted)
+    .where(unresolved)
     .group_by(batch_table.c.gate, batch_table.c.error_class, batch_table.c.status)
     .order_by(
         func.min(batch_table.c.created_time_ms),
