@@ -31,7 +31,7 @@ from headrace.cli.interrupts import stopped_by_signals
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.status.sources import SourceAccess
 

@@ -15,7 +15,7 @@ from headrace.cli.printing import full_time, short_time
 from headrace.cli.receive import OptionValues, options_from
 from headrace.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.errors import OptionError
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import Ledger
 from headrace.status.sources import SourceAccess, source_access
 

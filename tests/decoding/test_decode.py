@@ -27,7 +27,7 @@ from headrace.decoding.reports import LinkedReporter
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import DeadLetter, Ledger, Status, Verdict, verify
 from headrace.testing import MemoryLog, StreamHarness
 

@@ -30,7 +30,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate
 from headrace.execution.batch_reader import DerivedStream, SparkBatchReader
 from headrace.journal import Journal, repair
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import PlannedRange
 
 Handle = Callable[[DataFrame, Batch], None]

@@ -22,7 +22,7 @@ from headrace.errors import BrokerError, DataLossError, RejectionError
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedRange, Status, Verdict, verify
 from headrace.ledger.dead_letters import Headers
 

@@ -21,7 +21,7 @@ from headrace.execution import Gate
 from headrace.journal import Journal, Records
 from headrace.journal.journal_source import cut_at_blocks
 from headrace.ledger import Ledger, Status, verify
-from headrace.source.packing import RECORDS_WORTH_A_TASK
+from headrace.source.readers import RECORDS_WORTH_A_TASK
 
 Read = Callable[..., DataFrame]
 

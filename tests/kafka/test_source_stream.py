@@ -16,8 +16,7 @@ from tests.services.queries import available_now, running, sentence, stream_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, OptionError, SourceError
-from headrace.kafka.kafka_connector import KAFKA
-from headrace.kafka.kafka_source import KafkaSource
+from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger import Ledger
 from headrace.local.server import free_ports
 

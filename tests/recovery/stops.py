@@ -22,8 +22,7 @@ from unittest import mock
 from pyspark.sql.types import StructType
 
 from headrace.execution.spark_session import CONNECTORS
-from headrace.kafka.kafka_connector import KAFKA
-from headrace.kafka.kafka_source import KafkaSource
+from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger.batches import BatchStore
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.rates import RateStore

@@ -12,8 +12,7 @@ from tests.services.ledgers import gated_ledger, succeed
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
 from headrace.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
-from headrace.source.checkpoint import Checkpoint
-from headrace.source.checkpoint_export import export, starting_offsets
+from headrace.source.checkpoint import Checkpoint, export, starting_offsets
 from headrace.source.comparison import (
     Comparison,
     compare_with_checkpoint,

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from headrace.core.ranges import OffsetRange
-from headrace.source.packing import RECORDS_WORTH_A_TASK, pack
+from headrace.source.readers import RECORDS_WORTH_A_TASK, pack
 
 counts = st.lists(st.integers(0, 200_000), max_size=40)
 

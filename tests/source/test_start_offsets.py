@@ -8,7 +8,7 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.source.log import Topic
 from headrace.source.losses import MissingOffsets
-from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
+from headrace.source.read_bounds import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import StreamOffset
 
 TP = TopicPartition("orders", 0)

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from headrace.errors import OptionError
-from headrace.source.checkpoint import Checkpoint
-from headrace.source.checkpoint_export import export as export_checkpoint
-from headrace.source.checkpoint_export import starting_offsets
+from headrace.source.checkpoint import Checkpoint, starting_offsets
+from headrace.source.checkpoint import export as export_checkpoint
 
 checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 

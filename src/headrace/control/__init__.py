@@ -1,16 +1,28 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
 from headrace.control.batch_cost import BatchCost, SourceCost
-from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
 from headrace.control.hop import ChunkRate, HopController, Upstream
 from headrace.control.input_queue import InputQueue, takes_per_s
 from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
 from headrace.control.learned import FinishedBatch, LearnedBatches
-from headrace.control.limits import BatchLimits, PartitionLimit
-from headrace.control.operator_limits import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.control.limits import (
+    BatchLimits,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
+    PartitionLimit,
+)
 from headrace.control.pid import PIDRateEstimator, PIDTerms
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
-from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
+from headrace.control.pressure import (
+    Epoch,
+    HopSettings,
+    PressureSignal,
+    PressureState,
+    RateLimit,
+    SignalOutcome,
+    UpstreamThrottle,
+)
 from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.rates import (
     BatchProgress,
@@ -21,8 +33,7 @@ from headrace.control.rates import (
     QueryRates,
     batch_stats,
 )
-from headrace.control.token_bucket import TokenBucket
-from headrace.control.upstream_throttle import SignalOutcome, UpstreamThrottle
+from headrace.control.sharing import Demand, TokenBucket, catch_up_rate, fair_shares
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",

@@ -32,7 +32,7 @@ its origin, and emits at most
     ``origin * v ** level``
 
 until the signal's lease ends. With several downstream stages, the strictest limit is in force. Its
-code is `headrace.control.upstream_throttle`.
+code is `headrace.control.pressure`.
 """
 
 from collections import deque

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.control.limits import BatchLimits
-from headrace.control.operator_limits import OperatorLimits
+from headrace.control.limits import BatchLimits, OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.rate_law import Reason, grant, rate_in_force
 from headrace.control.size_ceiling import Cap, SizeCeiling, describe_climb

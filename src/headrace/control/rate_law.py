@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.control.limits import BatchLimits
-from headrace.control.operator_limits import OperatorLimits
+from headrace.control.limits import BatchLimits, OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headrace.control.operator_limits import LAST_MS
+from headrace.control.limits import LAST_MS
 from headrace.status import sentences, words
 from headrace.status.gate_columns import ARROWS
 

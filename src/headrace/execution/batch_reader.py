@@ -26,8 +26,8 @@ from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector, DeadLetterSink, close_ranges, read_directly
 from headrace.source.losses import OnLoss
-from headrace.source.replay import planned_ids, replay_end
 from headrace.source.source_options import TOPIC_IDS
+from headrace.source.stream_offset import planned_ids, replay_end
 
 Use = Callable[[DataFrame], None]
 """Callable that processes a batch; the reader raises its exceptions."""

@@ -15,7 +15,7 @@ from headrace.execution.handler_errors import machinery_error, not_the_records
 from headrace.execution.rejections import Rejections
 from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
-from headrace.source.replay import planned_ids
+from headrace.source.stream_offset import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

@@ -26,7 +26,7 @@ from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
 from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
-from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector

@@ -19,9 +19,9 @@ from headrace.control.pressure import (
     PressureSignal,
     PressureState,
     RateLimit,
+    UpstreamThrottle,
     require_level,
 )
-from headrace.control.upstream_throttle import UpstreamThrottle
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue

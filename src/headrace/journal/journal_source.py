@@ -12,8 +12,13 @@ from headrace.journal.journal import Journal
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
 from headrace.source.connector import OF_A_GATE, Connector
-from headrace.source.packing import RECORDS_WORTH_A_TASK, pack
-from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
+from headrace.source.readers import (
+    RECORDS_WORTH_A_TASK,
+    SourceFormat,
+    SourceTask,
+    chosen_columns,
+    pack,
+)
 from headrace.source.source_options import SourceOptions
 
 

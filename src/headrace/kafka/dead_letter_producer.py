@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -20,7 +20,9 @@ from headrace.kafka.producing import (
     producer_settings,
     send,
 )
-from headrace.ledger import DeadLetter
+
+if TYPE_CHECKING:
+    from headrace.ledger import DeadLetter
 
 ORIGIN: Final = "headrace.dead-letter."
 """Prefix of the headers with a dead letter's origin: ``topic``, ``partition``, ``offset``."""
@@ -37,7 +39,7 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def resent_record(
-    letter: DeadLetter, *, topic: str | None = None, mended: DeadLetter | None = None
+    letter: "DeadLetter", *, topic: str | None = None, mended: "DeadLetter | None" = None
 ) -> ProducedRecord:
     """The record that brings a dead letter back, with the content that was ``mended``.
 
@@ -54,7 +56,7 @@ def resent_record(
     )
 
 
-def dead_letter_record(letter: DeadLetter, topic: str) -> ProducedRecord:
+def dead_letter_record(letter: "DeadLetter", topic: str) -> ProducedRecord:
     """The record of a dead letter for a topic of dead letters, with the reason."""
     why = (
         (f"{WHY}class", letter.error.error_class.encode()),
@@ -120,7 +122,7 @@ class DeadLetterTopic:
         self._producer: DeadLetterProducer | None = None
         self._sent: list[Future[str]] = []
 
-    def send(self, letter: DeadLetter) -> None:
+    def send(self, letter: "DeadLetter") -> None:
         """Queue a dead letter; `flush` waits for its outcome."""
         if letter.topic == self._topic:
             _LOG.warning(
@@ -148,7 +150,7 @@ class DeadLetterTopic:
         self._sent.clear()
 
 
-def _origin(letter: DeadLetter) -> _Headers:
+def _origin(letter: "DeadLetter") -> _Headers:
     return (
         (f"{ORIGIN}topic", letter.topic.encode()),
         (f"{ORIGIN}partition", str(letter.partition).encode()),
@@ -156,6 +158,6 @@ def _origin(letter: DeadLetter) -> _Headers:
     )
 
 
-def _without_ours(letter: DeadLetter) -> _Headers:
+def _without_ours(letter: "DeadLetter") -> _Headers:
     """Return its headers, without those of an earlier dead letter."""
     return tuple(each for each in letter.headers or () if not each[0].startswith((ORIGIN, WHY)))

@@ -36,11 +36,10 @@ from headrace.ledger.batch_rows import (
     unresolved,
     unresolved_from,
 )
-from headrace.ledger.database import changed_rows
+from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import DELETE_BATCHES
 from headrace.ledger.records import BatchRecord, PlannedRange, Unresolved
-from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_range,

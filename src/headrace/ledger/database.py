@@ -1,4 +1,4 @@
-"""A ledger's database: its transactions, and its errors in one sentence each."""
+"""A ledger's database: transactions, errors in one sentence each, and the base of its stores."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
+from headrace.ledger.batch_rows import Values, error_values
 from headrace.ledger.engines import (
     KEEPALIVES,
     SET_FOR_THE_ROLE,
@@ -39,9 +41,11 @@ from headrace.ledger.engines import (
     sqlite_reason,
     write_ahead_mode,
 )
+from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.lending import Guard, restore_session
 from headrace.ledger.outages import OutageError, Retries, Timeouts
-from headrace.ledger.tables import take_time_from
+from headrace.ledger.tables import lease, take_time_from
+from headrace.ledger.transitions import new_call_id
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 
@@ -341,3 +345,56 @@ def _insert_from_arrays(table: Table, names: tuple[str, ...]) -> Insert:
     arrays = [bindparam(name, type_=ARRAY(table.c[name].type)) for name in names]
     rows = func.unnest(*arrays).table_valued(*map(column, names)).render_derived()
     return sqlalchemy.insert(table).from_select(names, select(rows), include_defaults=False)
+
+
+class Store:
+    """A database, and where the times of batches come from."""
+
+    def __init__(self, database: Database, clock: WallClock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def _insert_under(
+        self,
+        gate_name: str,
+        connection: Connection,
+        statement: Executable,
+        values: dict[str, Any] | list[dict[str, Any]],
+    ) -> int:
+        """Insert rows that belong to a gate; how many."""
+        try:
+            return changed_rows(connection, statement, values)
+        except IntegrityError as error:
+            # The gate is all that these tables refer to.
+            raise LedgerError(
+                f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
+                "declare it first."
+            ) from error
+
+    def _changes(self, statement: Executable, values: Values | Callable[[], Values]) -> bool:
+        """Run a statement that changes one row, or none; whether it has.
+
+        Values that can be called are called for each try, so that a lease begins with that.
+        """
+
+        def change(connection: Connection) -> int:
+            return changed_rows(connection, statement, values() if callable(values) else values)
+
+        return self._database.alone(change) == 1
+
+    def _leased(self, lease_ms: int | None) -> Values:
+        return {"now_ms": self._clock(), **lease(lease_ms)}
+
+    def _ended(self, batch_key: str, owner: str | None, records: int | None) -> Values:
+        return {
+            "batch": batch_key,
+            "call": new_call_id(),
+            "by": owner,
+            "ended_ms": self._clock(),
+            "counted": records,
+        }
+
+    def _failed(
+        self, batch_key: str, owner: str | None, error: BaseException | ErrorReport
+    ) -> Values:
+        return self._ended(batch_key, owner, None) | error_values(ErrorReport.of(error))

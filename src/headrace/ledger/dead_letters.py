@@ -13,12 +13,11 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, transitions
 from headrace.ledger.batch_rows import Values, error_values
-from headrace.ledger.database import Database, changed_rows
+from headrace.ledger.database import Database, Store, changed_rows
 from headrace.ledger.error_report import ErrorReport, storable
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
-from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter
 from headrace.ledger.transitions import Status
 

@@ -12,10 +12,10 @@ from headrace.ledger.batch_rows import (
     batch_from,
     unresolved_from,
 )
+from headrace.ledger.database import Store
 from headrace.ledger.rates import LAST_SAMPLES
 from headrace.ledger.receivers import ReceiverRecord, receiver_records
 from headrace.ledger.records import BatchRecord, RateSample, Unresolved
-from headrace.ledger.store import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_table,

@@ -13,11 +13,10 @@ from headrace.control.pressure import RateLimit
 from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
-from headrace.ledger.database import changed_rows
+from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
-from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, batch_table, gate
 from headrace.processes import is_gone
 

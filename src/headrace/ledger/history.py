@@ -36,6 +36,7 @@ from headrace.ledger.checkpoints import (
     CheckpointSummary,
     checkpoint_from,
 )
+from headrace.ledger.database import Store
 from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, storable
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import (
@@ -50,7 +51,6 @@ from headrace.ledger.pruning import (
     some_at_once,
 )
 from headrace.ledger.records import Covered, Loss, Processed, Pruned
-from headrace.ledger.store import Store
 from headrace.ledger.tables import batch_range, batch_table, gate, lost, position
 from headrace.ledger.transitions import Status
 

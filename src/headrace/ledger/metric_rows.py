@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from headrace.ledger.batch_rows import WAITING_LETTERS, Values
-from headrace.ledger.store import Store
+from headrace.ledger.database import Store
 from headrace.ledger.tables import (
     NowMs,
     batch_range,

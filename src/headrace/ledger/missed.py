@@ -15,10 +15,10 @@ from sqlalchemy import Boolean, Connection, Row, and_, bindparam, exists, insert
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.errors import OptionError
 from headrace.ledger.batch_rows import has_children, offset_range, offsets_in
+from headrace.ledger.database import Store
 from headrace.ledger.error_report import storable
 from headrace.ledger.findings import Finding, FindingKind, Span
 from headrace.ledger.repairs import RepairKind, repair_row
-from headrace.ledger.store import Store
 from headrace.ledger.tables import accepted, checkpoint, lost, repair
 
 Ranges = Mapping[str | None, Mapping[TopicPartition, tuple[OffsetRange, ...]]]

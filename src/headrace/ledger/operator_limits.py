@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.control.operator_limits import (
+from headrace.control.limits import (
     LAST_MS,
     OperatorAction,
     OperatorActionKind,
@@ -26,9 +26,9 @@ from headrace.control.operator_limits import (
 )
 from headrace.core.options import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
+from headrace.ledger.database import Store
 from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE
-from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, batch_table, gate, operator_action
 from headrace.ledger.transitions import Status, new_call_id
 

@@ -17,8 +17,7 @@ from typing import Final
 from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
 from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
-from headrace.ledger.database import changed_rows
-from headrace.ledger.store import Store
+from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.tables import batch_table, output
 from headrace.ledger.transitions import Status
 

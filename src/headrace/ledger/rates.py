@@ -22,9 +22,9 @@ from sqlalchemy import (
 from headrace.control.sink_outage import SinkOutage
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
+from headrace.ledger.database import Store
 from headrace.ledger.error_report import storable
 from headrace.ledger.records import RateSample
-from headrace.ledger.store import Store
 from headrace.ledger.tables import NowMs, batch_table, gate, rate
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
 from headrace.ledger.batch_rows import offsets_in
-from headrace.ledger.store import Store
+from headrace.ledger.database import Store
 from headrace.ledger.tables import NowMs, gate, position, receiver
 
 PRESENT_MS: Final = 10_000

@@ -7,7 +7,7 @@ from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
 
-from headrace.control.operator_limits import OperatorLimits
+from headrace.control.limits import OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import SizeCeiling

@@ -18,13 +18,12 @@ from sqlalchemy import (
 from headrace.errors import OptionError
 from headrace.ledger import transitions
 from headrace.ledger.batch_rows import unresolved
-from headrace.ledger.database import changed_rows
+from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
 from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
 from headrace.ledger.rates import RUN_AT_ONCE
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
-from headrace.ledger.store import Store
 from headrace.ledger.tables import batch_table, dead_letter, gate, repair
 from headrace.ledger.transitions import Status
 

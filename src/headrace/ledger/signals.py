@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import Executable, Table, bindparam, delete, func, select
 
 from headrace.ledger.batch_rows import Values
-from headrace.ledger.store import Store
+from headrace.ledger.database import Store
 from headrace.ledger.tables import NowMs, signal, stage_state
 
 MOST_CHARACTERS: Final = 4096

@@ -17,7 +17,7 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
-from headrace.journal.storage.probe import probe
+from headrace.journal.storage import probe
 from headrace.ledger import Ledger, ReceiverReport
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable

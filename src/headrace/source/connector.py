@@ -10,10 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.source.log import Log
+from headrace.source.log import Log, as_planned, beginnings, gone
 from headrace.source.losses import Losses, OnLoss
 from headrace.source.readers import SourceFormat, SourceTask, marked_as_read
-from headrace.source.replay import as_planned, beginnings, gone
 
 if TYPE_CHECKING:
     from headrace.ledger import DeadLetter, PlannedRange

@@ -1,13 +1,16 @@
 """A log of records as a source sees it: topics, their partitions, and the offsets in each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.source.stream_offset import Checksums, ChecksumsBefore
+
+if TYPE_CHECKING:
+    from headrace.ledger import PlannedRange
 
 HEADERS: Final = pa.list_(
     pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -141,3 +144,38 @@ class CheckedLog(Protocol):
 def declared_lost(log: Log, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return the ranges among the offsets that are known to be lost."""
     return log.lost(ranges) if isinstance(log, CheckedLog) else []
+
+
+def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
+    """Return the first offset of each of these partitions whose topic is as planned."""
+    return log.earliest(as_planned(log, ranges))
+
+
+def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
+    """Return the parts of the ranges that are not in the log any more; all of a missing topic's.
+
+    A topic that was recreated under its name is not the one that was planned. Ranges that were
+    declared lost are not in the log any more either, wherever they lie.
+    """
+    begins = beginnings(log, ranges)
+    found: list[OffsetRange] = []
+    for planned in ranges:
+        offsets = planned.offsets
+        begin = begins.get(offsets.topic_partition, offsets.until)
+        missing, there = offsets.split_at(begin)
+        found += [missing] if missing.count else []
+        found += declared_lost(log, [there]) if there.count else []
+    return found
+
+
+def as_planned(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
+    """The partitions of these ranges that are as planned."""
+    topics = log.topics()
+    return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
+
+
+def _is_of(planned: "PlannedRange", topics: Mapping[str, Topic]) -> bool:
+    topic = topics.get(planned.offsets.topic)
+    if topic is None or planned.offsets.partition not in topic.partitions:
+        return False
+    return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id

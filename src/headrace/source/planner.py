@@ -18,13 +18,16 @@ from headrace.core.timing import Clock
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.ledger import Admission, Ledger, PlannedRange
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
-from headrace.source.log import CheckedLog, Log, Topic, declared_lost
+from headrace.source.log import CheckedLog, Log, Topic, declared_lost, gone
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
-from headrace.source.read_bounds import AtOffsets, starting_positions
-from headrace.source.replay import gone, next_replay
+from headrace.source.read_bounds import (
+    AtOffsets,
+    StartOffsets,
+    resolve_start_offsets,
+    starting_positions,
+)
 from headrace.source.source_options import SourceOptions
-from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
-from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
+from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset, next_replay
 
 _LOG: Final = logging.getLogger("headrace.source")
 

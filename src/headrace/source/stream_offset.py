@@ -17,12 +17,17 @@ that a batch needs when Spark runs it again after a crash:
             one's end will be found.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, flat, nested
 from headrace.errors import OptionError, SourceError
+
+if TYPE_CHECKING:
+    from headrace.ledger import PlannedRange
 
 Checksums = Mapping[TopicPartition, int]
 """See `headrace.source.log.Log.checksums`."""
@@ -159,3 +164,37 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
     return value
+
+
+def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
+    """The end of a batch of exactly these ranges, for a query that reads batches once more.
+
+    They are at most one of each partition, none empty; ``following`` is the file in which the end
+    of the batch after it will be found.
+    """
+    return StreamOffset(
+        positions={each.offsets.topic_partition: each.offsets.until for each in ranges},
+        begins={each.offsets.topic_partition: each.offsets.start for each in ranges},
+        topic_ids=planned_ids(ranges),
+        replay=str(following),
+    ).to_json()
+
+
+def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
+    """The ids of these ranges' topics when they were planned, where that is known."""
+    return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
+
+
+def next_replay(end: StreamOffset) -> dict[str, Any] | None:
+    """The end of the batch that is to be read after this one, once it is requested."""
+    try:
+        text = Path(end.replay).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return StreamOffset.from_json(json.loads(text)).to_json()
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise SourceError(
+            f"The file {end.replay} is to say what is read again, and does not; start the query"
+            " again."
+        ) from error

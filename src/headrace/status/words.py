@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from headrace.control.operator_limits import LAST_MS
+from headrace.control.limits import LAST_MS
 from headrace.ledger import BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"

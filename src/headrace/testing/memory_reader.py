@@ -15,9 +15,9 @@ from headrace.errors import DataLossError
 from headrace.execution.rejections import Place
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
+from headrace.source.log import beginnings, gone
 from headrace.source.losses import OnLoss
 from headrace.source.readers import SourceFormat, marked_as_read
-from headrace.source.replay import beginnings, gone
 from headrace.testing.memory import MemoryLog
 
 TESTED_GATE: Final = "tested"

@@ -77,14 +77,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "a bucket that collects tokens without bound",
-        "control/token_bucket.py",
+        "control/sharing.py",
         "self._level = min(self._level + gained, self.capacity)",
         "self._level += gained",
         "tests/control/test_token_bucket.py",
     ),
     Planted(
         "a rate limit that outlives its lease",
-        "control/upstream_throttle.py",
+        "control/pressure.py",
         "if state.level > 0 and state.origin_per_s is not None and time_ms < state.until_ms",
         "if state.level > 0 and state.origin_per_s is not None",
         "tests/control",
@@ -112,7 +112,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a share of the rate whose interval is in milliseconds",
-        "control/fair_share.py",
+        "control/sharing.py",
         "interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS) / 1000",
         "interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS)",
         "tests/control/test_fair_share.py",

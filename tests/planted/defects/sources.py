@@ -14,14 +14,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "records that retention has deleted and that are passed over in silence",
-        "source/start_offsets.py",
+        "source/read_bounds.py",
         'return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")',
         "return begin, None",
         "tests/source/test_start_offsets.py",
     ),
     Planted(
         "a task with more records than maxRecordsPerPartition",
-        "source/packing.py",
+        "source/readers.py",
         "r.chunks(-(-r.count // max_records_per_partition))",
         "r.chunks(r.count // max_records_per_partition)",
         "tests/source/test_packing.py",

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import JournalError
 from headrace.journal.block import Part
+from headrace.journal.names import temporary_name
 
 
 class Entry(NamedTuple):
@@ -124,3 +125,19 @@ def as_journal_error(what: str) -> Iterator[None]:
         raise JournalError(
             f"{what}: {reason}; see to that, then try again: nothing acknowledged is lost."
         ) from error
+
+
+def probe(storage: Storage, folder: str, size_bytes: int) -> None:
+    """Write a file of so many bytes, durably, and remove it.
+
+    It has a temporary name: the next writer of the lane removes the files that a crash has left.
+
+    Raises:
+        JournalError: It cannot be written, or not be removed.
+    """
+    name = temporary_name("probe")
+    with as_journal_error(f"Nothing can be stored in the journal {storage.url}"):
+        try:
+            storage.put(f"{folder}/{name}", [bytes(size_bytes)])
+        finally:
+            storage.remove(folder, [name])
