@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from headrace.control import Demand, catch_up_rate, fair_shares
 from headrace.core.options import require_number
+from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.receivers.event_log import event, readable
@@ -151,7 +152,7 @@ class RateFollower:
         self._own = describe(self._limit_per_s)
         self._logged: tuple[RateShare, bool] | None = None
         self._heartbeat_s = -math.inf
-        self._is_unreachable = False
+        self._outage = WarnOnce(_LOG)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-rates", daemon=True)
 
@@ -240,19 +241,16 @@ class RateFollower:
         )
 
     def _log_unreachable(self, error: LedgerError) -> None:
-        if not self._is_unreachable:
-            self._is_unreachable = True
-            _LOG.warning(
-                "The rate of gate %r cannot be looked up, and the limit stays at %s records/s: %s",
-                self._gate,
-                readable(self._limit_per_s),
-                error,
-                extra=event("ledger-unreachable", gate=self._gate, limit_per_s=self._limit_per_s),
-            )
+        self._outage.warn(
+            "The rate of gate %r cannot be looked up, and the limit stays at %s records/s: %s",
+            self._gate,
+            readable(self._limit_per_s),
+            error,
+            extra=event("ledger-unreachable", gate=self._gate, limit_per_s=self._limit_per_s),
+        )
 
     def _log_reachable(self) -> None:
-        if self._is_unreachable:
-            self._is_unreachable = False
+        if self._outage.clear() is not None:
             _LOG.info(
                 "The rate of gate %r can be looked up again.",
                 self._gate,
