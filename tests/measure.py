@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from typer.main import get_command
 
 SOURCE: Final = Path(__file__).parents[1] / "src"
 
@@ -144,6 +146,18 @@ def sentences(module: Module) -> list[str]:
     return [each for each in result if each]
 
 
+def flags() -> list[str]:
+    """Return the options of all commands; one that several commands have is there as often."""
+    from headrace.cli.app import app
+
+    def of(command: Any) -> Iterator[str]:
+        yield from (each.opts[0] for each in command.params if each.param_type_name == "option")
+        for name in getattr(command, "commands", ()):
+            yield from of(command.get_command(None, name))
+
+    return list(of(get_command(app)))
+
+
 def table(source: Path = SOURCE) -> list[tuple[str, str]]:
     """Return each measure with its value, as `make measure` prints them."""
     every = modules(source)
@@ -153,6 +167,13 @@ def table(source: Path = SOURCE) -> list[tuple[str, str]]:
     lines = Counter(module.package for module in every.values() for _ in module.text.splitlines())
     shown = sum(lines[name] for name in ("cli", "dashboard", "status", "metrics"))
     total = sum(lines.values())
+    settings = [
+        fields
+        for each in values
+        for name, fields in each.items()
+        if name.endswith(("Settings", "Options"))
+    ]
+    options = flags()
     circular = import_circles(source)
     long = sum(len(long_functions(module)) for module in every.values())
     wide = sum(len(wide_constructors(module)) for module in every.values())
@@ -161,6 +182,8 @@ def table(source: Path = SOURCE) -> list[tuple[str, str]]:
         ("lines", f"{total:,}"),
         ("value classes", f"{sum(map(len, values))}"),
         ("fields of value classes", f"{sum(sum(each.values()) for each in values):,}"),
+        ("settings", f"{sum(settings)} in {len(settings)} classes"),
+        ("flags", f"{len(set(options))} in {len(options)} places"),
         (f"sentences that begin with {', '.join(FILLERS)}", f"{fillers / len(spoken):.1%}"),
         ("command line, dashboard, status and metrics", f"{shown / total:.0%} of the lines"),
         ("circles of imports", f"{len(circular)}"),
