@@ -30,7 +30,7 @@ from headrace.errors import JournalError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records
 from headrace.receivers import Hosting, Intake, IntakeSettings, Receipt
-from headrace.receivers.deduplicator import StoredIds, newest_ids, record_ids
+from headrace.receivers.deduplicator import StoredIds, newest_ids
 from headrace.receivers.host import serve
 
 
@@ -137,25 +137,70 @@ async def test_ids_are_restored_up_to_the_size_of_the_window() -> None:
 @in_virtual_time
 async def test_no_record_is_taken_for_one_of_another_message_before_a_restart_and_after() -> None:
     """Ids are compared as they are: case, accents, and what looks like a record's number."""
-    counts = {"x": 2, "x:0": 2, "x:1": 1, "x:0:1": 1, "x:1:0": 1, "X": 1, "\u00e9": 1}
+    counts = {"x": 2, "x:0": 2, "x:1": 1, "x:0:2": 1, "x:1:1": 1, "X": 1, "\u00e9": 1}
     counts |= {"e\u0301": 1, "y" * 200: 2, "y" * 199: 1, "y" * 198 + ":1": 1}
     lane = Lane()
     for is_restarted in (False, True):
         async with Intake(lane.append) as intake:
-            ids = [each for block in lane.records for each in block.batch["id"].to_pylist()]
-            intake.restore(ids, offsets(0, len(ids)))
+            restore_all(intake, lane)
             for message_id, count in counts.items():
-                sent = records(*[b""] * count, ids=[*record_ids(message_id, count)])
-                receipt = await intake.submit(sent)
+                receipt = await intake.submit(records(*[b""] * count), message_id)
                 assert receipt.duplicates == (count if is_restarted else 0)
     assert sum(lane.sizes) == sum(counts.values())
+
+
+@in_virtual_time
+async def test_of_a_message_that_was_stored_in_part_the_others_are_stored_when_it_comes_again() -> (
+    None
+):
+    lane = Lane()
+    sent = records(b"0", b"1", b"2", b"3", b"4")
+    async with Intake(lane.append, IntakeSettings(block_bytes=1)) as intake:
+        lane.failures = [None, NO_SPACE, None, NO_SPACE, None]
+        with pytest.raises(JournalError, match="disk is full"):
+            await intake.submit(sent, "m")
+        assert lane.values == [b"0", b"2", b"4"]
+        assert await intake.submit(sent, "m") == Receipt(offsets(3, 5), 3)
+        assert await intake.submit(sent, "m") == Receipt(offsets(0, 5), 5)
+    async with Intake(lane.append) as intake:
+        restore_all(intake, lane)
+        longer = records(b"0", b"1", b"2", b"3", b"4", b"5")
+        assert await intake.submit(longer, "m") == Receipt(offsets(5, 6), 5)
+        assert lane.values == [b"0", b"2", b"4", b"1", b"3", b"5"]
+
+
+def restore_all(intake: Intake, lane: Lane) -> None:
+    """Restore the ids of all blocks, as a restart does."""
+    ids = [each for block in lane.records for each in block.batch["id"].to_pylist()]
+    intake.restore(ids, offsets(0, len(ids)))
+
+
+@in_virtual_time
+async def test_a_window_has_one_entry_for_a_message_and_gives_its_memory_back() -> None:
+    lane = Lane()
+    settings = IntakeSettings(ids_bytes=10_000)
+    async with Intake(lane.append, settings) as intake:
+        await intake.submit(records(*[b"1"] * 10_000), "m" * 200)
+        assert 200 < intake.statistics.ids_bytes < 1_000
+        assert lane.records[0].ids[1] < 1_000
+        for number in range(100):
+            await intake.submit(records(b"1", b"2"), f"{number}")
+            assert intake.statistics.ids_bytes <= 10_000
+        assert (await intake.submit(records(b"1", b"2"), "99")).duplicates == 2
+        assert not (await intake.submit(records(b"1", b"2"), "0")).duplicates
+        lane.failures = [NO_SPACE]
+        before = intake.statistics.ids_bytes
+        with pytest.raises(JournalError):
+            await intake.submit(records(b"1"), "99")
+            await intake.submit(records(b"1"), "n")
+        assert intake.statistics.ids_bytes <= before
 
 
 sends = st.lists(
     st.tuples(
         st.floats(0, 0.5),  # pause before it (s)
         st.integers(1, 30),  # records
-        st.booleans(),  # with ids, taken from a few
+        st.sampled_from([False, True, "message"]),  # ids, from a few: none, each its own, or one
         st.booleans(),  # cancelled by its sender soon after
     ),
     max_size=25,
@@ -189,7 +234,7 @@ def unlogged() -> Iterator[None]:
     st.integers(300, 3_000),
 )
 def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
-    sends: list[tuple[float, int, bool, bool]],
+    sends: list[tuple[float, int, bool | str, bool]],
     failing: list[Exception | None],
     settling: list[Exception | None],
     rate: float | None,
@@ -197,14 +242,20 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
 ) -> None:
     acknowledged: list[tuple[list[bytes], list[str | None], Receipt]] = []
 
-    async def send(intake: Intake, number: int, count: int, with_ids: bool) -> None:
+    async def send(intake: Intake, number: int, count: int, with_ids: bool | str) -> None:
+        message_id = f"m{number % 3}" if with_ids == "message" else None
         ids: list[str | None] = [f"{(number + i) % 40}" if with_ids else None for i in range(count)]
+        if message_id is not None:
+            ids = [f"{message_id}.{i}" for i in range(count)]
         values = [
             f"{number}.{i}".encode() if id_ is None else f"id {id_}".encode()
             for i, id_ in enumerate(ids)
         ]
         try:
-            receipt = await intake.submit(records(*values, ids=ids))
+            if message_id is None:
+                receipt = await intake.submit(records(*values, ids=ids))
+            else:
+                receipt = await intake.submit(records(*values), message_id)
         except JournalError:
             return
         acknowledged.append((values, ids, receipt))
@@ -213,7 +264,7 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
         lane = Lane()
         lane.failures = list(failing)
         lane.settle_failures = list(settling)
-        bounds = IntakeSettings(block_bytes=block_bytes, buffer_bytes=block_bytes + 2_000)
+        bounds = IntakeSettings(block_bytes=block_bytes, buffer_bytes=block_bytes + 9_000)
         async with Intake(lane.append, bounds, settle=lane.settle) as intake:
             intake.set_rate(rate)
             tasks = []

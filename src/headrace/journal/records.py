@@ -150,10 +150,16 @@ class Records:
             self._bytes = sum(sizes)
         return self._bytes
 
-    def with_ids(self, ids: Sequence[str | None]) -> "Records":
+    @property
+    def ids(self) -> tuple[int, int]:
+        """How many records have ids, and the size of these together (bytes)."""
+        column = self.batch.column("id")
+        return len(column) - column.null_count, _bytes_of(column)
+
+    def with_ids(self, ids: "Sequence[str | None] | pa.StringArray") -> "Records":
         """The same records with these ids, as many as there are records."""
         place = SCHEMA.get_field_index("id")
-        column = _array(ids, self.count, "id")
+        column = ids if isinstance(ids, pa.StringArray) else _array(ids, self.count, "id")
         return Records(self.batch.set_column(place, SCHEMA.field("id"), column))
 
     def slice(self, start: int, until: int) -> "Records":

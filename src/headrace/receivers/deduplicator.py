@@ -4,21 +4,20 @@ import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal
 from headrace.journal.records import Records, message_ids
-
-MAX_ID_CHARACTERS: Final = 200
-"""The longest message id of a sender. Each one that is remembered takes memory."""
+from headrace.receivers.id_window import IdRange, Window, named, ranges_of
 
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000
@@ -27,9 +26,6 @@ _RESTORE_BYTES: Final = 256 * 1024 * 1024
 or two, over half an hour of blocks; over a network, where each block is a request, as many as the
 time allows. A broker sends unacknowledged messages again, after many restarts in a row as well.
 """
-
-_SEPARATOR: Final = "\0"
-"""Stands between a message's id and the number of a record of it: no id of a sender can have it."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -52,107 +48,148 @@ class Receipt:
     duplicates: int = 0
 
 
-def is_message_id(text: str) -> bool:
-    """Whether a sender may use this as a message id: 1 to `MAX_ID_CHARACTERS`, without U+0000.
-
-    Ids are compared as they are, case, space and accents included.
-    """
-    return 0 < len(text) <= MAX_ID_CHARACTERS and _SEPARATOR not in text
-
-
-def record_ids(message_id: str, count: int) -> list[str]:
-    """The ids of a message's records; none of them is another message's, or another record's."""
-    if count == 1:
-        return [message_id]
-    return [f"{message_id}{_SEPARATOR}{number}" for number in range(count)]
-
-
 class Deduplicator:
-    """A window of the newest ``max_ids`` message ids, with what became of their records.
+    """A window of the newest message ids, with what became of their records.
 
-    The oldest id is forgotten first. Belongs to one event loop.
+    It has at most ``max_ids`` ids, in at most ``max_bytes`` of memory. The oldest is forgotten
+    first. Belongs to one event loop.
     """
 
-    def __init__(self, max_ids: int) -> None:
-        self._max_ids = max_ids
-        self._window: _Window = OrderedDict()
+    def __init__(self, max_ids: int, max_bytes: int) -> None:
+        self._window = Window(max_ids, max_bytes)
         self.duplicate_records = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the window."""
+        return self._window.size_bytes
+
     def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Note that the records at these offsets have these ids.
+        """Note that the records at these offsets have these ids, as `named` writes them.
 
         A delivery with one of them that is not being appended yet is aborted: it repeats a record
         whose block seemed to have failed. Sent again, that record of it is a duplicate.
         """
-        for position, message_id in enumerate(ids):
-            if message_id is not None:
-                before = self._window.get(message_id)
-                self._remember(message_id, _offset(offsets, position))
-                if isinstance(before, Delivery):
-                    before.abort(message_id)
+        for place, stored in ranges_of(ids):
+            before = self._window.parts(stored)
+            start = offsets.start + place
+            where = OffsetRange(offsets.topic, offsets.partition, start, start + stored.records)
+            self._window.remember(stored, where)
+            for part in before:
+                if isinstance(part.place, Delivery):
+                    part.place.abort(stored.message_id)
 
-    def deliver(self, records: Records) -> "Delivery":
-        """Tell new records from duplicates, and note that the new ones are on their way."""
+    def deliver(self, records: Records, message_id: str | None = None) -> "Delivery":
+        """Tell new records from duplicates, and note that the new ones are on their way.
+
+        With a message id they are its records, from number 0 on; otherwise each has the id of its
+        own in its column, if any.
+        """
         delivery = Delivery(self._window, records)
-        ids = message_ids(records.batch)
-        if ids is not None:
-            new, repeated = [], []
-            for position, message_id in enumerate(ids):
-                if message_id is not None and message_id in self._window:
-                    repeated.append(message_id)
-                    continue
-                new.append(position)
-                if message_id is not None:
-                    self._remember(message_id, delivery)
-            delivery.begin(ids, new, repeated)
-            self.duplicate_records += len(repeated)
+        if message_id is not None:
+            ranges = [IdRange(message_id, 0, records.count)]
+        elif (ids := message_ids(records.batch)) is not None:
+            ranges = [IdRange(each, 0, 1) for each in ids]
+        else:
+            return delivery
+        new: list[IdRange] = []
+        repeated: list[IdRange] = []
+        places: list[tuple[int, int]] = []
+        place = 0
+        for each in ranges:
+            for part, is_new in self._divided(each):
+                if is_new:
+                    new.append(part)
+                    places.append((place, place + part.records))
+                    if part.message_id is not None:
+                        self._window.remember(part, delivery)
+                else:
+                    repeated.append(part)
+                place += part.records
+        delivery.begin(new, places, repeated, is_named=message_id is not None)
+        self.duplicate_records += sum(each.records for each in repeated)
         return delivery
 
-    def _remember(self, message_id: str, where: "OffsetRange | Delivery") -> None:
-        self._window[message_id] = where
-        self._window.move_to_end(message_id)
-        if len(self._window) > self._max_ids:
-            self._window.popitem(last=False)
+    def _divided(self, of: IdRange) -> list[tuple[IdRange, bool]]:
+        """The records of a message in order, those that are new apart from those that are known."""
+        if of.message_id is None:
+            return [(of, True)]
+        divided: list[tuple[IdRange, bool]] = []
+        at = of.first
+        for part in self._window.parts(of):
+            if at < part.first:
+                divided.append((of.part(at, part.first), True))
+            divided.append((of.part(part.first, part.until), False))
+            at = part.until
+        if at < of.until:
+            divided.append((of.part(at, of.until), True))
+        return divided
 
 
 class Delivery:
     """Records on their way into the lane; ``new`` has those that are no duplicates."""
 
-    def __init__(self, window: "_Window", records: Records) -> None:
+    def __init__(self, window: Window, records: Records) -> None:
         self._window = window
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stored: list[asyncio.Future[OffsetRange]] = []
         self._aborted: JournalError | None = None
-        self._unsettled: list[str | None] = []
-        self._repeated: Sequence[str] = ()
+        self._unsettled: deque[IdRange] = deque()
+        self._is_named = False
+        self._repeated: Sequence[IdRange] = ()
         self._awaited: set[asyncio.Future[None]] = set()
         self.new = records
 
-    def begin(self, ids: Sequence[str | None], new: Sequence[int], repeated: Sequence[str]) -> None:
-        """Note the ids of all records, the places of the new ones, and the ids of the others."""
-        self._unsettled = [ids[position] for position in new]
+    def begin(
+        self,
+        new: Sequence[IdRange],
+        places: Sequence[tuple[int, int]],
+        repeated: Sequence[IdRange],
+        *,
+        is_named: bool,
+    ) -> None:
+        """Note the new records and their places, and the others.
+
+        ``is_named``: the new records get their ids by `next_chunk`, for they have none yet.
+        """
+        self._unsettled = deque(new)
+        self._is_named = is_named
         self._repeated = repeated
         if repeated:
             # It waits for earlier deliveries alone. A record of theirs that is not stored may come
             # again, with one that waits in turn for the memory that this one has.
-            places = [self._window.get(message_id) for message_id in repeated]
-            self._awaited = {each._ended for each in places if isinstance(each, Delivery)}
-            self.new = _at(self.new, new)
+            parts = [part for each in repeated for part in self._window.parts(each)]
+            self._awaited = {
+                part.place._ended for part in parts if isinstance(part.place, Delivery)
+            }
+            self.new = _at(self.new, places)
 
-    def buffered(self, count: int, stored: asyncio.Future[OffsetRange]) -> None:
-        """Note that the next records are in the buffer; the future gets their offsets."""
-        ids, self._unsettled = self._unsettled[:count], self._unsettled[count:]
-        if ids:
+    def next_chunk(self, records: Records) -> tuple[Records, list[IdRange]]:
+        """The next of the new records with their ids, and which they are."""
+        ranges: list[IdRange] = []
+        missing = records.count if self._unsettled else 0
+        while missing:
+            following = self._unsettled.popleft()
+            until = min(following.until, following.first + missing)
+            ranges.append(following.part(following.first, until))
+            missing -= ranges[-1].records
+            if until < following.until:
+                self._unsettled.appendleft(following.part(until, following.until))
+        return named(records, ranges) if self._is_named and ranges else records, ranges
+
+    def buffered(self, ranges: Sequence[IdRange], stored: asyncio.Future[OffsetRange]) -> None:
+        """Note that these are in the buffer; the future gets their offsets."""
+        if ranges:
             self._stored.append(stored)
-            stored.add_done_callback(partial(self._settle, ids))
+            stored.add_done_callback(partial(self._settle, ranges))
             if self._aborted:
                 stored.set_exception(self._aborted)
 
-    def abort(self, message_id: str) -> None:
-        """Store nothing more of it, because this record of it turned out to be stored."""
+    def abort(self, message_id: str | None) -> None:
+        """Store nothing more of it, because this message of it turned out to be stored."""
         self._aborted = JournalError(
-            f"The record with the message id {_sender_id(message_id)!r} was sent again before it"
-            " was known that it is stored; send it once more, with what came with it."
+            f"The record with the message id {message_id!r} was sent again before it was known"
+            " that it is stored; send it once more, with what came with it."
         )
         for stored in self._stored:
             if not stored.done():
@@ -160,58 +197,47 @@ class Delivery:
 
     def end(self) -> None:
         """Store nothing more; records that are not in the buffer are new when they come again."""
-        self._forget(self._unsettled)
+        for each in self._unsettled:
+            self._window.resolve(each, self, None)
+        self._unsettled.clear()
         self._ended.set_result(None)
 
     async def receipt(self, stored: Sequence[OffsetRange]) -> Receipt:
         """Wait until the records that these repeat are durable too; or JournalError."""
         if self._awaited:
             await asyncio.wait(self._awaited)
-        originals = [self._original(message_id) for message_id in self._repeated]
+        originals = [place for each in self._repeated for place in self._originals(each)]
         offsets = stored or originals
         first = min(offsets, key=lambda part: part.start)
         until = max(part.until for part in offsets)
         whole = OffsetRange(first.topic, first.partition, first.start, until)
-        return Receipt(whole, len(self._repeated))
+        return Receipt(whole, sum(each.records for each in self._repeated))
 
-    def _original(self, message_id: str) -> OffsetRange:
-        where = self._window.get(message_id)
-        if not isinstance(where, OffsetRange):
+    def _originals(self, repeated: IdRange) -> list[OffsetRange]:
+        places = [part.place for part in self._window.parts(repeated)]
+        durable = [place for place in places if isinstance(place, OffsetRange)]
+        if sum(place.count for place in durable) < repeated.records:
             raise JournalError(
-                f"The record with the message id {_sender_id(message_id)!r} was being stored when"
-                " it came again, and is not durable; send it once more."
+                f"The record with the message id {repeated.message_id!r} was being stored when it"
+                " came again, and is not durable; send it once more."
             )
-        return where
+        return durable
 
-    def _settle(self, ids: Sequence[str | None], stored: asyncio.Future[OffsetRange]) -> None:
-        if stored.exception():
-            self._forget(ids)
-            return
-        for position, message_id in enumerate(ids):
-            if message_id is not None and self._window.get(message_id) is self:
-                self._window[message_id] = _offset(stored.result(), position)
-
-    def _forget(self, ids: Sequence[str | None]) -> None:
-        for message_id in ids:
-            if message_id is not None and self._window.get(message_id) is self:
-                del self._window[message_id]
+    def _settle(self, ranges: Sequence[IdRange], stored: asyncio.Future[OffsetRange]) -> None:
+        offsets = None if stored.exception() else stored.result()
+        start = offsets.start if offsets else 0
+        for each in ranges:
+            until = start + each.records
+            place = offsets and OffsetRange(offsets.topic, offsets.partition, start, until)
+            if each.message_id is not None:
+                self._window.resolve(each, self, place)
+            start = until
 
 
-_Window: TypeAlias = OrderedDict[str, OffsetRange | Delivery]
-"""The ids by age, each with its record's offset or with the delivery that is storing it."""
-
-
-def _sender_id(record_id: str) -> str:
-    return record_id.partition(_SEPARATOR)[0]
-
-
-def _at(records: Records, positions: Sequence[int]) -> Records:
-    return Records(records.batch.take(pa.array(positions, pa.int64())))
-
-
-def _offset(offsets: OffsetRange, position: int) -> OffsetRange:
-    start = offsets.start + position
-    return OffsetRange(offsets.topic, offsets.partition, start, start + 1)
+def _at(records: Records, places: Sequence[tuple[int, int]]) -> Records:
+    rows = [np.arange(first, until) for first, until in places]
+    chosen = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    return Records(records.batch.take(pa.array(chosen, pa.int64())))
 
 
 async def newest_ids(
@@ -223,10 +249,10 @@ async def newest_ids(
 ) -> list[StoredIds]:
     """Read the message ids of a lane's newest blocks, oldest block first, to restore them.
 
-    It ends with the block that completes ``max_ids`` records, at a block that cannot be read, after
-    10 s of the monotonic clock, or when ``stop`` is set; a damaged block and the time are logged. A
-    thread reads. When this returns or raises, also for being cancelled, the thread no longer uses
-    the journal.
+    It ends with the block that completes ``max_ids`` ids, or as many records that have none, at a
+    block that cannot be read, after 10 s of the monotonic clock, or when ``stop`` is set; a damaged
+    block and the time are logged. A thread reads. When this returns or raises, also for being
+    cancelled, the thread no longer uses the journal.
 
     Raises:
         JournalError: The lane cannot be listed.
@@ -276,8 +302,9 @@ def _read_ids(
             break
         if records is None:
             break
-        count += records.count
+        ids = message_ids(records.batch)
+        count += records.count if ids is None else len(ids) - ids.count(None)
         size_bytes += records.batch.nbytes
-        if (ids := message_ids(records.batch)) is not None:
+        if ids is not None:
             found.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
     return found

@@ -81,6 +81,7 @@ class IntakeStatistics:
         duplicate_records: Records that had been taken before, by their message ids.
         reserved_bytes: The memory that records take at present, at most ``buffer_bytes``.
         waiting_records: Those of them that wait for the rate.
+        ids_bytes: The memory of the message ids that are remembered.
     """
 
     stored_records: int
@@ -89,6 +90,7 @@ class IntakeStatistics:
     duplicate_records: int
     reserved_bytes: int
     waiting_records: int
+    ids_bytes: int
 
 
 class Intake:
@@ -144,7 +146,7 @@ class Intake:
         self.health = health or LaneHealth(append)
         self.latencies = Latencies()
         self._budget = MemoryBudget(self.settings.buffer_bytes)
-        self._deduplicator = Deduplicator(self.settings.remembered_ids)
+        self._deduplicator = Deduplicator(self.settings.remembered_ids, self.settings.ids_bytes)
         self._limiter = Limiter(self.settings.block_bytes)
         self._blocks = BlockWriter(
             self.health.append,
@@ -201,6 +203,7 @@ class Intake:
             self._deduplicator.duplicate_records,
             self._budget.reserved_bytes,
             self._limiter.waiting_records,
+            self._deduplicator.size_bytes,
         )
 
     @property
@@ -227,8 +230,11 @@ class Intake:
         """Remember the ids of the records at these offsets, oldest first, as after a restart."""
         self._deduplicator.restore(ids, offsets)
 
-    async def submit(self, records: Records) -> Receipt:
+    async def submit(self, records: Records, message_id: str | None = None) -> Receipt:
         """Submit records, 1 or more, and wait until they are durable.
+
+        With a message id they are one message; sent again, those that are stored are not stored
+        again. Without one, each may have an id of its own in its column.
 
         Raises:
             ReceiverError: They need more memory than ``buffer_bytes``, or the intake closes.
@@ -236,19 +242,21 @@ class Intake:
                 them again. Or one of them, which had been sent before, has meanwhile turned out to
                 be stored: send them again as well.
         """
-        return await self.submit_nowait(records)
+        return await self.submit_nowait(records, message_id=message_id)
 
-    def submit_nowait(self, records: Records, *, is_awaited: bool = True) -> asyncio.Task[Receipt]:
+    def submit_nowait(
+        self, records: Records, *, message_id: str | None = None, is_awaited: bool = True
+    ) -> asyncio.Task[Receipt]:
         """Submit records, and return what `submit` waits for; raises as `submit`.
 
         `buffered` slows the caller down. If no sender waits for the answer, ``is_awaited`` is
         false, and the block gathers more before it is written, for at most ``block_interval_ms``.
         """
         self._check(records)
-        return self._start(records, is_awaited=is_awaited)
+        return self._start(records, message_id, is_awaited=is_awaited)
 
     def try_submit(
-        self, records: Records, wait_s: float = 0.0
+        self, records: Records, wait_s: float = 0.0, message_id: str | None = None
     ) -> asyncio.Task[Receipt] | RetryAfter:
         """Submit records if the estimated wait for their turn is at most this; never wait.
 
@@ -261,7 +269,7 @@ class Intake:
         if not self._budget.is_available(memory_bytes(records)):
             return RetryAfter(max(wait_s, self.settings.block_interval_ms / 1000))
         delay_s = self._limiter.delay_s(records)
-        return RetryAfter(delay_s) if delay_s > wait_s else self._start(records)
+        return RetryAfter(delay_s) if delay_s > wait_s else self._start(records, message_id)
 
     async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
         """Wait until submitted records are in the buffer, so that the next ones can follow.
@@ -308,11 +316,13 @@ class Intake:
                 f" buffer_bytes is {self._budget.max_bytes}; submit fewer at a time, or raise it."
             )
 
-    def _start(self, records: Records, *, is_awaited: bool = True) -> asyncio.Task[Receipt]:
+    def _start(
+        self, records: Records, message_id: str | None, *, is_awaited: bool = True
+    ) -> asyncio.Task[Receipt]:
         buffered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         submission = _Submission(memory_bytes(records), buffered, is_awaited)
         submission.has_memory = self._budget.try_acquire(submission.memory_bytes)
-        receipt = asyncio.create_task(self._store(records, submission))
+        receipt = asyncio.create_task(self._store(records, message_id, submission))
         self._submissions[receipt] = submission
         receipt.add_done_callback(self._forget)
         return receipt
@@ -324,8 +334,10 @@ class Intake:
         if not receipt.cancelled() and receipt.exception() is None:  # its sender may have gone
             self.latencies.count(asyncio.get_running_loop().time() - submission.since_s)
 
-    async def _store(self, records: Records, submission: "_Submission") -> Receipt:
-        delivery = self._deduplicator.deliver(records)
+    async def _store(
+        self, records: Records, message_id: str | None, submission: "_Submission"
+    ) -> Receipt:
+        delivery = self._deduplicator.deliver(records, message_id)
         try:
             if not submission.has_memory:
                 await self._budget.acquire(submission.memory_bytes)
@@ -350,9 +362,10 @@ class Intake:
             await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []
         async with aclosing(self._limiter.admit(delivery.new)) as admitted:
-            async for chunk in admitted:
+            async for part in admitted:
+                chunk, ranges = delivery.next_chunk(part)
                 stored.append(each := self._blocks.add(chunk, is_awaited=is_awaited))
-                delivery.buffered(chunk.count, each)
+                delivery.buffered(ranges, each)
                 each.add_done_callback(partial(self._count, chunk))
         return stored
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id
+from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 
 MAX_DIGITS: Final = 4300
 """Most digits of an integer; Python, which may read it later, has the same limit."""

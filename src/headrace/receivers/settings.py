@@ -32,9 +32,9 @@ class IntakeSettings:
             takes memory that its machine does not have; too small, and senders wait while a block
             is written.
         remembered_ids: How many message ids are remembered, so that a record that is sent again is
-            not stored again; 0 or more. Default: 100 000. Each takes about 250 bytes, within the
-            memory of the process but outside of ``buffer_bytes``. Too small, and an id is forgotten
-            before its sender has sent again.
+            not stored again; 0 or more. Default: 100 000. Too small, and an id is forgotten before
+            its sender has sent again.
+        ids_bytes: What the remembered ids may take (bytes in memory). Default: 64 MiB.
 
     Raises:
         OptionError: A value is out of its range.
@@ -44,6 +44,7 @@ class IntakeSettings:
     block_bytes: int = 8 * MIB
     buffer_bytes: int = 64 * MIB
     remembered_ids: int = 100_000
+    ids_bytes: int = 64 * MIB
 
     def __post_init__(self) -> None:
         require_number("block_interval_ms", self.block_interval_ms, "ms", above=True)

@@ -7,7 +7,7 @@ from tests.planted.plant import Planted
 DEFECTS: Final = (
     Planted(
         "message ids of which one can be another's with its number",
-        "receivers/deduplicator.py",
+        "receivers/id_window.py",
         '_SEPARATOR: Final = "\\0"',
         '_SEPARATOR: Final = ":"',
         "tests/receivers/test_deduplicator.py",
@@ -41,11 +41,11 @@ DEFECTS: Final = (
         "tests/receivers/test_http.py tests/receivers/test_http_limits.py",
     ),
     Planted(
-        "records of one request that share one id, so that one is stored",
-        "receivers/http/http_body.py",
-        "pa.array(record_ids(message_id, records.count), pa.string())",
-        "pa.array([message_id] * records.count, pa.string())",
-        "tests/receivers/test_http.py",
+        "a message whose records all have the number of its first one in the journal",
+        "receivers/id_window.py",
+        '"" if (first, count) == (0, 1) else f"{_SEPARATOR}{first}{_SEPARATOR}{count}"',
+        '""',
+        "tests/receivers/test_deduplicator.py",
     ),
     Planted(
         "logs whose scope is left out",

@@ -10,8 +10,8 @@ import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 
 from headrace.journal.records import SCHEMA, Records
-from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id, record_ids
 from headrace.receivers.http.http_connection import HttpRejection, retry_after
+from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.receivers.json_text import (
     COMMAS_PER_RECORD,
     MalformedError,
@@ -49,7 +49,13 @@ _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
 class BodyFormat(Protocol):
-    """Reader of one request's body."""
+    """Reader of one request's body.
+
+    Attributes:
+        message_id: The sender's id for all of it; None if it has none.
+    """
+
+    message_id: str | None
 
     def count(self, piece: bytes) -> None:
         """Look at some of the body; raises HttpRejection to have no more of it read."""
@@ -247,7 +253,7 @@ class RequestFormat:
                 415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_WHOLE)}."
             )
         self._key = _single(request, _KEY_HEADER)
-        self._id = message_id_of(request)
+        self.message_id = message_id_of(request)
 
     def count(self, piece: bytes) -> None:
         """Count what separates records in some of the body, so that no more is read than allowed.
@@ -284,7 +290,7 @@ class RequestFormat:
             self._check_key(self._key, count)
             key = pa.scalar(self._key.encode("latin-1"), pa.binary())
             batch = _with(batch, "key", pa.repeat(key, count))
-        return with_ids(Records(batch), self._id)
+        return Records(batch)
 
     def _check_key(self, key: str, count: int) -> None:
         """Each record gets the key; together they may be as large as a body."""
@@ -316,14 +322,6 @@ def message_id_of(request: Request) -> str | None:
     if message_id is not None and not is_message_id(message_id):
         raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
     return message_id
-
-
-def with_ids(records: Records, message_id: str | None) -> Records:
-    """Return the records of one request with the ids that its message id gives them."""
-    if message_id is None:
-        return records
-    ids = pa.array(record_ids(message_id, records.count), pa.string())
-    return Records(_with(records.batch, "id", ids))
 
 
 def _too_many(why: str) -> HttpRejection:

@@ -276,7 +276,7 @@ async def _handle(
     records = await _parsed(form, body, exchange.turn)
     if records is None:
         return None
-    receipt = _submit(intake, records, wait_s)
+    receipt = _submit(intake, records, form.message_id, wait_s)
     body.release()
     try:
         return await asyncio.shield(receipt)
@@ -292,9 +292,11 @@ async def _parsed(form: BodyFormat, body: RequestBody, turn: asyncio.Semaphore) 
         return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 
 
-def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Receipt]:
+def _submit(
+    intake: Intake, records: Records, message_id: str | None, wait_s: float
+) -> asyncio.Task[Receipt]:
     try:
-        receipt = intake.try_submit(records, wait_s)
+        receipt = intake.try_submit(records, wait_s, message_id)
     except ReceiverError as error:
         raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
     if isinstance(receipt, RetryAfter):

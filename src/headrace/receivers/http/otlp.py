@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from headrace.core.extras import needs_extra
 from headrace.journal.records import Records
-from headrace.receivers.http.http_body import message_id_of, with_ids
+from headrace.receivers.http.http_body import message_id_of
 from headrace.receivers.http.http_connection import HttpRejection
 from headrace.receivers.settings import HttpSettings
 
@@ -55,7 +55,7 @@ class OtlpFormat:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
         self._nodes = 0
-        self._id = message_id_of(request)
+        self.message_id = message_id_of(request)
         self._is_json = media_type_of(request) == JSON
         if media_type_of(request) not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
@@ -98,7 +98,7 @@ class OtlpFormat:
                     " have; send fewer at a time.",
                 )
             values.append(value)
-        return with_ids(Records.of(values, timestamp_ms=timestamp_ms), self._id) if values else None
+        return Records.of(values, timestamp_ms=timestamp_ms) if values else None
 
     def _values(self, body: bytes) -> Iterator[bytes]:
         if self._is_json:

@@ -15,7 +15,7 @@ from headrace.core.extras import needs_extra
 from headrace.errors import ReceiverError
 from headrace.journal.records import Headers
 from headrace.receivers.connections import set_unless_done
-from headrace.receivers.deduplicator import is_message_id
+from headrace.receivers.id_window import is_message_id
 from headrace.receivers.settings import MqttSettings
 
 with needs_extra("mqtt", "Receiving from MQTT"):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError
 from headrace.journal.records import Records
-from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, Receipt
+from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.event_log import event
+from headrace.receivers.id_window import MAX_ID_CHARACTERS
 from headrace.receivers.intake import Intake
 from headrace.receivers.settings import MqttSettings
 

@@ -1,0 +1,188 @@
+"""The window of message ids: which are remembered, and how the journal has those of records."""
+
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.ranges import OffsetRange
+from headrace.journal.records import Records
+
+MAX_ID_CHARACTERS: Final = 200
+"""The longest message id of a sender. Each one that is remembered takes memory."""
+
+_SEPARATOR: Final = "\0"
+"""Stands between a message's id and the numbers of its records: no id of a sender can have it."""
+
+_SEVERAL: Final = re.compile(f"(.*){_SEPARATOR}([0-9]+){_SEPARATOR}([0-9]+)", re.DOTALL)
+
+
+def is_message_id(text: str) -> bool:
+    """Whether a sender may use this as a message id: 1 to `MAX_ID_CHARACTERS`, without U+0000.
+
+    Ids are compared as they are, case, space and accents included.
+    """
+    return 0 < len(text) <= MAX_ID_CHARACTERS and _SEPARATOR not in text
+
+
+class IdRange(NamedTuple):
+    """Records of one message: those numbered ``first`` to before ``until``, from 0 on.
+
+    Records without an id, which no message has, are a range too.
+    """
+
+    message_id: str | None
+    first: int
+    until: int
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self.until - self.first
+
+    def part(self, first: int, until: int) -> "IdRange":
+        """Its records with these numbers, as far as they are among its own."""
+        return IdRange(self.message_id, max(self.first, first), min(self.until, until))
+
+
+def ranges_of(ids: Sequence[str | None]) -> list[tuple[int, IdRange]]:
+    """Return the messages of stored records, each with the place of its first record.
+
+    A message with several records has its id at the first of them alone, with the number of that
+    one and how many they are: `named` writes it so.
+    """
+    return [(place, _range_of(text)) for place, text in enumerate(ids) if text is not None]
+
+
+def _range_of(text: str) -> IdRange:
+    if (several := _SEVERAL.fullmatch(text)) is None:
+        return IdRange(text, 0, 1)
+    first = int(several[2])
+    return IdRange(several[1], first, first + int(several[3]))
+
+
+def named(records: Records, ranges: Sequence[IdRange]) -> Records:
+    """Return the records with the ids of these ranges, which are as many, as `ranges_of` reads it.
+
+    So the id of a message takes no more memory, and no more of the journal, with many records.
+    """
+    texts: list[str] = []
+    ends = np.zeros(records.count + 1, np.int32)
+    place = size_bytes = 0
+    for message_id, first, until in ranges:
+        count = until - first
+        numbers = "" if (first, count) == (0, 1) else f"{_SEPARATOR}{first}{_SEPARATOR}{count}"
+        texts.append(f"{message_id}{numbers}")
+        size_bytes += len(texts[-1].encode())
+        ends[place + 1 : place + 1 + count] = size_bytes
+        place += count
+    valid = pa.py_buffer(np.packbits(np.diff(ends) > 0, bitorder="little"))
+    buffers = [valid, pa.py_buffer(ends), pa.py_buffer("".join(texts).encode())]
+    return records.with_ids(pa.Array.from_buffers(pa.string(), records.count, buffers))
+
+
+_ID_BYTES: Final = 450
+"""Memory of a remembered id besides its text: an entry, a part, its offsets (bytes)."""
+
+_PART_BYTES: Final = 250
+"""Memory of each further part of a message that is not in one piece in its lane (bytes)."""
+
+
+def id_bytes(message_id: str) -> int:
+    """Return the memory of a remembered id, an upper estimate (bytes)."""
+    return _ID_BYTES + sys.getsizeof(message_id)
+
+
+class Part(NamedTuple):
+    """Some records of a message, and their offsets, or else the owner that is storing them."""
+
+    first: int
+    until: int
+    place: object
+
+    def within(self, first: int, until: int) -> "Part":
+        """Its records with these numbers, as far as they are among its own."""
+        first, until = max(self.first, first), min(self.until, until)
+        place = self.place
+        if isinstance(place, OffsetRange):
+            start = place.start + first - self.first
+            place = OffsetRange(place.topic, place.partition, start, start + until - first)
+        return Part(first, until, place)
+
+    def joined(self, following: "Part") -> "Part | None":
+        """Both as one part, if numbers and offsets continue; otherwise None."""
+        here, there = self.place, following.place
+        if self.until != following.first:
+            return None
+        if not isinstance(here, OffsetRange) or not isinstance(there, OffsetRange):
+            return Part(self.first, following.until, here) if here is there else None
+        if here.until != there.start:
+            return None
+        place = OffsetRange(here.topic, here.partition, here.start, there.until)
+        return Part(self.first, following.until, place)
+
+
+class Window:
+    """The newest message ids, by age, with what became of the records of each.
+
+    One entry a message, however many records it has.
+    """
+
+    def __init__(self, max_ids: int, max_bytes: int) -> None:
+        self._max_ids = max_ids
+        self._max_bytes = max_bytes
+        self._messages: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
+        self.size_bytes = 0
+
+    def parts(self, asked: IdRange) -> list[Part]:
+        """What is known of these records, in the order of their numbers."""
+        _, first, until = asked
+        known = self._messages.get(asked.message_id or "", ())
+        return [
+            part.within(first, until) for part in known if part.first < until and part.until > first
+        ]
+
+    def remember(self, of: IdRange, place: object) -> None:
+        """Note where these are; the oldest messages are forgotten if that is too much."""
+        self._replace(of, (Part(of.first, of.until, place),))
+        self._messages.move_to_end(of.message_id or "")
+        while len(self._messages) > self._max_ids or self.size_bytes > self._max_bytes:
+            message_id, parts = self._messages.popitem(last=False)
+            self.size_bytes -= _bytes_of(message_id, parts)
+
+    def resolve(self, of: IdRange, owner: object, offsets: OffsetRange | None) -> None:
+        """Note the offsets of what its owner was storing; None forgets it."""
+        for part in self.parts(of):
+            if part.place is owner:
+                by = () if offsets is None else (Part(of.first, of.until, offsets),)
+                of_part = of.part(part.first, part.until)
+                self._replace(of_part, tuple(each.within(*of_part[1:]) for each in by))
+
+    def _replace(self, of: IdRange, by: tuple[Part, ...]) -> None:
+        message_id = of.message_id or ""
+        known = self._messages.get(message_id, ())
+        if known:
+            self.size_bytes -= _bytes_of(message_id, known)
+        before = [part.within(part.first, of.first) for part in known if part.first < of.first]
+        after = [part.within(of.until, part.until) for part in known if part.until > of.until]
+        parts: list[Part] = []
+        for part in (*before, *by, *after):
+            if part.first >= part.until:
+                continue
+            if parts and (joined := parts[-1].joined(part)):
+                parts[-1] = joined
+            else:
+                parts.append(part)
+        if parts:
+            self._messages[message_id] = tuple(parts)
+            self.size_bytes += _bytes_of(message_id, parts)
+        else:
+            self._messages.pop(message_id, None)
+
+
+def _bytes_of(message_id: str, parts: Sequence[Part]) -> int:
+    return id_bytes(message_id) + (len(parts) - 1) * _PART_BYTES
