@@ -36,7 +36,7 @@ def test_a_closed_connection_frees_its_place_once() -> None:
     connections.remove("a")
 
     assert len(connections) == 0
-    assert not connections.close_longest_idle()
+    assert not connections.evict_slowest()
     assert connections.admit("b", lambda: None)
 
 

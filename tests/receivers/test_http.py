@@ -401,7 +401,7 @@ async def test_a_rejection_for_want_of_a_connection_is_json() -> None:
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         rejected = it.intake.rejections.drain()
         assert rejected is not None
-        assert rejected.counts == {"HTTP 503": 1}
+        assert rejected.counts == {"no place": 1}
         it.journal.going.set()
         assert (await busy.readline()).startswith(b"HTTP/1.1 200 ")
         writer.close()

@@ -357,13 +357,14 @@ async def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> Non
 @in_loop
 async def test_when_all_connections_are_busy_another_one_is_rejected() -> None:
     receiver = tcp(max_connections=1)
-    async with receiving(receiver, Journal()), connected(receiver) as busy:
+    async with receiving(receiver, Journal()) as intake, connected(receiver) as busy:
         await busy.send(b"a\n")
         assert await busy.answer() == "ok 1"
         async with connected(receiver) as other:
             assert await other.answer() == (
                 "error All 1 connections are in use; connect again later."
             )
+        assert intake.rejections.totals == {"no place": 1}
 
 
 @in_loop

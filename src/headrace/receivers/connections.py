@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import time
+from collections import deque
 from collections.abc import Callable, Hashable
+from operator import itemgetter
 from typing import Final, Self, TypeVar
 
 from headrace.errors import ReceiverError
@@ -94,51 +97,90 @@ class ListeningReceiver:
         return listener, self._access
 
 
-class Connections:
-    """Up to ``max_connections`` connections (1 or more); a new one replaces the longest idle one.
+FAST_BYTES_PER_S: Final = 64 * 1024
+"""A body that comes faster (bytes/s) is not evicted."""
 
-    A connection is idle until it has sent something whole. So a client that only opens connections
-    replaces its own, while others are served. Belongs to one event loop.
+
+class Connections:
+    """Up to ``max_connections`` connections (1 or more); a new one replaces the slowest one.
+
+    A connection can be replaced while it is idle, that is, until it has sent something whole, and
+    while it sends a body. Each counts from when it became idle or its body began; every byte of a
+    body moves that moment on, as much as it takes at `FAST_BYTES_PER_S`. Whose moment is the
+    earliest is evicted. So a client that only opens connections, or sends slowly, replaces its own
+    ones while others are served. Belongs to one event loop.
     """
 
-    def __init__(self, max_connections: int) -> None:
+    def __init__(self, max_connections: int, now_s: Callable[[], float] = time.monotonic) -> None:
         self._max = max_connections
-        self._idle: dict[Hashable, Callable[[], None]] = {}
-        self._busy: dict[Hashable, Callable[[], None]] = {}
+        self._now_s = now_s
+        self._open: dict[Hashable, Callable[[], None]] = {}
+        self._since_s: dict[Hashable, float] = {}
+        self._sending: set[Hashable] = set()
+        self._slowest: deque[tuple[Hashable, float]] = deque()
 
     def __len__(self) -> int:
-        return len(self._idle) + len(self._busy)
+        return len(self._open)
 
-    def admit(self, connection: Hashable, close: Callable[[], None]) -> bool:
+    def admit(self, connection: Hashable, evict: Callable[[], None]) -> bool:
         """Count a new connection, idle at first, if there is a place for it or one can be made.
 
-        ``close`` ends it at once, when its place is given away. Returns whether it is counted;
+        ``evict`` ends it at once, when its place is given away. Returns whether it is counted;
         otherwise all are busy, and it must be rejected.
         """
-        if len(self) >= self._max and not self.close_longest_idle():
+        if len(self) >= self._max and not self.evict_slowest():
             return False
-        self._idle[connection] = close
+        self._open[connection] = evict
+        self._since_s[connection] = self._now_s()
         return True
 
     def busy(self, connection: Hashable) -> None:
         """It has sent something that is whole, and keeps its place."""
-        if close := self._idle.pop(connection, None):
-            self._busy[connection] = close
+        self._sending.discard(connection)
+        self._since_s.pop(connection, None)
 
     def idle(self, connection: Hashable) -> None:
         """It was answered, and may be replaced."""
-        if close := self._busy.pop(connection, None):
-            self._idle[connection] = close
+        self._sending.discard(connection)
+        if connection in self._open:
+            self._since_s.setdefault(connection, self._now_s())
+
+    def sending(self, connection: Hashable, size_bytes: int) -> None:
+        """So many bytes more of a body have come."""
+        if connection in self._sending:
+            self._since_s[connection] += size_bytes / FAST_BYTES_PER_S
+        elif connection in self._open:
+            self._sending.add(connection)
+            self._since_s[connection] = self._now_s()
 
     def remove(self, connection: Hashable) -> None:
         """It is closed; one that is not counted any more may be closed too."""
-        self._idle.pop(connection, None)
-        self._busy.pop(connection, None)
+        self.busy(connection)
+        self._open.pop(connection, None)
 
-    def close_longest_idle(self) -> bool:
-        """Make a place. Returns whether there was one idle."""
-        if not self._idle:
+    def evict_slowest(self) -> bool:
+        """Make a place. Returns whether there was one to evict."""
+        for _ in range(2):
+            while self._slowest:
+                connection, since_s = self._slowest.popleft()
+                if self._since_s.get(connection) == since_s:
+                    self._evict(connection)
+                    return True
+            # A moment only ever moves on, so a sorted list is right until it is used up.
+            now_s = self._now_s()
+            slow = [each for each in self._since_s.items() if each[1] <= now_s]
+            self._slowest = deque(sorted(slow, key=itemgetter(1)))
+        return False
+
+    def evict_slowest_body(self) -> bool:
+        """Make room where bodies are. Returns whether there was a slow one to evict."""
+        slowest = min(self._sending, key=self._since_s.__getitem__, default=None)
+        if slowest is None or self._since_s[slowest] > self._now_s():
             return False
-        longest = next(iter(self._idle))
-        self._idle.pop(longest)()
+        self._evict(slowest)
         return True
+
+    def _evict(self, connection: Hashable) -> None:
+        evict = self._open[connection]
+        self.remove(connection)
+        evict()

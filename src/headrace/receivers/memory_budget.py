@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import sys
 from collections import deque
 from contextlib import suppress
 from typing import Final
@@ -117,13 +118,18 @@ def give_back() -> None:
 _SAMPLE_ID: Final = bytes(16)
 
 
+_SWITCH_S: Final = 0.0005
+"""How long the event loop waits for a thread that parses a large body (s)."""
+
+
 def warm_up() -> None:
     """Load the modules of the first record, and spare the collector the present objects.
 
     Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
     collection looks at every object of every module each time, with all threads waiting: a tenth of
     a second as well. Objects from before the first record stay anyway, so they are frozen
-    (`gc.freeze`), for the whole process: call it only if the process is the receiver's.
+    (`gc.freeze`). Threads that compute let the event loop go on ten times as often as usual. Both
+    are for the whole process: call it only if the process is the receiver's.
     """
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)
@@ -131,3 +137,4 @@ def warm_up() -> None:
     decode(pa.py_buffer(data), "a sample", SCHEMA.names)
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(_SWITCH_S)

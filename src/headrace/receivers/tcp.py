@@ -210,6 +210,7 @@ class LineSender:
 
     async def _reject(self, error: HeadraceError) -> None:
         kind = "not stored" if isinstance(error, JournalError) else "not taken"
+        kind = "no place" if self._reading is None else kind
         self._shared.intake.rejections.count(kind, str(error))
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
@@ -393,6 +394,6 @@ async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.so
             if error.errno not in _NO_DESCRIPTORS:
                 raise
             # The next connection that closes makes a place; there is no way to wait for one.
-            if not shared.connections.close_longest_idle():
+            if not shared.connections.evict_slowest():
                 _LOG.warning("A connection cannot be accepted: %s", error)
             await asyncio.sleep(_NO_DESCRIPTORS_S)

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 
 from headrace.journal.records import SCHEMA, Records
+from headrace.receivers.connections import Connections
 from headrace.receivers.http.http_connection import HttpRejection, retry_after
 from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.receivers.json_text import (
@@ -22,6 +24,7 @@ from headrace.receivers.json_text import (
 )
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
+from headrace.receivers.turns import Turns, Work
 
 _RETRY_S: Final = 1.0
 """When memory is asked for again: bodies come and go within about this time."""
@@ -30,6 +33,9 @@ _PIECE_BYTES: Final = 64 * 1024
 """The most that is decompressed at once. Smaller pieces of a body are joined as they come, so that
 a body of single bytes takes no more memory than another; larger ones are not, for what grows is
 copied again and again."""
+
+_COMPRESSED_BYTES: Final = 2 * 1024
+"""The most that is decompressed without others having a turn: a hundred empty gzip members."""
 
 _DISCARD_S: Final = 2.0
 """Time for which the rest of a rejected body is read (s). If the connection were closed at once,
@@ -53,9 +59,11 @@ class BodyFormat(Protocol):
 
     Attributes:
         message_id: The sender's id for all of it; None if it has none.
+        parts: How many parts have been counted, each of which takes time to parse.
     """
 
     message_id: str | None
+    parts: int
 
     def count(self, piece: bytes) -> None:
         """Look at some of the body; raises HttpRejection to have no more of it read."""
@@ -68,6 +76,16 @@ class BodyFormat(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """What all bodies share: their limits and memory, and the turns in which they are read."""
+
+    settings: HttpSettings
+    budget: MemoryBudget
+    connections: Connections
+    turns: Turns
+
+
 class RequestBody:
     """The body of one request; it takes its memory from the budget of all bodies.
 
@@ -76,10 +94,11 @@ class RequestBody:
         was_bytes: How large it was, decompressed, when its memory was released.
     """
 
-    def __init__(self, request: Request, settings: HttpSettings, budget: MemoryBudget) -> None:
+    def __init__(self, request: Request, bodies: Bodies) -> None:
         self._request = request
-        self._settings = settings
-        self._budget = budget
+        self._bodies = bodies
+        self._settings = bodies.settings
+        self._budget = bodies.budget
         self._pieces: list[bytearray] = []
         self._reserved_bytes = 0
         self._stream = request.stream()
@@ -153,14 +172,16 @@ class RequestBody:
 
     async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
         sent_bytes = 0
+        work = Work(self._bodies.turns)
         async for data in self._stream:
+            work.begin()
             sent_bytes += len(data)
             self._check_sent(sent_bytes)
             for piece in decompressor.pieces(data):
-                form.count(piece)
-                self._hold(piece)
-                if decompressor.expands:
-                    await asyncio.sleep(0)  # a little data may become a lot; the others go on
+                if piece:
+                    form.count(piece)
+                    await self._hold(piece)
+                await work.give_way()  # a little data may become a lot; the others go on
         self.ended = True
         decompressor.end()
 
@@ -171,7 +192,7 @@ class RequestBody:
                 413, f"The body has more than the {max_bytes} bytes that it may; send it in parts."
             )
 
-    def _hold(self, piece: bytes) -> None:
+    async def _hold(self, piece: bytes) -> None:
         max_bytes = self._settings.max_decompressed_bytes
         if self._reserved_bytes + len(piece) > max_bytes:
             raise HttpRejection(
@@ -179,13 +200,23 @@ class RequestBody:
                 f"The body has more than the {max_bytes} bytes that it may when decompressed;"
                 " send it in parts.",
             )
-        if not self._budget.try_acquire(len(piece)):
-            raise retry_after(_RETRY_S, "There is no memory for more bodies at present")
+        await self._acquire(len(piece))
         self._reserved_bytes += len(piece)
         if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES:
             self._pieces[-1] += piece
         else:
             self._pieces.append(bytearray(piece))
+
+    async def _acquire(self, size_bytes: int) -> None:
+        """Take memory; if there is none, a slow body has to give some back."""
+        if self._budget.try_acquire(size_bytes):
+            return
+        with contextlib.suppress(TimeoutError):
+            if self._bodies.connections.evict_slowest_body():
+                async with asyncio.timeout(_RETRY_S):
+                    await self._budget.acquire(size_bytes)
+                    return
+        raise retry_after(_RETRY_S, "There is no memory for more bodies at present", "no memory")
 
 
 class DamagedError(ValueError):
@@ -202,18 +233,23 @@ class Decompressor:
         self._window = _WINDOWS.get(encoding, 0)
         self._stream = zlib.decompressobj(self._window) if self._window else None
         self._inside = False
-
-    @property
-    def expands(self) -> bool:
-        """Whether there is anything to decompress."""
-        return self._stream is not None
+        self._is_over = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield these bytes decompressed, at most 64 KiB at a time."""
-        if (stream := self._stream) is None:
+        """Yield these bytes decompressed, at most 64 KiB at a time, and after little work.
+
+        A piece may be empty: a gzip member need not have anything in it.
+        """
+        if self._stream is None:
             yield data
             return
+        for start in range(0, len(data), _COMPRESSED_BYTES):
+            yield from self._decompress(self._stream, data[start : start + _COMPRESSED_BYTES])
+
+    def _decompress(self, stream: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
         while data:
+            if self._is_over:
+                raise DamagedError("something follows its end")
             self._inside = True
             try:
                 piece = stream.decompress(data, _PIECE_BYTES)
@@ -226,9 +262,9 @@ class Decompressor:
                 data = stream.unused_data
                 self._inside = False
                 # A gzip file may have several members, one after the other; a zlib stream has one.
-                if data and self._window == zlib.MAX_WBITS:
-                    raise DamagedError("something follows its end")
+                self._is_over = self._window == zlib.MAX_WBITS
                 self._stream = stream = zlib.decompressobj(self._window)
+        yield b""
 
     def end(self) -> None:
         """Check that the data does not break off."""
@@ -246,7 +282,7 @@ class RequestFormat:
 
     def __init__(self, request: Request, settings: HttpSettings) -> None:
         self._settings = settings
-        self._separators = 0
+        self.parts = 0
         self._type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if self._type not in (_LINES, _JSON, *_WHOLE):
             raise HttpRejection(
@@ -263,12 +299,12 @@ class RequestFormat:
         """
         most = self._settings.max_records
         if self._type == _LINES:
-            self._separators += piece.count(b"\n")
-            if self._separators > most:
+            self.parts += piece.count(b"\n")
+            if self.parts > most:
                 raise _too_many(f"The body has more than the {most} lines that a request may have")
         elif self._type == _JSON:
-            self._separators += piece.count(b",")
-            if self._separators >= most * COMMAS_PER_RECORD:
+            self.parts += piece.count(b",")
+            if self.parts >= most * COMMAS_PER_RECORD:
                 raise _too_many(too_many_commas(most))
 
     def records(self, body: bytes, timestamp_ms: int) -> Records:

@@ -15,19 +15,31 @@ import h11
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.receivers.access import Access
 from headrace.receivers.connections import Connections
 from headrace.receivers.event_log import Rejections
+from headrace.receivers.http.paced_flow import PacedFlow
 from headrace.receivers.settings import HttpSettings
 from headrace.receivers.tls_tunnel import handshake_failure
+from headrace.receivers.turns import Turns, Work
 
 _TLS_BUFFER_BYTES: Final = 64 * 1024
 """Size of asyncio's read buffer for each TLS connection. The default of 256 KiB would be 200 MB for
 800 connections that send nothing.
 """
+
+_READ_BYTES: Final = 32 * 1024
+"""The most that is read of a connection at once, and that waits to be parsed or taken."""
+
+_DISCARD_S: Final = 2.0
+"""Time for which what follows bytes that are no request is read and dropped (s)."""
+
+_FIRST_PART_BYTES: Final = 512
+_LEAST_PART_BYTES: Final = 128
+_LARGE_SHARE: Final = 0.5
+_SMALL_SHARE: Final = 0.125
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -36,11 +48,18 @@ class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of
     """Ends the handling of a request that is not taken.
 
     The answer has the status, the headers, and the sentence: what was wrong and what to do, nothing
-    secret.
+    secret. It counts as a rejection of a kind. Default: its status.
     """
 
-    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        headers: dict[str, str] | None = None,
+        kind: str | None = None,
+    ) -> None:
         super().__init__(sentence)
+        self.kind = kind or f"HTTP {status}"
         self.status = status
         self.sentence = sentence
         self.headers = headers or {}
@@ -51,19 +70,25 @@ class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of
         return json.dumps({"error": self.sentence}).encode()
 
     def count(self, rejections: Rejections) -> None:
-        """Count it under its status."""
-        rejections.count(f"HTTP {self.status}", self.sentence)
+        """Count it under its kind."""
+        rejections.count(self.kind, self.sentence)
 
 
-def retry_after(delay_s: float, why: str) -> HttpRejection:
+def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpRejection:
     """429, with the whole seconds after which it is worth sending again."""
     wait_s = max(1, math.ceil(delay_s))
     sentence = f"{why}; send it again in {wait_s} s."
-    return HttpRejection(429, sentence, {"retry-after": str(wait_s)})
+    return HttpRejection(429, sentence, {"retry-after": str(wait_s)}, kind)
 
 
 _FULL: Final = HttpRejection(
-    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}
+    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}, "no place"
+)
+_SLOW: Final = HttpRejection(
+    503,
+    "The body came slowly while others waited for a place; send it faster, or again in 1 s.",
+    {"retry-after": "1"},
+    "slow body",
 )
 _AMBIGUOUS: Final = HttpRejection(
     400,
@@ -116,51 +141,103 @@ def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
     return None
 
 
-class _PacedFlow(FlowControl):
-    """Reads no further of a sender that sends requests ahead, until it has read its answers.
-
-    An application that waits for the end of a connection would have it read on.
-    """
-
-    def __init__(self, transport: asyncio.Transport, is_ahead: Callable[[], bool]) -> None:
-        super().__init__(transport)
-        self._is_ahead = is_ahead
-
-    def resume_reading(self) -> None:
-        if not self._is_ahead():
-            super().resume_reading()
-
-
 class _LimitedProtocol(H11Protocol):
     """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
 
     Connections without a place, and bytes that are no request, are counted. ``header_s`` is also
     the time for the rest of a request that was answered early, such as the body of one for an
     unknown path.
+
+    What was read is parsed in parts, larger ones while each takes little time. When a slice of time
+    is over, the rest waits for its turn, and nothing is read meanwhile. So chunks of one byte, each
+    of which takes as long as one of 16 KiB, cost their sender's time.
     """
 
     clients: ClassVar[Connections]
+    turns: ClassVar[Turns]
+    flow: PacedFlow
     settings: ClassVar[HttpSettings]
     rejections: ClassVar[Rejections]
     _late: asyncio.TimerHandle | None = None
     _has_ended = False
     _sends_ahead = False
+    _is_discarding = False
+    _unparsed = b""
+    _part_bytes = _FIRST_PART_BYTES
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.flow = _PacedFlow(transport, self._is_ahead)
-        if self.clients.admit(self, transport.abort):
+        transport.max_size = _READ_BYTES
+        self.flow = PacedFlow(transport, self._is_ahead)
+        self._work = Work(self.turns)
+        if self.clients.admit(self, self._evict):
             self._watch()
         else:
             _FULL.count(self.rejections)
             self._close_with(_FULL)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_discarding:
+            return
+        if self._unparsed:  # it was read although nothing was to be
+            self._unparsed += data
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse as much as a slice of time allows; the rest waits."""
+        self._work.begin()
+        at = 0
+        is_over = False
+        while at < len(data) and not is_over and not self._is_ending():
+            part = data[at : at + self._part_bytes]
+            at += len(part)
+            self._parse_part(part)
+            before_s = self._work.spent_s
+            is_over = self._work.is_over()
+            share = (self._work.spent_s - before_s) / self.turns.slice_s
+            if share > _LARGE_SHARE:
+                self._part_bytes = max(_LEAST_PART_BYTES, self._part_bytes // 2)
+            elif share < _SMALL_SHARE:
+                self._part_bytes = min(_READ_BYTES, self._part_bytes * 2)
+        self._unparsed = data[at:]
+        if is_over:
+            self.flow.hold()
+            self.turns.call(self._go_on)
+
+    def _go_on(self) -> None:
+        self._work.renew()
+        data, self._unparsed = self._unparsed, b""
+        if self.transport.is_closing():
+            return
+        self.flow.release()
+        if data and not self._is_discarding:
+            self._parse(data)
+
+    def _is_ending(self) -> bool:
+        return self._is_discarding or self.transport.is_closing()
+
+    def _parse_part(self, data: bytes) -> None:
         if self._is_answering() and self.conn.their_state is h11.DONE:
             self._sends_ahead = True
             self.flow.pause_reading()
         super().data_received(data)
-        self._watch()
+        if self._is_answering() and len(self.cycle.body) >= _READ_BYTES:
+            self.flow.pause_reading()  # until the application has taken it
+        self._watch(len(data))
+
+    def _evict(self) -> None:
+        """Give the place away, with an answer if a body was coming."""
+        if self._is_answering() and self.conn.their_state is h11.SEND_BODY:
+            _SLOW.count(self.rejections)
+            self._disconnect()
+            self.transport.write(_closing(_SLOW))
+        self.transport.abort()
+
+    def _disconnect(self) -> None:
+        """Have the application answer no more; that would be a second answer."""
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
         """Keep the connection until a whole request is answered whose sender has closed its half.
@@ -168,6 +245,8 @@ class _LimitedProtocol(H11Protocol):
         As `nc -N` does, and whatever else sends one request and then says that it is done.
         """
         self._has_ended = True
+        if self._is_discarding:
+            return False
         return self._is_answering() and self.conn.their_state is not h11.SEND_BODY
 
     def on_response_complete(self) -> None:
@@ -192,21 +271,38 @@ class _LimitedProtocol(H11Protocol):
         rejection = _protocol_error(sys.exception(), self.settings)
         rejection.count(self.rejections)
         if self.cycle is not None:
-            # It may be answering; that would be a second answer.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        self._close_with(rejection)
+            self._disconnect()
+        if not self.transport.can_write_eof():  # within TLS
+            self._close_with(rejection)
+            return
+        # Closed while there is more to read, it would lose the answer: that is dropped for a time.
+        self.transport.write(_closing(rejection))
+        self.transport.write_eof()
+        self._is_discarding = True
+        self.loop.call_later(_DISCARD_S, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """End it when the receiver stops."""
+        if self._is_discarding:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.clients.remove(self)
         self._stop_watching()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _watch(self, received_bytes: int = 0) -> None:
         # Answered, but not idle: the rest of the body is to come, and means nothing.
         is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-        if self.transport.is_closing() or not is_awaited:
-            self.clients.busy(self)
+        if self._is_ending():
+            self._stop_watching()
+        elif not is_awaited:
+            if self.conn.their_state is h11.SEND_BODY:
+                self.clients.sending(self, received_bytes)
+            else:
+                self.clients.busy(self)
             self._stop_watching()
         elif self._late is None:
             self.clients.idle(self)
@@ -292,6 +388,7 @@ def limited_protocol(
     settings: HttpSettings,
     rejections: Rejections,
     access: Access | None,
+    turns: Turns,
 ) -> type[H11Protocol]:
     """The protocol of one receiver; without TLS if ``access`` is None, or has no certificate."""
     is_secured = access is not None and access.context is not None
@@ -303,6 +400,7 @@ def limited_protocol(
         "settings": settings,
         "rejections": rejections,
         "access": access,
+        "turns": turns,
     }
     return type("LimitedProtocol", (kind,), given)
 

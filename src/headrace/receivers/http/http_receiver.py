@@ -21,7 +21,12 @@ from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
-from headrace.receivers.http.http_body import BodyFormat, RequestBody, RequestFormat
+from headrace.receivers.http.http_body import (
+    Bodies,
+    BodyFormat,
+    RequestBody,
+    RequestFormat,
+)
 from headrace.receivers.http.http_connection import (
     HttpRejection,
     limited_protocol,
@@ -33,6 +38,7 @@ from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import GiveBack, MemoryBudget
 from headrace.receivers.settings import HttpSettings
+from headrace.receivers.turns import Turns
 
 _JSON: Final = "application/json"
 
@@ -107,6 +113,9 @@ _LARGE_BODY_BYTES: Final = 8 * 2**20
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
+_MANY_PARTS: Final = 256
+"""A body with so many parts is parsed in a thread as well: that takes as long."""
+
 
 class HttpReceiver(ListeningReceiver):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
@@ -164,9 +173,10 @@ class HttpReceiver(ListeningReceiver):
     def _config(self, intake: Intake, access: Access) -> uvicorn.Config:
         settings = self.settings
         connections = Connections(settings.max_connections)
+        turns = Turns()
         return uvicorn.Config(
-            application(intake, settings, access),
-            http=limited_protocol(connections, settings, intake.rejections, access),
+            application(intake, settings, access, connections, turns),
+            http=limited_protocol(connections, settings, intake.rejections, access, turns),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -198,13 +208,19 @@ class _Rejected(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIApp:
+def application(
+    intake: Intake,
+    settings: HttpSettings,
+    access: Access,
+    connections: Connections,
+    turns: Turns,
+) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
-    budget = MemoryBudget(settings.bodies_bytes)
+    bodies = Bodies(settings, MemoryBudget(settings.bodies_bytes), connections, turns)
     unused = GiveBack()
 
     async def take(request: Request, exchange: Exchange) -> Response:
-        body = RequestBody(request, settings, budget)
+        body = RequestBody(request, bodies)
         try:
             _check_token(request, access.tokens, intake)
             receipt = await _handle(request, body, exchange, intake, settings.wait_s)
@@ -230,7 +246,7 @@ def application(intake: Intake, settings: HttpSettings, access: Access) -> ASGIA
     def reject(request: Request, rejection: HttpRejection) -> Response:
         rejection.count(intake.rejections)
         content = rejection.body, "application/json"
-        return _Rejected(rejection, RequestBody(request, settings, budget), content)
+        return _Rejected(rejection, RequestBody(request, bodies), content)
 
     routes = [
         Route("/records", records, methods=["POST"]),
@@ -287,7 +303,9 @@ async def _handle(
 async def _parsed(form: BodyFormat, body: RequestBody, turn: asyncio.Semaphore) -> Records | None:
     now_ms = wall_clock_ms()
     if body.size_bytes < _LARGE_BYTES:
-        return form.records(body.take(), now_ms)
+        if form.parts < _MANY_PARTS:
+            return form.records(body.take(), now_ms)
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
     async with turn:
         return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 

@@ -54,7 +54,7 @@ class OtlpFormat:
     def __init__(self, request: Request, settings: HttpSettings) -> None:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
-        self._nodes = 0
+        self.parts = 0
         self.message_id = message_id_of(request)
         self._is_json = media_type_of(request) == JSON
         if media_type_of(request) not in (JSON, PROTOBUF):
@@ -67,8 +67,8 @@ class OtlpFormat:
             HttpRejection: There are too many (413).
         """
         if self._is_json:
-            self._nodes += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
-            if self._nodes > _MAX_JSON_NODES:
+            self.parts += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
+            if self.parts > _MAX_JSON_NODES:
                 raise HttpRejection(
                     413,
                     f"The body has more than {_MAX_JSON_NODES} braces, brackets and commas; send"

@@ -13,6 +13,7 @@ from headrace.receivers.http.http_connection import limited_protocol
 from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.intake import Intake
 from headrace.receivers.settings import HttpSettings
+from headrace.receivers.turns import Turns
 
 _STOP_S = 1
 _CONNECTIONS = 50
@@ -38,7 +39,7 @@ async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[
     """
     listener = listen(host, port)
     settings = HttpSettings(host=host, max_connections=_CONNECTIONS)
-    protocol = limited_protocol(Connections(_CONNECTIONS), settings, Rejections(), None)
+    protocol = limited_protocol(Connections(_CONNECTIONS), settings, Rejections(), None, Turns())
     server = QuietServer(
         uvicorn.Config(
             Starlette(routes=status_routes(intake)),

@@ -1,0 +1,74 @@
+"""The event loop's time, divided among connections that have much to be done."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+SLICE_S: Final = 0.0005
+"""Work for one connection that is done at a time (s). Larger, and other senders wait longer;
+smaller, and changing between connections costs throughput."""
+
+
+class Turns:
+    """Gives a turn to one connection in each round of the event loop, first come, first served.
+
+    Whoever has worked for ``slice_s`` waits for a turn before it goes on. So work that is left over
+    takes one slice of each round, however many connections have some, and what is short passes it.
+    """
+
+    def __init__(self, slice_s: float = SLICE_S) -> None:
+        self.slice_s = slice_s
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def call(self, go_on: Callable[[], None]) -> None:
+        """Call this when it is its turn."""
+        self._waiting.append(go_on)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def wait(self) -> None:
+        """Wait for a turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call(lambda: None if turn.done() else turn.set_result(None))
+        await turn
+
+    def _run(self) -> None:
+        go_on = self._waiting[0]
+        try:
+            go_on()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._run)
+
+
+class Work:
+    """The time that was spent on one connection, ``spent_s``, since its last turn (s)."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.spent_s = 0.0
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """Begin to count time."""
+        self._began_s = asyncio.get_running_loop().time()
+
+    def is_over(self) -> bool:
+        """Count the time since `begin` or the last call; whether it is more than a slice."""
+        now_s = asyncio.get_running_loop().time()
+        self.spent_s += now_s - self._began_s
+        self._began_s = now_s
+        return self.spent_s >= self._turns.slice_s
+
+    async def give_way(self) -> None:
+        """Wait for a turn if a slice is over."""
+        if self.is_over():
+            await self._turns.wait()
+            self.renew()
+
+    def renew(self) -> None:
+        """Begin a slice."""
+        self.spent_s = 0.0
+        self.begin()
