@@ -18,7 +18,6 @@ from headrace.journal.block import encode
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import parse_options
 from headrace.journal.names import BLOCK, file_name
-from headrace.receivers import IntakeSettings
 from headrace.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)
@@ -82,7 +81,7 @@ def _write(journal: Journal, end: int) -> None:
 
 
 def _remember(journal: Journal) -> None:
-    asyncio.run(newest_ids(journal, _LANE, IntakeSettings().remembered_ids, asyncio.Event()))
+    asyncio.run(newest_ids(journal, _LANE, 100_000, asyncio.Event()))
 
 
 def _plan(folder: Path, end: int) -> None:

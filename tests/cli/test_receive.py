@@ -199,7 +199,7 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
         (["http", "--token-file", "{folder}/none"], "none cannot be read: No such"),
         (["tcp", "--port", "0", "--lane", "100000"], "100000"),
         (["tcp", "--port", "0", "--gate", "a", "--ledger", "mysql://db"], "cannot be kept in"),
-        (["http", "--buffer-bytes", "5"], "buffer_bytes is 5, less than one block"),
+        (["http", "--max-memory-bytes", "5"], "max_memory_bytes is 5, less than four blocks"),
     ],
     ids=["port", "ports", "ledger alone", "rate", "token", "lane", "ledger", "buffer"],
 )

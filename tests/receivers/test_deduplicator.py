@@ -127,7 +127,9 @@ async def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_pa
 @in_virtual_time
 async def test_ids_are_restored_up_to_the_size_of_the_window() -> None:
     lane = Lane(start=9)
-    async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
+    async with Intake(
+        lane.append, IntakeSettings(block_bytes=1_000, max_memory_bytes=6_000)
+    ) as intake:
         intake.restore(["1", None, "2", "3"], offsets(5, 9))
         assert await intake.submit(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
         assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
@@ -178,14 +180,14 @@ def restore_all(intake: Intake, lane: Lane) -> None:
 @in_virtual_time
 async def test_a_window_has_one_entry_for_a_message_and_gives_its_memory_back() -> None:
     lane = Lane()
-    settings = IntakeSettings(ids_bytes=10_000)
+    settings = IntakeSettings(block_bytes=10_000, max_memory_bytes=64_000)
     async with Intake(lane.append, settings) as intake:
-        await intake.submit(records(*[b"1"] * 10_000), "m" * 200)
+        await intake.submit(records(*[b"1"] * 300), "m" * 200)
         assert 200 < intake.statistics.ids_bytes < 1_000
         assert lane.records[0].ids[1] < 1_000
         for number in range(100):
             await intake.submit(records(b"1", b"2"), f"{number}")
-            assert intake.statistics.ids_bytes <= 10_000
+            assert intake.statistics.ids_bytes <= 12_000
         assert (await intake.submit(records(b"1", b"2"), "99")).duplicates == 2
         assert not (await intake.submit(records(b"1", b"2"), "0")).duplicates
         lane.failures = [NO_SPACE]
@@ -224,14 +226,14 @@ def unlogged() -> Iterator[None]:
     [None, NO_SPACE],
     [],
     5.0,
-    300,
+    8_000,
 )
 @given(
     sends,
     st.lists(st.sampled_from([None, NO_SPACE, ANSWER_LOST, LATE]), max_size=10),
     st.lists(st.sampled_from([None, NO_SPACE]), max_size=5),
     st.one_of(st.none(), st.floats(5, 500)),
-    st.integers(300, 3_000),
+    st.integers(8_000, 80_000),
 )
 def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
     sends: list[tuple[float, int, bool | str, bool]],
@@ -248,7 +250,7 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
         if message_id is not None:
             ids = [f"{message_id}.{i}" for i in range(count)]
         values = [
-            f"{number}.{i}".encode() if id_ is None else f"id {id_}".encode()
+            (f"{number}.{i}" if id_ is None else f"id {id_}").encode() + bytes(1_000)
             for i, id_ in enumerate(ids)
         ]
         try:
@@ -264,7 +266,9 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
         lane = Lane()
         lane.failures = list(failing)
         lane.settle_failures = list(settling)
-        bounds = IntakeSettings(block_bytes=block_bytes, buffer_bytes=block_bytes + 9_000)
+        bounds = IntakeSettings(
+            block_bytes=block_bytes, max_memory_bytes=4 * (block_bytes + 50_000)
+        )
         async with Intake(lane.append, bounds, settle=lane.settle) as intake:
             intake.set_rate(rate)
             tasks = []

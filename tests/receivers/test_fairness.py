@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.receivers.serving import BYTES, POST, in_loop, served, until
 
+from headrace.receivers import IntakeSettings
 from headrace.receivers.connections import FAST_BYTES_PER_S, Connections
 from headrace.receivers.turns import Turns
 
@@ -115,7 +116,7 @@ async def test_a_slow_body_gives_its_memory_to_another_sender() -> None:
     body: dict[str, Any] = {
         "max_body_bytes": 60_000,
         "max_decompressed_bytes": 60_000,
-        "bodies_bytes": 60_000,
+        "intake_settings": IntakeSettings(10, block_bytes=1_000, max_memory_bytes=250_000),
     }
     async with served(**body) as it:
         reader, writer = await it.raw_post(60_000, b"x" * 50_000)

@@ -170,7 +170,7 @@ async def test_under_backpressure_the_answer_has_retry_after() -> None:
 
 @in_loop
 async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
-    settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, buffer_bytes=1_000)
+    settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, max_memory_bytes=4_000)
     async with served(settings) as it:
         it.journal.going.clear()
         first = asyncio.create_task(it.post(b"x" * 600, BYTES))
@@ -186,7 +186,9 @@ async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
 
 
 def _bounded(body: int, bodies: int) -> dict[str, Any]:
-    return {"max_body_bytes": body, "max_decompressed_bytes": body, "bodies_bytes": bodies}
+    memory = IntakeSettings(10, block_bytes=1_000, max_memory_bytes=4 * bodies)
+    limits = {"max_body_bytes": body, "max_decompressed_bytes": body}
+    return {"intake_settings": memory, **limits}
 
 
 @in_loop
@@ -333,7 +335,7 @@ async def test_a_body_that_takes_too_long_is_refused() -> None:
 
 @in_loop
 async def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
-    async with served(**_bounded(1_000, 1_000)) as it:
+    async with served(**_bounded(1_000, 1_500)) as it:
         for _ in range(5):
             _, writer = await it.raw_post(1000, b"x" * 900)
             writer.close()

@@ -193,7 +193,7 @@ async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> 
 
 @in_virtual_time
 async def test_records_that_never_fit_are_refused() -> None:
-    settings = IntakeSettings(block_bytes=100, buffer_bytes=1_000)
+    settings = IntakeSettings(block_bytes=100, max_memory_bytes=4_000)
     async with Intake(Lane().append, settings) as intake:
         with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; submit"):
             await intake.submit(records(b"x" * 2_000))
@@ -217,7 +217,9 @@ async def test_submissions_wait_and_memory_stays_bounded() -> None:
         most = max(most, intake.statistics.reserved_bytes)
         return lane.append(block)
 
-    async with Intake(append, IntakeSettings(block_bytes=5_000, buffer_bytes=bound)) as intake:
+    async with Intake(
+        append, IntakeSettings(block_bytes=5_000, max_memory_bytes=4 * bound)
+    ) as intake:
         thread_takes(1.0)  # 5 000 bytes a second, from senders who could send any amount
         senders = [asyncio.create_task(send(intake, 20)) for _ in range(10)]
         await asyncio.wait(senders)
@@ -389,7 +391,7 @@ async def test_try_submit_starts_or_says_when_to_retry() -> None:
 @in_virtual_time
 async def test_try_submit_without_memory_says_when_to_retry() -> None:
     lane = Lane()
-    settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
+    settings = IntakeSettings(block_bytes=500, max_memory_bytes=4_000)
     async with Intake(lane.append, settings) as intake:
         taken = intake.try_submit(lines(15))
         assert isinstance(taken, asyncio.Task)

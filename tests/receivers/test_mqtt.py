@@ -265,8 +265,8 @@ async def test_a_message_that_fits_no_buffer_ends_the_receiver_and_stays_with_th
     receiver = mqtt(broker.url)
     await subscribe(receiver)
     await publish(broker.port, b"0" * 5_000)
-    async with Intake(journal.append, IntakeSettings(1, 1_000, 4_000)) as small:
-        with pytest.raises(ReceiverError, match="buffer_bytes is 4000"):
+    async with Intake(journal.append, IntakeSettings(1, 1_000, 16_000)) as small:
+        with pytest.raises(ReceiverError, match="may take is 4000"):
             await receiver.receive(small)
     async with receiving(receiver, journal):
         await until(lambda: journal.values)

@@ -27,8 +27,11 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
     [
         (IntakeSettings, {"block_interval_ms": 0}, "block_interval_ms is 0 ms"),
         (IntakeSettings, {"block_bytes": 0}, "block_bytes is 0"),
-        (IntakeSettings, {"remembered_ids": -1}, "remembered_ids is -1"),
-        (IntakeSettings, {"block_bytes": 6, "buffer_bytes": 5}, "is 5, less than one block of 6"),
+        (
+            IntakeSettings,
+            {"block_bytes": 6, "max_memory_bytes": 23},
+            "is 23, less than four blocks of 6",
+        ),
         (Hosting, {"journal": "events", "gate": "orders"}, "'orders' is named without the ledger"),
         *[
             (ReceiverLimits, {name: value}, f"{name} is .*; it must be a finite number above 0")
@@ -42,7 +45,6 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
                 (TcpSettings, "port", -1),
                 (TcpSettings, "id_field", ""),
                 (TcpSettings, "max_line_bytes", 0),
-                (TcpSettings, "unfinished_bytes", 5),
                 (TcpSettings, "line_s", 0.0),
                 (TcpSettings, "max_connections", 0),
                 (HttpSettings, "port", 65_536),
@@ -53,7 +55,6 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
                 (HttpSettings, "max_decompressed_bytes", 0),
                 (HttpSettings, "max_records", 0),
                 (HttpSettings, "body_s", float("nan")),
-                (HttpSettings, "bodies_bytes", 1_000),
                 (HttpSettings, "max_connections", 0),
                 (mqtt, "session_expiry_s", 0),
                 (mqtt, "keepalive_s", 0),

@@ -126,8 +126,9 @@ async def test_a_line_that_is_too_long_is_refused_and_those_before_it_stored(res
 
 @in_loop
 async def test_a_line_without_end_takes_bounded_memory_and_is_refused() -> None:
-    receiver = tcp(max_line_bytes=300_000, unfinished_bytes=400_000)
-    async with receiving(receiver, Journal()):
+    receiver = tcp(max_line_bytes=300_000)
+    settings = IntakeSettings(block_bytes=1_000_000, max_memory_bytes=16 * 400_000)
+    async with receiving(receiver, Journal(), settings):
         async with connected(receiver) as one, connected(receiver) as other:
             await one.send(b"x" * 290_000)
             other.writer.write(b"y" * 290_000)  # with the first one's more than all may have
@@ -135,7 +136,7 @@ async def test_a_line_without_end_takes_bounded_memory_and_is_refused() -> None:
             refused_too = asyncio.create_task(one.answer())
             await asyncio.wait([refused, refused_too], return_when=asyncio.FIRST_COMPLETED)
             done = next(task for task in (refused, refused_too) if task.done())
-            assert "400000 bytes of unfinished_bytes" in done.result()
+            assert "400000 bytes that they may" in done.result()
         async with connected(receiver) as client:
             await client.send(b"z" * 299_000 + b"\n")
             assert await client.answer() == "ok 1"
@@ -261,7 +262,9 @@ async def test_a_line_without_an_id_is_refused_and_those_before_it_stored() -> N
 async def test_a_sender_that_is_too_fast_is_not_read_from_and_memory_stays_bounded() -> None:
     journal, receiver = Journal(), tcp(acknowledge=False)
     bound = 4_000_000
-    settings = IntakeSettings(block_interval_ms=10, block_bytes=bound // 4, buffer_bytes=bound)
+    settings = IntakeSettings(
+        block_interval_ms=10, block_bytes=bound // 4, max_memory_bytes=4 * bound
+    )
     line = b"x" * 199 + b"\n"
     async with receiving(receiver, journal, settings) as intake, connected(receiver) as client:
         journal.going.clear()
@@ -297,8 +300,8 @@ async def test_a_sender_that_is_too_fast_is_not_read_from_and_memory_stays_bound
 @in_loop
 async def test_many_senders_that_have_to_wait_take_no_more_memory_than_a_few() -> None:
     journal, receiver = Journal(), tcp(acknowledge=False)
-    bound = 1_000_000
-    settings = IntakeSettings(block_interval_ms=10, block_bytes=bound, buffer_bytes=bound)
+    bound = 8_500_000  # of which a hundred connections are a part
+    settings = IntakeSettings(block_interval_ms=10, block_bytes=bound, max_memory_bytes=4 * bound)
     chunk = (b"x" * 199 + b"\n") * 1_300
     senders = [socket.socket() for _ in range(100)]
     try:

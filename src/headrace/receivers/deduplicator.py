@@ -51,12 +51,12 @@ class Receipt:
 class Deduplicator:
     """A window of the newest message ids, with what became of their records.
 
-    It has at most ``max_ids`` ids, in at most ``max_bytes`` of memory. The oldest is forgotten
-    first. Belongs to one event loop.
+    It takes at most ``max_bytes`` of memory. The oldest is forgotten first. Belongs to one event
+    loop.
     """
 
-    def __init__(self, max_ids: int, max_bytes: int) -> None:
-        self._window = Window(max_ids, max_bytes)
+    def __init__(self, max_bytes: int) -> None:
+        self._window = Window(max_bytes)
         self.duplicate_records = 0
 
     @property

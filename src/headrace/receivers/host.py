@@ -22,6 +22,7 @@ from headrace.ledger import Ledger, ReceiverReport
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable
 from headrace.receivers.http.status_server import serving_status
+from headrace.receivers.id_window import id_bytes
 from headrace.receivers.intake import Intake, IntakeStatistics
 from headrace.receivers.journal_cap import CapSettings, JournalCap
 from headrace.receivers.lane_health import LaneHealth
@@ -194,7 +195,7 @@ async def serve(
             at_once=journal.is_in_directory,
             health=health,
         )
-        most = hosting.intake.remembered_ids
+        most = hosting.intake.ids_bytes // id_bytes("")
         for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
             intake.restore(ids, offsets)
         if not stop.is_set():

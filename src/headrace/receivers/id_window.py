@@ -85,7 +85,7 @@ def named(records: Records, ranges: Sequence[IdRange]) -> Records:
     return records.with_ids(pa.Array.from_buffers(pa.string(), records.count, buffers))
 
 
-_ID_BYTES: Final = 450
+_ID_BYTES: Final = 380
 """Memory of a remembered id besides its text: an entry, a part, its offsets (bytes)."""
 
 _PART_BYTES: Final = 250
@@ -132,8 +132,7 @@ class Window:
     One entry a message, however many records it has.
     """
 
-    def __init__(self, max_ids: int, max_bytes: int) -> None:
-        self._max_ids = max_ids
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._messages: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
         self.size_bytes = 0
@@ -150,7 +149,7 @@ class Window:
         """Note where these are; the oldest messages are forgotten if that is too much."""
         self._replace(of, (Part(of.first, of.until, place),))
         self._messages.move_to_end(of.message_id or "")
-        while len(self._messages) > self._max_ids or self.size_bytes > self._max_bytes:
+        while self.size_bytes > self._max_bytes:
             message_id, parts = self._messages.popitem(last=False)
             self.size_bytes -= _bytes_of(message_id, parts)
 

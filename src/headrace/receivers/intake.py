@@ -146,7 +146,7 @@ class Intake:
         self.health = health or LaneHealth(append)
         self.latencies = Latencies()
         self._budget = MemoryBudget(self.settings.buffer_bytes)
-        self._deduplicator = Deduplicator(self.settings.remembered_ids, self.settings.ids_bytes)
+        self._deduplicator = Deduplicator(self.settings.ids_bytes)
         self._limiter = Limiter(self.settings.block_bytes)
         self._blocks = BlockWriter(
             self.health.append,
@@ -312,8 +312,9 @@ class Intake:
             raise ReceiverError(_CLOSED)
         if memory_bytes(records) > self._budget.max_bytes:
             raise ReceiverError(
-                f"{records.count} records of {records.bytes} bytes were submitted at once, and"
-                f" buffer_bytes is {self._budget.max_bytes}; submit fewer at a time, or raise it."
+                f"{records.count} records of {records.bytes} bytes were submitted at once, and the"
+                f" quarter of max_memory_bytes that records may take is {self._budget.max_bytes};"
+                " submit fewer at a time, or raise it."
             )
 
     def _start(

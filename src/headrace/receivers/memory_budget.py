@@ -118,7 +118,7 @@ def give_back() -> None:
 _SAMPLE_ID: Final = bytes(16)
 
 
-_SWITCH_S: Final = 0.0005
+_SWITCH_S: Final = 0.0002
 """How long the event loop waits for a thread that parses a large body (s)."""
 
 
@@ -128,7 +128,7 @@ def warm_up() -> None:
     Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
     collection looks at every object of every module each time, with all threads waiting: a tenth of
     a second as well. Objects from before the first record stay anyway, so they are frozen
-    (`gc.freeze`). Threads that compute let the event loop go on ten times as often as usual. Both
+    (`gc.freeze`). Threads that compute let the event loop go on 25 times as often as usual. Both
     are for the whole process: call it only if the process is the receiver's.
     """
     records = Records.of([b"{}"], timestamp_ms=0)

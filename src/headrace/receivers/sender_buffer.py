@@ -113,8 +113,8 @@ class SenderBuffer(abc.ABC):
         if not self._has_memory:
             raise ReceiverError(
                 f"The unfinished {self.WHAT.lower()}s of all senders have no more than the"
-                f" {self._budget.max_bytes} bytes of unfinished_bytes; send"
-                f" {self.next_name.lower()} again later."
+                f" {self._budget.max_bytes} bytes that they may, a sixteenth of max_memory_bytes;"
+                f" send {self.next_name.lower()} again later."
             )
 
     def close(self) -> None:

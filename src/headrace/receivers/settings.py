@@ -10,6 +10,8 @@ from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024
 Framing = Literal["lines", "octet-counting"]
+_CONNECTION_BYTES: Final = 80 * 1024
+_FEWEST_CONNECTIONS: Final = 16
 _MOST_TOPIC_BYTES: Final = 65_535
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -27,14 +29,13 @@ class IntakeSettings:
         block_bytes: The size at which a block is written at once (bytes in memory); 1 or more.
             Default: 8 MiB. Too large, and tasks that read a block each are uneven; too small, and
             the sync of each block costs throughput.
-        buffer_bytes: The most that records take until they are durable (bytes in memory), waiting
-            ones included; at least ``block_bytes``. Default: 64 MiB. Too large, and the receiver
-            takes memory that its machine does not have; too small, and senders wait while a block
-            is written.
-        remembered_ids: How many message ids are remembered, so that a record that is sent again is
-            not stored again; 0 or more. Default: 100 000. Too small, and an id is forgotten before
-            its sender has sent again.
-        ids_bytes: What the remembered ids may take (bytes in memory). Default: 64 MiB.
+        max_memory_bytes: What the receiver may take besides an idle one (bytes in memory), whatever
+            senders do; at least four times ``block_bytes``. Default: 256 MiB. Records that are not
+            durable have a quarter of it, bodies and unfinished lines another, connections a third
+            one, the message ids that are remembered 3/16: some 100 000 of 36 characters. The rest
+            is for what is being taken apart. Too large, and the machine may not have it; too small,
+            and senders wait while a block is written, or an id is forgotten before its sender has
+            sent again.
 
     Raises:
         OptionError: A value is out of its range.
@@ -42,19 +43,41 @@ class IntakeSettings:
 
     block_interval_ms: float = 200
     block_bytes: int = 8 * MIB
-    buffer_bytes: int = 64 * MIB
-    remembered_ids: int = 100_000
-    ids_bytes: int = 64 * MIB
+    max_memory_bytes: int = 256 * MIB
 
     def __post_init__(self) -> None:
         require_number("block_interval_ms", self.block_interval_ms, "ms", above=True)
         require_whole("block_bytes", self.block_bytes, 1)
-        require_whole("remembered_ids", self.remembered_ids, 0)
         if self.buffer_bytes < self.block_bytes:
             raise OptionError(
-                f"buffer_bytes is {self.buffer_bytes}, less than one block of {self.block_bytes}"
-                " bytes; raise it, or lower block_bytes."
+                f"max_memory_bytes is {self.max_memory_bytes}, less than four blocks of"
+                f" {self.block_bytes} bytes; raise it, or lower block_bytes."
             )
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The most that records take until they are durable, waiting ones included."""
+        return self.max_memory_bytes // 4
+
+    @property
+    def bodies_bytes(self) -> int:
+        """The most that all bodies take while they are read and taken apart."""
+        return self.max_memory_bytes // 4
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The most that the unfinished lines of all senders take."""
+        return self.max_memory_bytes // 16
+
+    @property
+    def ids_bytes(self) -> int:
+        """The most that the message ids that are remembered take."""
+        return self.max_memory_bytes * 3 // 16
+
+    def connections(self, max_connections: int) -> int:
+        """The most connections, at most as many as given: each may take 80 KiB, and 16 always."""
+        most = self.max_memory_bytes // 4 // _CONNECTION_BYTES
+        return min(max_connections, max(_FEWEST_CONNECTIONS, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +133,13 @@ class TcpSettings:
             a text of 1 to 200 characters, or a whole number. A line with an id that is remembered
             is acknowledged and not stored again. Default: None, lines have no ids.
         max_line_bytes: The longest line, its end not counted; 1 or more. Default: 1 MiB.
-        unfinished_bytes: What the unfinished lines of all senders may take together; at least
-            ``max_line_bytes``. Default: 16 MiB.
         line_s: How long a line may take from its first byte, and the first line from when its
             sender connected (s); above 0. Default: 30. Between lines a sender may be silent for as
             long as it likes. An answer that its sender has not made room for by reading may wait as
             long; then the connection is closed.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. `Connections`
-            says who goes when there are more.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
+            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
+            there are more.
 
     Raises:
         OptionError: A value is out of its range.
@@ -133,7 +155,6 @@ class TcpSettings:
     check_json: bool = False
     id_field: str | None = None
     max_line_bytes: int = MIB
-    unfinished_bytes: int = 16 * MIB
     line_s: float = 30
     max_connections: int = 800
 
@@ -146,7 +167,6 @@ class TcpSettings:
         if self.id_field == "":
             raise OptionError("id_field is empty; it must be the name of a field of each line.")
         require_whole("max_line_bytes", self.max_line_bytes, 1)
-        require_whole("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
         require_number("line_s", self.line_s, "s", above=True)
         require_whole("max_connections", self.max_connections, 1)
         require_tokens(self.token, self.token_file)
@@ -179,12 +199,9 @@ class HttpSettings:
         max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
             eight times as many commas, whatever they separate.
         body_s: How long a body may take (s); above 0. Default: 30.
-        bodies_bytes: What all bodies may take together while they are read and taken apart; at
-            least ``max_body_bytes`` and ``max_decompressed_bytes``. Default: 64 MiB. Two large ones
-            are taken apart at a time, each of which takes its size once more, and 100 bytes for
-            each record.
-        max_connections: How many senders may be connected; 1 or more. Default: 800. `Connections`
-            says who goes when there are more.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. Fewer where
+            `IntakeSettings.max_memory_bytes` has no room for them. `Connections` says who goes when
+            there are more.
 
     Raises:
         OptionError: A value is out of its range.
@@ -203,7 +220,6 @@ class HttpSettings:
     max_decompressed_bytes: int = 32 * MIB
     max_records: int = 200_000
     body_s: float = 30
-    bodies_bytes: int = 64 * MIB
     max_connections: int = 800
 
     def __post_init__(self) -> None:
@@ -216,8 +232,6 @@ class HttpSettings:
         require_whole("max_decompressed_bytes", self.max_decompressed_bytes, 1)
         require_whole("max_records", self.max_records, 1)
         require_number("body_s", self.body_s, "s", above=True)
-        largest = max(self.max_body_bytes, self.max_decompressed_bytes)
-        require_whole("bodies_bytes", self.bodies_bytes, largest)
         require_whole("max_connections", self.max_connections, 1)
 
 

@@ -113,8 +113,8 @@ class SharedBySenders:
         )
         self.read_bytes = read_bytes
         self.max_unanswered = max_unanswered
-        self.connections = Connections(settings.max_connections)
-        self.unfinished = MemoryBudget(settings.unfinished_bytes)
+        self.connections = Connections(intake.settings.connections(settings.max_connections))
+        self.unfinished = MemoryBudget(intake.settings.unfinished_bytes)
         self.reading = asyncio.Semaphore(readers)
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-SLICE_S: Final = 0.0005
+SLICE_S: Final = 0.0002
 """Work for one connection that is done at a time (s). Larger, and other senders wait longer;
 smaller, and changing between connections costs throughput."""
 

@@ -34,8 +34,8 @@ _PIECE_BYTES: Final = 64 * 1024
 a body of single bytes takes no more memory than another; larger ones are not, for what grows is
 copied again and again."""
 
-_COMPRESSED_BYTES: Final = 2 * 1024
-"""The most that is decompressed without others having a turn: a hundred empty gzip members."""
+_COMPRESSED_BYTES: Final = 1024
+"""The most that is decompressed without others having a turn: 50 empty gzip members."""
 
 _DISCARD_S: Final = 2.0
 """Time for which the rest of a rejected body is read (s). If the connection were closed at once,
@@ -193,7 +193,7 @@ class RequestBody:
             )
 
     async def _hold(self, piece: bytes) -> None:
-        max_bytes = self._settings.max_decompressed_bytes
+        max_bytes = min(self._settings.max_decompressed_bytes, self._budget.max_bytes)
         if self._reserved_bytes + len(piece) > max_bytes:
             raise HttpRejection(
                 413,

@@ -36,8 +36,8 @@ _READ_BYTES: Final = 32 * 1024
 _DISCARD_S: Final = 2.0
 """Time for which what follows bytes that are no request is read and dropped (s)."""
 
-_FIRST_PART_BYTES: Final = 512
-_LEAST_PART_BYTES: Final = 128
+_FIRST_PART_BYTES: Final = 256
+_LEAST_PART_BYTES: Final = 32
 _LARGE_SHARE: Final = 0.5
 _SMALL_SHARE: Final = 0.125
 

@@ -172,7 +172,7 @@ class HttpReceiver(ListeningReceiver):
 
     def _config(self, intake: Intake, access: Access) -> uvicorn.Config:
         settings = self.settings
-        connections = Connections(settings.max_connections)
+        connections = Connections(intake.settings.connections(settings.max_connections))
         turns = Turns()
         return uvicorn.Config(
             application(intake, settings, access, connections, turns),
@@ -216,7 +216,7 @@ def application(
     turns: Turns,
 ) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
-    bodies = Bodies(settings, MemoryBudget(settings.bodies_bytes), connections, turns)
+    bodies = Bodies(settings, MemoryBudget(intake.settings.bodies_bytes), connections, turns)
     unused = GiveBack()
 
     async def take(request: Request, exchange: Exchange) -> Response:
