@@ -127,3 +127,26 @@ async def test_a_slow_body_gives_its_memory_to_another_sender() -> None:
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         assert it.intake.rejections.totals["slow body"] == 1
         writer.close()
+
+
+@in_loop
+async def test_a_body_that_comes_byte_by_byte_is_taken_whole_and_in_order() -> None:
+    async with served() as it:
+        reader, writer = await it.raw_post(40, b"")
+        for number in range(40):
+            writer.write(b"%d" % (number % 10))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        assert it.journal.values == [b"0123456789" * 4]
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "took_s", "following"),
+    [(256, 0.01, 512), (256, 0.5, 256), (256, 0.9, 128), (32, 9.0, 32), (1_000, 0.0, 1_024)],
+)
+def test_parts_of_data_get_larger_while_they_take_little_time(
+    part_bytes: int, took_s: float, following: int
+) -> None:
+    assert Turns(slice_s=1.0).next_part_bytes(part_bytes, took_s, 1_024) == following

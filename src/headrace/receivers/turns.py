@@ -9,6 +9,11 @@ SLICE_S: Final = 0.0002
 """Work for one connection that is done at a time (s). Larger, and other senders wait longer;
 smaller, and changing between connections costs throughput."""
 
+FIRST_PART_BYTES: Final = 256
+"""Data of which it is not known how long it takes is begun with so much."""
+
+_LEAST_PART_BYTES: Final = 32
+
 
 class Turns:
     """Gives a turn to one connection in each round of the event loop, first come, first served.
@@ -26,6 +31,12 @@ class Turns:
         self._waiting.append(go_on)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run)
+
+    def next_part_bytes(self, part_bytes: int, took_s: float, max_bytes: int) -> int:
+        """Return the size of the next part of data: each should take 1/8 to 1/2 of a slice."""
+        if took_s > self.slice_s / 2:
+            return max(_LEAST_PART_BYTES, part_bytes // 2)
+        return min(max_bytes, part_bytes * 2) if took_s < self.slice_s / 8 else part_bytes
 
     async def wait(self) -> None:
         """Wait for a turn."""

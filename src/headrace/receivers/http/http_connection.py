@@ -23,7 +23,7 @@ from headrace.receivers.event_log import Rejections
 from headrace.receivers.http.paced_flow import PacedFlow
 from headrace.receivers.settings import HttpSettings
 from headrace.receivers.tls_tunnel import handshake_failure
-from headrace.receivers.turns import Turns, Work
+from headrace.receivers.turns import FIRST_PART_BYTES, Turns, Work
 
 _TLS_BUFFER_BYTES: Final = 64 * 1024
 """Size of asyncio's read buffer for each TLS connection. The default of 256 KiB would be 200 MB for
@@ -36,10 +36,9 @@ _READ_BYTES: Final = 32 * 1024
 _DISCARD_S: Final = 2.0
 """Time for which what follows bytes that are no request is read and dropped (s)."""
 
-_FIRST_PART_BYTES: Final = 256
-_LEAST_PART_BYTES: Final = 32
-_LARGE_SHARE: Final = 0.5
-_SMALL_SHARE: Final = 0.125
+_SMALL_BYTES: Final = 1024
+_READS_AT_ONCE: Final = 3
+"""After so many reads of a body small ones wait for a turn."""
 
 _ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -163,7 +162,8 @@ class _LimitedProtocol(H11Protocol):
     _sends_ahead = False
     _is_discarding = False
     _unparsed = b""
-    _part_bytes = _FIRST_PART_BYTES
+    _body_reads = 0
+    _part_bytes = FIRST_PART_BYTES
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -181,6 +181,8 @@ class _LimitedProtocol(H11Protocol):
             return
         if self._unparsed:  # it was read although nothing was to be
             self._unparsed += data
+        elif len(data) < _SMALL_BYTES and self._body_reads >= _READS_AT_ONCE:
+            self._wait_for_turn(data)  # hundreds of slow bodies may go on at the same time
         else:
             self._parse(data)
 
@@ -195,15 +197,15 @@ class _LimitedProtocol(H11Protocol):
             self._parse_part(part)
             before_s = self._work.spent_s
             is_over = self._work.is_over()
-            share = (self._work.spent_s - before_s) / self.turns.slice_s
-            if share > _LARGE_SHARE:
-                self._part_bytes = max(_LEAST_PART_BYTES, self._part_bytes // 2)
-            elif share < _SMALL_SHARE:
-                self._part_bytes = min(_READ_BYTES, self._part_bytes * 2)
-        self._unparsed = data[at:]
+            took_s = self._work.spent_s - before_s
+            self._part_bytes = self.turns.next_part_bytes(self._part_bytes, took_s, _READ_BYTES)
         if is_over:
-            self.flow.hold()
-            self.turns.call(self._go_on)
+            self._wait_for_turn(data[at:])
+
+    def _wait_for_turn(self, data: bytes) -> None:
+        self._unparsed = data
+        self.flow.hold()
+        self.turns.call(self._go_on)
 
     def _go_on(self) -> None:
         self._work.renew()
@@ -301,8 +303,10 @@ class _LimitedProtocol(H11Protocol):
         elif not is_awaited:
             if self.conn.their_state is h11.SEND_BODY:
                 self.clients.sending(self, received_bytes)
+                self._body_reads += 1
             else:
                 self.clients.busy(self)
+                self._body_reads = 0
             self._stop_watching()
         elif self._late is None:
             self.clients.idle(self)
