@@ -108,7 +108,7 @@ def logs_exchange(settings: HttpSettings) -> Exchange:
 
 
 _LARGE_BODY_BYTES: Final = 8 * 2**20
-"""After a body from this size on, unused memory is given back to the system."""
+"""After bodies from this size on together, unused memory is given back to the system."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
@@ -230,8 +230,9 @@ def application(
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         finally:
+            bodies_bytes = max(body.was_bytes, bodies.budget.reserved_bytes)
             body.release()
-            if body.was_bytes >= _LARGE_BODY_BYTES:
+            if bodies_bytes >= _LARGE_BODY_BYTES:
                 unused.soon()
         return exchange.success(request, receipt)
 
