@@ -64,6 +64,20 @@ class Watched:
         return self.channel.location
 
     @property
+    def place(self) -> str:
+        """The channel's."""
+        return self.channel.place
+
+    @property
+    def written_place(self) -> str:
+        """The channel's."""
+        return self.channel.written_place
+
+    def identity(self) -> str:
+        """Return the channel's."""
+        return self.channel.identity()
+
+    @property
     def has_one_writer(self) -> bool:
         """As the channel's."""
         return self.channel.has_one_writer

@@ -19,6 +19,17 @@ class NoChannel:
     has_one_writer: bool = False
     lane: int = 0
 
+    @property
+    def place(self) -> str:
+        return self.location
+
+    @property
+    def written_place(self) -> str:
+        return f"{self.location} {self.lane}"
+
+    def identity(self) -> str:
+        raise AssertionError("asked")
+
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         raise AssertionError("written")
 

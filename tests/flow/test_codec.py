@@ -14,7 +14,7 @@ from headrace.errors import OptionError
 from headrace.flow import StageState
 from headrace.flow.signals.codec import MAX_BYTES, bottlenecks, decode_signal, decode_state, encode
 
-names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
+names = st.from_regex(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
 levels = st.floats(0, MAX_LEVEL) | st.integers(0, MAX_LEVEL)
 leases = st.integers(1, MAX_LEASE_MS)

@@ -13,6 +13,7 @@ from headrace.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, journal, kafka
 from headrace.flow.channels import Channel
+from headrace.flow.checks import refuse_aliases
 from headrace.flow.running import outputs
 
 HERE = re.escape(Path(__file__).name)
@@ -105,7 +106,7 @@ def test_a_handler_must_be_a_function(flow: Flow) -> None:
     refused(flow, "Stage 'clean' .* decorates 'clean', which cannot be called")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 101, None])
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 101, None])
 def test_names_are_those_of_signals(flow: Flow, name: Any) -> None:
     with pytest.raises(OptionError, match="The name of a flow is"):
         Flow(name, ledger="sqlite:///headrace.db", checkpoints="c")
@@ -144,6 +145,40 @@ def test_two_channels_are_not_one_however_they_are_read(
     flow.stage("clean", reads="raw", writes=["clean", "one"])(nothing)
     flow.stage("dirty", reads="raw", writes=["other"])(nothing)
     refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*lane")
+
+
+def test_a_journal_through_a_link_is_the_journal(flow: Flow, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    flow.channel("one", journal(f"{tmp_path}/here/lane"))
+    flow.channel("other", journal(f"{tmp_path}/link/lane"))
+    flow.stage("copy", reads="raw", writes="clean")(nothing)
+    flow.stage("loop", reads="one", writes="other")(nothing)
+    refused(flow, r"Channel 'other' .* is what Channel 'one' .* is: .*lane")
+
+
+def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
+    flow.channel("one", kafka("lane", "localhost:9092"))
+    flow.channel("other", kafka("lane", "127.0.0.1:9092"))
+    flow.stage("copy", reads="raw", writes="clean")(nothing)
+    flow.stage("loop", reads="one", writes="other")(nothing)
+    flow.check()
+    refuse_aliases(flow, {"one": "id", "other": "another id", "raw": "id of raw"})
+    with pytest.raises(OptionError, match=rf"'other' \(.*{HERE}:\d+\) is what Channel 'one' .*id"):
+        refuse_aliases(flow, {"one": "id", "other": "id"})
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "sentence"),
+    [
+        (["raw", "clean"], "clean", r"reads \['raw', 'clean'\]; it reads one channel"),
+        (None, "clean", "reads None; it reads one channel"),
+        ("raw", [1], "writes 1; name its channels"),
+    ],
+)
+def test_channels_are_named_by_texts(flow: Flow, reads: Any, writes: Any, sentence: str) -> None:
+    with pytest.raises(OptionError, match=rf"Stage 'join' \(.*{HERE}:\d+\) {sentence}"):
+        flow.stage("join", reads=reads, writes=writes)
 
 
 def test_two_stages_that_write_lanes_of_one_journal_are_both_before_who_reads_it(

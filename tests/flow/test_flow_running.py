@@ -73,6 +73,11 @@ def test_stages_in_applications_of_their_own_go_on_where_they_were(
     with flow.start(spark) as running:
         wait_until(lambda: stored_in(stored), timeout_s=100)
     assert len(stored) == RECORDS
+    renamed = Flow("shop", ledger=flow.ledger, checkpoints=tmp_path / "c")
+    renamed.channel("kept", journal(str(tmp_path / "kept")))
+    renamed.stage("keep", reads="kept")(store)
+    with pytest.raises(OptionError, match=r"'keep' .* never run.* 'store' of this flow has read"):
+        renamed.start(spark)
 
 
 def test_a_stage_that_fails_stops_the_flow_and_is_named(

@@ -8,7 +8,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.errors import SourceError
+from headrace.errors import OptionError, SourceError
 from headrace.execution import Batch
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
 
@@ -25,6 +25,23 @@ def produce(raw: Topic, since: int, until: int) -> None:
 @pytest.fixture
 def signals(zookeeper: ZookeeperServer) -> ZookeeperSettings:
     return ZookeeperSettings(f"{zookeeper.hosts}/tests", "flows", "secret", unreachable="refuse")
+
+
+def test_a_topic_under_two_names_of_its_brokers_feeds_no_stage_with_its_own_output(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+) -> None:
+    raw = topic(PARTITIONS)
+    port = raw.bootstrap_servers.rpartition(":")[2]
+    flow = Flow("loop", ledger=f"sqlite:///{tmp_path}/headrace.db", checkpoints=tmp_path / "c")
+    flow.channel("raw", kafka(raw.name, f"localhost:{port}"))
+    flow.channel("other", kafka(raw.name, f"127.0.0.1:{port}"))
+
+    @flow.stage("loop", reads="raw", writes="other")
+    def loop(df: DataFrame, batch: Batch) -> DataFrame:
+        return df
+
+    with pytest.raises(OptionError, match=r"Channel 'other' .* is what Channel 'raw' .* is"):
+        flow.start(spark)
 
 
 @pytest.mark.soak

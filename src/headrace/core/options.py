@@ -10,18 +10,21 @@ from typing import Any, Final, TypeVar
 from headrace.core.ranges import TopicPartition, flat
 from headrace.errors import OptionError
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 
 def require_name(what: str, value: object) -> None:
     """Refuse an invalid name of a flow or a stage.
 
+    A name of points alone is none: it would be a folder's own or the one above it.
+
     Raises:
-        OptionError: It is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+        OptionError: It is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, or only ``.``.
     """
     if not (isinstance(value, str) and _NAME.fullmatch(value)):
         raise OptionError(
-            f"{what} is {value!r}; it must be 1 to 100 letters, digits, '.', '_' or '-'."
+            f"{what} is {value!r}; it must be 1 to 100 letters, digits, '.', '_' or '-', and"
+            " not '.' alone."
         )
 
 

@@ -1,7 +1,7 @@
 """Errors of a declaration, found before anything is opened or started."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
@@ -33,7 +33,7 @@ def check(flow: "Flow") -> None:
     for link in graph.links.values():
         _check_link(graph, link)
     for one, other in combinations(graph.links.values(), 2):
-        if one.channel == other.channel:
+        if one.channel.written_place == other.channel.written_place:
             raise OptionError(
                 f"{other} is what {one} is: {one.channel.location}; declare it once, and let every"
                 " stage name that."
@@ -46,6 +46,27 @@ def check(flow: "Flow") -> None:
         )
     for stage in graph.stages.values():
         _check_schema(graph, stage)
+
+
+def refuse_aliases(flow: "Flow", identities: Mapping[str, str]) -> None:
+    """Refuse two channels that are one thing, such as a topic under two names of its brokers.
+
+    A stage that writes what it reads would feed itself, and the graph would not show it.
+
+    Args:
+        flow: The flow.
+        identities: The ids of its channels by name, as `Channel.identity` says them.
+    """
+    first: dict[str, Link] = {}
+    for name, identity in identities.items():
+        link = flow.graph.links[name]
+        other = first.setdefault(identity, link)
+        if other.channel.place != link.channel.place:
+            raise OptionError(
+                f"{link} is what {other} is, by another address: {link.channel.location} and"
+                f" {other.channel.location} have the same id; declare it once, and let every stage"
+                " name that."
+            )
 
 
 @contextmanager

@@ -141,6 +141,8 @@ class Flow:
         """
         require_name("The name of a stage", name)
         declared_at = SourceLine.of_caller()
+        written = (writes,) if isinstance(writes, str) else tuple(writes)
+        _require_channels(name, declared_at, reads, written)
         self._refuse_another("Stage", name, self._stages.get(name), declared_at)
 
         def declare(handler: Handler) -> Handler:
@@ -148,7 +150,7 @@ class Flow:
                 name,
                 handler,
                 reads,
-                (writes,) if isinstance(writes, str) else tuple(writes),
+                written,
                 derive,
                 {key: option_text(value) for key, value in (options or {}).items()},
                 schema,
@@ -203,4 +205,21 @@ class Flow:
             raise OptionError(
                 f"{what} {name!r} ({declared_at}) is declared a second time, after"
                 f" {known.declared_at}; give it another name."
+            )
+
+
+def _require_channels(
+    stage: str, declared_at: SourceLine, reads: object, writes: Iterable[object]
+) -> None:
+    """Refuse channels that are not named by texts; a stage reads one."""
+    if not isinstance(reads, str):
+        raise OptionError(
+            f"Stage {stage!r} ({declared_at}) reads {reads!r}; it reads one channel, by its name,"
+            " so declare a stage for each channel that is to be read."
+        )
+    for each in writes:
+        if not isinstance(each, str):
+            raise OptionError(
+                f"Stage {stage!r} ({declared_at}) writes {each!r}; name its channels, such as"
+                " writes='parsed' or writes=['good', 'bad']."
             )

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -21,7 +21,7 @@ from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.channels import Channel
-from headrace.flow.checks import errors_of
+from headrace.flow.checks import errors_of, refuse_aliases
 from headrace.flow.signals.ledger_transport import ledger_signals
 from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.stage import Stage
@@ -244,8 +244,12 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
                 for name in stage.writes:
                     flow.graph.links[name].channel.check_reachable()
         called = {stage.name: threading.Event() for stage in stages}
-        writers = {stage.name: _writer(flow, spark, stage, called[stage.name]) for stage in stages}
         ledger = opened.enter_context(Ledger.open(flow.ledger))
+        identities = _identities(flow)
+        refuse_aliases(flow, identities)
+        for stage in stages:
+            _refuse_a_new_name(flow, stage, ledger, identities.get(stage.reads))
+        writers = {stage.name: _writer(flow, spark, stage, called[stage.name]) for stage in stages}
         signals_of = _signals(flow, ledger, opened)
         started: dict[str, StageQuery] = {}
         for stage in stages:
@@ -259,6 +263,41 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
                 stage_query.query.stop()
             raise
         return RunningFlow(started, opened.pop_all())
+
+
+def _identities(flow: "Flow") -> dict[str, str]:
+    """The ids of the channels that are there and answer; what cannot be used is said elsewhere."""
+    ids = {}
+    for link in flow.graph.links.values():
+        with suppress(HeadraceError):
+            ids[link.name] = link.channel.identity()
+    return ids
+
+
+def _refuse_a_new_name(flow: "Flow", stage: Stage, ledger: Ledger, identity: str | None) -> None:
+    """Refuse a stage that would read a channel again that it has read under another name.
+
+    It is new in the ledger, and a gate of this flow that no stage has any more has read its
+    channel. Whoever means that says where it begins.
+    """
+    if identity is None or "startingoffsets" in map(str.lower, stage.options):
+        return
+    known = {gate.name for gate in ledger.gates.all() if gate.name.startswith(f"{flow.name}.")}
+    declared = {flow.gate(name) for name in flow.graph.stages}
+    if flow.gate(stage.name) in known:
+        return
+    for gate in sorted(known - declared):
+        newest = ledger.batches.newest(gate, 1)
+        ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
+        if any(planned.topic_id == identity for planned in ranges):
+            name = gate.removeprefix(f"{flow.name}.")
+            channel = flow.graph.links[stage.reads].channel
+            raise OptionError(
+                f"{stage} has never run, and would read {channel.location} from its beginning,"
+                f" which stage {name!r} of this flow has read, that is declared no more; if it is that"
+                f" stage, call it {name!r} again, and if not, say with its option startingOffsets"
+                " where it begins."
+            )
 
 
 def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:

@@ -177,4 +177,4 @@ class Graph:
         return TopologicalSorter({name: self.upstream(name) for name in self.stages})
 
     def _location(self, channel: str) -> str:
-        return self.links[channel].channel.location if channel in self.links else channel
+        return self.links[channel].channel.place if channel in self.links else channel

@@ -42,6 +42,23 @@ class Channel(Protocol):
         """Kind and place of the channel, for people; it holds no secret."""
 
     @property
+    def place(self) -> str:
+        """Identity of the channel, as far as its address says that."""
+
+    @property
+    def written_place(self) -> str:
+        """The same for what a stage writes: of a journal one lane."""
+
+    def identity(self) -> str:
+        """Return the id of the topic or of the journal that is there; it is asked for.
+
+        It is what the ledger has as ``topic_id``.
+
+        Raises:
+            HeadraceError: It cannot be reached, or is not there.
+        """
+
+    @property
     def has_one_writer(self) -> bool:
         """Whether only one stage of a flow may write it, as with a lane of a journal."""
 

@@ -204,6 +204,20 @@ class JournalChannel:
         """The directory."""
         return f"the journal {self.path}"
 
+    @property
+    def place(self) -> str:
+        """The directory, with the links in its path followed as this machine follows them."""
+        return os.path.realpath(self.path)
+
+    @property
+    def written_place(self) -> str:
+        """The directory and the lane."""
+        return f"{self.place}, lane {self.lane}"
+
+    def identity(self) -> str:
+        """Return the journal's id."""
+        return Journal.open(self.path).id
+
     def check_reachable(self) -> None:
         """Make the journal if need be; raises `JournalError` where that is not possible."""
         Journal.open(self.path, create=True)

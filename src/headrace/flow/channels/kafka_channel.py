@@ -136,6 +136,17 @@ class KafkaChannel:
         """The topic and its brokers."""
         return f"the topic {self.topic} at {self.servers}"
 
+    @property
+    def place(self) -> str:
+        """The same: which brokers are one cluster, only they know."""
+        return self.location
+
+    written_place = place
+
+    def identity(self) -> str:
+        """Return the topic's id, which is one in all clusters."""
+        return known_id(self.topic, self._found(lookup_with(self._parsed())))
+
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         """Write a batch that stages read once.
 
@@ -164,7 +175,7 @@ class KafkaChannel:
 
     def check_reachable(self) -> None:
         """See that it can be written: it exists, and the brokers give it an id."""
-        known_id(self.topic, self._found(lookup_with(self._parsed())))
+        self.identity()
 
     def _found(self, lookup: Lookup) -> Topic:
         topic = lookup.topics([self.topic]).get(self.topic)
