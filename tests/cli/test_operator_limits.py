@@ -98,10 +98,13 @@ def test_a_drain_says_when_the_query_can_be_stopped(ledger_url: str) -> None:
 
 @pytest.mark.integration
 def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
-    url = f"sqlite:///{tmp_path}/headrace.db"
-    with Ledger.open(url) as ledger:
-        for gate in ("orders.parse", "orders.store"):
+    (tmp_path / "shop.py").write_text(SHOP.replace("headrace.db", "declared.db"))
+    Ledger.open(f"sqlite:///{tmp_path}/headrace.db").close()  # the default, which is not meant
+    with Ledger.open(f"sqlite:///{tmp_path}/declared.db") as ledger:
+        unknown = run("pause", "--flow", "shop:orders", folder=tmp_path)
+        assert unknown.returncode == 1
+        assert "declared.db has no gate 'orders.parse'; the gates it has: none" in unknown.stderr
+        for gate in ("orders.parse", "orders.store", "other"):
             add_gate(ledger, gate)
 
         def paused() -> list[str]:
@@ -113,6 +116,15 @@ def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path)
         assert run("resume", "--flow", "shop:orders", folder=tmp_path).returncode == 0
         assert ledger.operator_limits.of("orders.store").hold is None
         assert paused() == []
+    shown = run("status", "--flow", "shop:orders", "--json", folder=tmp_path)
+    assert [json.loads(line)["gate"] for line in shown.stdout.splitlines()] == [
+        "orders.parse",
+        "orders.store",
+    ]
+    named = run(
+        "status", "--flow", "shop:orders", "--ledger", "sqlite:///other.db", folder=tmp_path
+    )
+    assert "other.db; leave --ledger out." in named.stderr
 
 
 @pytest.mark.integration

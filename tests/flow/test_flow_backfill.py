@@ -87,7 +87,7 @@ def test_what_is_to_be_done_must_be_named_once(
 
 
 def test_the_ledger_must_be_the_flows(shop: str) -> None:
-    with pytest.raises(OptionError, match=r"ledger of flow .*, and --ledger is .*other\.db; give"):
+    with pytest.raises(OptionError, match=r"ledger of flow .*, and --ledger is .*other\.db; leave"):
         work_of(None, None, shop, "sqlite:///other.db")
 
 

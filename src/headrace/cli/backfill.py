@@ -17,7 +17,7 @@ from headrace.cli.user_code import load_flow, load_handler
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
+from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.status.sources import SourceAccess, source_access
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def backfill(
     choice = Choice(keys or (), everything, gate, status, *window)
     given = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
+    ledger = work.ledger
     with Ledger.open(ledger, create=False) as reader:
         batches, sources = _found(reader, ledger, choice, work, given)
         if dry_run:
@@ -272,6 +273,8 @@ class Work(NamedTuple):
     options: Callable[[str], dict[str, str]]
     """With which they are read again, as far as they are known."""
     handler: Callable[[str], "Handler"]
+    ledger: str
+    """The URL of their ledger: the flow's, or the one that is named."""
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
@@ -284,7 +287,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
                 " module:flow."
             )
         handle = load_handler(handler, transform)
-        return Work(lambda _gate: {}, lambda _gate: handle)
+        return Work(lambda _gate: {}, lambda _gate: handle, ledger)
     if handler is not None or transform is not None:
         other = "--handler" if handler is not None else "--transform"
         raise OptionError(
@@ -297,11 +300,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
 def _work_of_flow(name: str, ledger: str) -> Work:
     """Return the work of a flow's stages on the batches of their gates."""
     named = load_flow(name)
-    if normalize_url(ledger) != named.ledger:
-        raise OptionError(
-            f"The ledger of flow {named.name!r} is {redact_url(named.ledger)}, and --ledger is"
-            f" {redact_url(ledger)}; give the flow's."
-        )
+    url = opt.ledger_of_flow(named, ledger)
     from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
 
     flow = named
@@ -320,7 +319,7 @@ def _work_of_flow(name: str, ledger: str) -> Work:
         handle, derive = writing_handler(flow, stage), stage.derive
         return handle if derive is None else lambda df, batch: handle(derive(df), batch)
 
-    return Work(lambda gate: reader_options(flow, stage_of(gate)), handler)
+    return Work(lambda gate: reader_options(flow, stage_of(gate)), handler, url)
 
 
 def _print_plan(

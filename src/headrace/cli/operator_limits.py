@@ -38,12 +38,7 @@ class Acting:
             autocompletion=opt.complete_gates,
         ),
     ] = None
-    flow: Annotated[
-        str | None,
-        typer.Option(
-            "--flow", metavar="MODULE:FLOW", help="A whole flow, such as shop.flows:orders."
-        ),
-    ] = None
+    flow: opt.FlowName = None
     why: Annotated[str, typer.Option(help="Why; shown wherever the gate is.")] = ""
     by: Annotated[
         str | None, typer.Option(help="Who does it.", show_default="the name of the user")
@@ -58,7 +53,7 @@ class Acting:
 
     def chosen(self) -> "Chosen":
         """The gates that it is about."""
-        return _chosen(self.gate, self.flow)
+        return _chosen(self.gate, self.flow, self.ledger)
 
 
 def _acting(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,6 +88,8 @@ class Chosen:
     gates: Sequence[str]
     upstream: dict[str, tuple[str, ...]]
     """The gates directly before each; none for gates that are named."""
+    ledger: str
+    """The URL of their ledger: a flow's own, if no other one is named."""
 
     @property
     def first(self) -> list[str]:
@@ -168,7 +165,7 @@ def drain(
     """
     timeout_s = age_ms("--timeout", timeout) / 1000
     chosen, as_json = acting.chosen(), acting.as_json
-    with _opened(acting.ledger, chosen) as opened:
+    with _opened(chosen) as opened:
         waiting = _Waiting(opened)
         draining = FlowDrain(
             opened,
@@ -221,7 +218,7 @@ def _act(
     done: str | None = None,
 ) -> None:
     chosen = acting.chosen()
-    with _opened(acting.ledger, chosen) as opened:
+    with _opened(chosen) as opened:
         for each in chosen.gates if all_stages else chosen.first:
             operator_limits = act(opened, each)
             if acting.as_json:
@@ -230,27 +227,27 @@ def _act(
                 typer.echo(out.printable(_sentence(opened, operator_limits, done)))
 
 
-def _chosen(gates: Sequence[str] | None, flow: str | None) -> Chosen:
+def _chosen(gates: Sequence[str] | None, flow: str | None, ledger: str) -> Chosen:
     if bool(gates) == (flow is not None):
         raise OptionError("Name one or more gates, or a --flow, and not both.")
     if flow is None:
         names = list(dict.fromkeys(gates or ()))
-        return Chosen(names, dict.fromkeys(names, ()))
+        return Chosen(names, dict.fromkeys(names, ()), ledger)
     found = load_flow(flow)
     order = [name for layer in found.graph.layers() for name in layer]
     upstream = {
         found.gate(name): tuple(map(found.gate, found.graph.upstream(name))) for name in order
     }
-    return Chosen(list(upstream), upstream)
+    return Chosen(list(upstream), upstream, opt.ledger_of_flow(found, ledger))
 
 
-def _opened(url: str, chosen: Chosen) -> Ledger:
+def _opened(chosen: Chosen) -> Ledger:
     """The ledger, which has all of these gates: either all of them are changed, or none."""
     # Only an existing ledger can be changed: none is created here.
-    with Ledger.open(url, create=False) as reader:
+    with Ledger.open(chosen.ledger, create=False) as reader:
         for each in chosen.gates:
-            opt.gates_of(reader, each, url)
-    return Ledger.join(url)
+            opt.gates_of(reader, each, chosen.ledger)
+    return Ledger.join(chosen.ledger)
 
 
 def acting_user(by: str | None) -> str:

@@ -4,13 +4,16 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError
-from headrace.ledger import GateRecord, Ledger, redact_url
+from headrace.ledger import GateRecord, Ledger, normalize_url, redact_url
+
+if TYPE_CHECKING:
+    from headrace.flow import Flow
 
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
 
@@ -22,6 +25,32 @@ LedgerUrl = Annotated[
         help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
     ),
 ]
+
+
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        "--flow",
+        metavar="MODULE:FLOW",
+        help="A whole flow, such as shop.flows:orders, in the ledger that it declares.",
+    ),
+]
+
+
+def ledger_of_flow(flow: "Flow", url: str) -> str:
+    """The ledger that a flow declares.
+
+    Raises:
+        OptionError: ``--ledger`` names another one; the usual one, which a command takes by itself,
+            does not count.
+    """
+    usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
+    if url != usual and normalize_url(url) != flow.ledger:
+        raise OptionError(
+            f"The ledger of flow {flow.name!r} is {redact_url(flow.ledger)}, and --ledger is"
+            f" {redact_url(url)}; leave --ledger out."
+        )
+    return flow.ledger
 
 
 def complete_gates(context: typer.Context, incomplete: str) -> list[str]:

@@ -13,12 +13,16 @@ from headrace.cli.gate_view import gate_view, needs_view, overview
 from headrace.cli.shared_options import (
     DEFAULT_LEDGER,
     AsJson,
+    FlowName,
     LedgerUrl,
     Picture,
     complete_gates,
     gates_of,
+    ledger_of_flow,
 )
+from headrace.cli.user_code import load_flow
 from headrace.cli.watching import Watch, show_or_watch
+from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.status.attention import urgency_of
 from headrace.status.lags import LagWatch
@@ -42,6 +46,8 @@ def status(
         str | None,
         typer.Option(help="Only this gate, in full.", autocompletion=complete_gates),
     ] = None,
+    *,
+    flow: FlowName = None,
     watch: Watch = False,
     as_json: AsJson = False,
     svg: Picture = None,
@@ -52,12 +58,24 @@ def status(
     they answer without secrets, and says how old the last figure is.
     Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
     """
-    with Ledger.open(ledger, create=False) as opened:
+    if gate is not None and flow is not None:
+        raise OptionError("Name a --gate or a --flow, and not both.")
+    wanted = None if flow is None else load_flow(flow)
+    url = ledger if wanted is None else ledger_of_flow(wanted, ledger)
+    with Ledger.open(url, create=False) as opened:
         observer = Observer(opened, LagWatch(Sources()))
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
-            gates = observer.look(gates_of(opened, gate, ledger))
-            return gates, stages_of(opened) if gate is None else []
+            if wanted is None:
+                gates = observer.look(gates_of(opened, gate, url))
+                return gates, stages_of(opened) if gate is None else []
+            names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
+            known = [each for each in gates_of(opened, None, url) if each.name in names]
+            if not known:
+                gates_of(opened, names[0], url)  # which raises, with the gates that there are
+            known.sort(key=lambda each: names.index(each.name))
+            stages = [each for each in stages_of(opened) if each.flow == wanted.name]
+            return observer.look(known), stages
 
         if svg is not None:
             out.write_picture(status_view(*look()), svg, "headrace status")

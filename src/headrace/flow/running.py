@@ -294,9 +294,9 @@ def _refuse_a_new_name(flow: "Flow", stage: Stage, ledger: Ledger, identity: str
             channel = flow.graph.links[stage.reads].channel
             raise OptionError(
                 f"{stage} has never run, and would read {channel.location} from its beginning,"
-                f" which stage {name!r} of this flow has read, that is declared no more; if it is that"
-                f" stage, call it {name!r} again, and if not, say with its option startingOffsets"
-                " where it begins."
+                f" which stage {name!r} of this flow has read, that is declared no more; if it is"
+                f" that stage, call it {name!r} again, and if not, say with its option"
+                " startingOffsets where it begins."
             )
 
 
