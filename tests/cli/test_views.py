@@ -198,7 +198,7 @@ def stages(folder: Path) -> RenderableType:
             ledger.signals.publish("clicks", stage, encode(state))
         alone = replace(state_of_stage("d"), missing_upstream="c2")
         ledger.signals.publish("clicks", "d", encode(alone))
-        return stages_view(stages_of(ledger))
+        return stages_view(stages_of(ledger, NOW_MS), NOW_MS)
 
 
 def in_time(batch: BatchRecord) -> BatchRecord:

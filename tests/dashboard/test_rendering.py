@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from headrace.dashboard.flow_pages import busy_share, layers_of
+from headrace.dashboard.flow_pages import layers_of
 from headrace.dashboard.rendering import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.ledger import BatchRecord, Kind, Status
-from headrace.status.stages import StageSnapshot
+from headrace.status.stages import StageSnapshot, busy_share
 from headrace.testing import ManualClock
 
 TOKEN = "x" * 32
@@ -98,7 +98,7 @@ def test_busy_is_the_part_of_the_time_in_which_a_batch_ran() -> None:
 
 
 def stage(name: str, *upstream: str) -> StageSnapshot:
-    return StageSnapshot("shop", name, "free", None, 0, None, None, None, None, upstream)
+    return StageSnapshot("shop", name, "free", None, 0, None, None, None, None, upstream, None, 0)
 
 
 def test_each_stage_is_below_all_that_are_before_it() -> None:

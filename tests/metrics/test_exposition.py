@@ -228,6 +228,11 @@ def test_the_stages_of_a_flow_say_what_they_do(ledger: Ledger, clock: ManualCloc
     assert value(samples, "stage_bottleneck", **store) == 1
     assert value(samples, "stage_time_ratio", **parse, state="throttled") == 1
     assert value(samples, "stage_time_ratio", **store, state="idle") == 1
+    ledger.gates.declare(f"{state.flow}.store", interval_ms=1_000, source="kafka", estimator="pid")
+    plan(ledger, 0, 10, 30, gate=f"{state.flow}.store")
+    clock.now_ms += 5_000
+    running = value(scrape(ledger, clock), "stage_time_ratio", **store, state="busy")
+    assert running == 1, "the batch that runs counts up to now"
 
 
 def test_partitions_are_there_where_they_are_asked_for(ledger: Ledger, clock: ManualClock) -> None:

@@ -22,6 +22,7 @@ from headrace.cli.shared_options import (
 )
 from headrace.cli.user_code import load_flow
 from headrace.cli.watching import Watch, show_or_watch
+from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
 from headrace.status.attention import urgency_of
@@ -68,13 +69,15 @@ def status(
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             if wanted is None:
                 gates = observer.look(gates_of(opened, gate, url))
-                return gates, stages_of(opened) if gate is None else []
+                return gates, stages_of(opened, wall_clock_ms()) if gate is None else []
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
             known = [each for each in gates_of(opened, None, url) if each.name in names]
             if not known:
                 gates_of(opened, names[0], url)  # which raises, with the gates that there are
             known.sort(key=lambda each: names.index(each.name))
-            stages = [each for each in stages_of(opened) if each.flow == wanted.name]
+            stages = [
+                each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
+            ]
             return observer.look(known), stages
 
         if svg is not None:
@@ -102,7 +105,7 @@ def status_view(
     """
     if not gates:
         return "The ledger has no gate yet; a gated query declares its own when it starts."
-    last = [Text(), stages_view(stages)] if stages else []
+    last = [Text(), stages_view(stages, wall_clock_ms())] if stages else []
     is_one = len(gates) == 1  # whose own view begins with what it needs
     needs = [need for each in gates if not is_one for need in each.needs]
     needs = sorted([*needs, *flow_needs(stages)], key=lambda need: need.urgency)
@@ -117,15 +120,25 @@ def status_view(
     return Group(*first, overview(some, len(gates) - len(some)), *last)
 
 
-def stages_view(stages: Sequence[StageSnapshot]) -> RenderableType:
-    """A line for each stage."""
+def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
+    """The stage that throttles it, and for how long already."""
+    if stage.throttled_by is None:
+        return out.UNKNOWN
+    if stage.throttled_since_ms is None:
+        return stage.throttled_by
+    return f"{stage.throttled_by} for {out.duration(max(now_ms - stage.throttled_since_ms, 0))}"
+
+
+def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
+    """A line for each stage, with the rate in force."""
     return out.table(
         stages,
         ("flow", lambda each: out.line(each.flow)),
         ("stage", lambda each: out.line(each.stage, style="bold")),
         ("state", lambda each: Text(each.state, style=_STAGE_STYLES.get(each.state, "green"))),
         (">queue", lambda each: out.size(each.queue_bytes)),
-        (">rate/s", lambda each: out.count(each.rate_per_s)),
-        (">at most", lambda each: out.count(each.rate_limit_per_s)),
-        ("*throttled by", lambda each: out.line(each.throttled_by or out.UNKNOWN)),
+        (">busy", lambda each: f"{each.busy:.0%}"),
+        (">rate/s", lambda each: out.count(each.in_force_per_s)),
+        (">learnt", lambda each: out.count(each.rate_per_s)),
+        ("*throttled by", lambda each: out.line(_throttled_by(each, now_ms))),
     )

@@ -92,7 +92,7 @@ class Fleet:
         if again or pulse.repaired != self.repaired:
             self._missed = ledger.missed.all()
         if again or pulse.elsewhere != self.elsewhere:
-            self.stages = tuple(stages_of(ledger))
+            self.stages = tuple(stages_of(ledger, now_ms))
         if again:
             self._read_ms = now_ms
         due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)

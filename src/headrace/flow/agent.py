@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from headrace.control.hop import HopController, Upstream
 from headrace.control.input_queue import InputQueue
@@ -103,6 +103,14 @@ class StageSpec:
         ]
 
 
+class _Throttled(NamedTuple):
+    """The stage whose pressure is in force, since when (ms since the epoch), and how hard."""
+
+    by: str
+    since_ms: int
+    level: int
+
+
 class StageAgent:
     """Sends and applies the pressure of a stage, in one run of it.
 
@@ -155,6 +163,7 @@ class StageAgent:
         self._must_write = bool(before.pressures)
         self._published: StageState | None = None
         self._published_ms = 0
+        self._throttled: _Throttled | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"headrace-agent-{spec.stage}", daemon=True
@@ -211,7 +220,7 @@ class StageAgent:
         if self._must_write or limit != self._written:
             with self._trying("its rate limit"):
                 self._write(limit, now_ms, wall_ms)
-        self._publish(limit, queue, now_ms)
+        self._publish(limit, queue, now_ms, wall_ms)
 
     def next_poll_s(self, now_ms: int) -> float:
         """Return the time until the next step (s)."""
@@ -294,7 +303,9 @@ class StageAgent:
         )
         self._written, self._must_write = limit, False
 
-    def _publish(self, limit: RateLimit | None, queue: InputQueue | None, now_ms: int) -> None:
+    def _publish(
+        self, limit: RateLimit | None, queue: InputQueue | None, now_ms: int, wall_ms: int
+    ) -> None:
         spec = self._spec
         gone = (name for name in spec.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
@@ -307,6 +318,7 @@ class StageAgent:
             spec.settings.lease_ms,
             next(gone, None),
             tuple(sorted(spec.upstream)[:MOST_UPSTREAM]),
+            self._since_ms(limit, wall_ms),
         )
         since_ms, last = now_ms - self._published_ms, self._published
         is_new = last is None or (
@@ -319,6 +331,36 @@ class StageAgent:
             if self._ledger_state is not None:
                 with self._trying("its state"):
                     self._ledger_state.publish(state)
+
+    def _since_ms(self, limit: RateLimit | None, wall_ms: int) -> int | None:
+        """Since when the stage that throttles this one does; a change is logged."""
+        before, self._throttled = self._throttled, None
+        by = None if limit is None else limit.throttled_by
+        if limit is None or by is None:
+            if before is not None:
+                _LOG.info(
+                    "Stage %r of flow %r is free of the pressure of %r, after %.1f s.",
+                    self._spec.stage,
+                    self._spec.flow,
+                    before.by,
+                    (wall_ms - before.since_ms) / 1000,
+                )
+            return None
+        same = before is not None and before.by == by
+        since_ms = before.since_ms if before is not None and same else wall_ms
+        self._throttled = _Throttled(by, since_ms, round(limit.level))
+        if before is None or (before.by, before.level) != (by, self._throttled.level):
+            _LOG.info(
+                "Stage %r of flow %r is throttled by %r for %.1f s, now at level %.2g: at most"
+                " %.4g records/s.",
+                self._spec.stage,
+                self._spec.flow,
+                by,
+                (wall_ms - since_ms) / 1000,
+                limit.level,
+                limit.rate_per_s,
+            )
+        return since_ms
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -17,7 +17,7 @@ from headrace.metrics.text import Family, MetricKind, gauge, labels_text, render
 from headrace.metrics.totals import Totals
 from headrace.status.lags import GateLag, LagWatch
 from headrace.status.sources import SourceAnswer
-from headrace.status.stages import BOTTLENECK, StageSnapshot, stages_of
+from headrace.status.stages import BOTTLENECK, stages_of
 
 CONSUMER_LAG = "kafka_consumergroup_lag"
 """As danielqsj's kafka_exporter calls it; the consumer group is the gate."""
@@ -69,41 +69,25 @@ def _consumer_labels(gate: str, topic: str, partition: int) -> str:
     return labels_text(consumergroup=gate, topic=topic, partition=partition)
 
 
-def flow_families(ledger: Ledger, gates: Sequence[GateNow], now_ms: int) -> list[Family]:
+def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
     """Each stage that runs and publishes its state in this ledger."""
-    ratio = gauge("stage_time_ratio", "Parts of the stage's time, by what it did.")
+    ratio = gauge("stage_time_ratio", "Parts of the last minute, by what the stage did.")
     level = gauge("stage_throttle_level", "How hard a later stage throttles it; 0: not at all.")
     queue = gauge("stage_queue_bytes", "What waits on its input channel.")
     bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
-    by_name = {gate.name: gate for gate in gates}
-    for each in stages_of(ledger):
+    for each in stages_of(ledger, now_ms):
         own = labels_text(flow=each.flow, stage=each.stage)
         level.add(own, each.throttle_level)
         bottleneck.add(own, each.state == BOTTLENECK)
         if each.queue_bytes is not None:
             queue.add(own, each.queue_bytes)
-        gate = by_name.get(f"{each.flow}.{each.stage}")
-        for state, part in _parts(each, gate, now_ms).items():
+        for state, part in (
+            ("busy", each.busy),
+            ("throttled", each.throttled),
+            ("idle", each.idle),
+        ):
             ratio.add(f'{own},state="{state}"', part)
     return [ratio, level, queue, bottleneck]
-
-
-def _parts(stage: StageSnapshot, gate: GateNow | None, now_ms: int) -> Mapping[str, float]:
-    """Return the parts of the stage's time since its newest batch, or of a longer interval.
-
-    It is busy while a batch runs; the rest of its time it is throttled, or else has nothing to do.
-    """
-    busy = 0.0
-    if gate is not None and gate.created_ms is not None:
-        passed_ms = max(now_ms - gate.created_ms, gate.interval_ms, 1)
-        ran_ms = (now_ms if gate.ended_ms is None else gate.ended_ms) - gate.created_ms
-        busy = min(max(ran_ms / passed_ms, 0.0), 1.0)
-    throttled = stage.throttled_by is not None
-    return {
-        "busy": busy,
-        "throttled": 1 - busy if throttled else 0.0,
-        "idle": 0.0 if throttled else 1 - busy,
-    }
 
 
 def lag_families(
@@ -280,7 +264,7 @@ class _Scrape:
         with self.timed("totals"):
             totals = memory.totals.collect(ledger, gates, open_batches, labels)
         with self.timed("flows"):
-            flows = flow_families(ledger, gates, now_ms)
+            flows = flow_families(ledger, now_ms)
         partitions: list[Family] = []
         if per_partition or kafka_exporter_names:
             with self.timed("partitions"):

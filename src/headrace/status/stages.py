@@ -6,11 +6,17 @@ from typing import Final
 
 from headrace.flow.signals.codec import bottlenecks
 from headrace.flow.signals.ledger_transport import ledger_states
-from headrace.ledger import Ledger
+from headrace.ledger import BatchRecord, Kind, Ledger
 from headrace.status.attention import Need, NeedKind, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""
+
+WINDOW_MS: Final = 60_000
+"""Time that is divided into busy, throttled and idle (ms)."""
+
+MOST_BATCHES: Final = 200
+"""Newest batches that are looked at for that; of shorter ones the time is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,10 @@ class StageSnapshot:
         queue_bytes: Bytes that wait on its channel; None where they are not known.
         missing_upstream: A stage directly before it that does not run; None while all of them do.
         upstream: The stages directly before it.
+        throttled_since_ms: Since when that stage throttles it (ms since the epoch); None while it
+            is free.
+        busy: Part of the last minute, or of the time since its first batch, in which a batch of it
+            ran; one that still runs counts up to now.
     """
 
     flow: str
@@ -40,16 +50,36 @@ class StageSnapshot:
     queue_bytes: int | None
     missing_upstream: str | None
     upstream: tuple[str, ...]
+    throttled_since_ms: int | None
+    busy: float
+
+    @property
+    def in_force_per_s(self) -> float | None:
+        """The rate in force (records/s): the lower of what it has learnt and what it may emit."""
+        known = [each for each in (self.rate_per_s, self.rate_limit_per_s) if each is not None]
+        return min(known, default=None)
+
+    @property
+    def throttled(self) -> float:
+        """The part of that time in which no batch ran, while another stage throttles it now."""
+        return 0.0 if self.throttled_by is None else 1 - self.busy
+
+    @property
+    def idle(self) -> float:
+        """The rest of that time."""
+        return 1 - self.busy - self.throttled
 
 
-def stages_of(ledger: Ledger) -> list[StageSnapshot]:
+def stages_of(ledger: Ledger, now_ms: int) -> list[StageSnapshot]:
     """The stages that run and publish their state in this ledger, by flow and name."""
     flows = ledger.signals.flows()
     rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()} if flows else {}
-    return [each for flow in flows for each in _stages(ledger, flow, rates)]
+    return [each for flow in flows for each in _stages(ledger, flow, rates, now_ms)]
 
 
-def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> list[StageSnapshot]:
+def _stages(
+    ledger: Ledger, flow: str, rates: Mapping[str, float | None], now_ms: int
+) -> list[StageSnapshot]:
     states = ledger_states(ledger, flow)
     blamed = bottlenecks(states.values())
     return [
@@ -64,9 +94,29 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
             queue_bytes=state.queue_bytes,
             missing_upstream=state.missing_upstream,
             upstream=state.upstream,
+            throttled_since_ms=state.throttled_since_ms,
+            busy=_busy(ledger, f"{flow}.{name}", now_ms),
         )
         for name, state in sorted(states.items())
     ]
+
+
+def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
+    batches = ledger.batches.newest(gate, MOST_BATCHES, kind=Kind.LIVE, children=False)
+    oldest_ms = batches[-1].created_time_ms if batches else now_ms
+    return busy_share(batches, max(oldest_ms, now_ms - WINDOW_MS), now_ms)
+
+
+def busy_share(batches: Sequence[BatchRecord], since_ms: int, now_ms: int) -> float:
+    """The part of a time in which one of these batches ran; one that runs still does up to now."""
+    ran_ms, until_ms = 0, since_ms
+    for batch in sorted(batches, key=lambda each: each.created_time_ms):
+        began_ms = max(batch.created_time_ms, until_ms)
+        ended_ms = min(now_ms if batch.end_time_ms is None else batch.end_time_ms, now_ms)
+        if ended_ms > began_ms:
+            ran_ms += ended_ms - began_ms
+            until_ms = ended_ms
+    return min(ran_ms / max(now_ms - since_ms, 1), 1.0)
 
 
 def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:

@@ -36,6 +36,8 @@ class StageState:
         missing_upstream: A stage directly before it that does not run, so that nothing comes from
             there; None while all of them run.
         upstream: The stages directly before it, `MOST_UPSTREAM` of them at most.
+        throttled_since_ms: Since when that stage throttles it, by the stage's own clock (ms since
+            the epoch); None while it is free.
 
     Raises:
         OptionError: A value is out of its range, of the wrong type, or contradicts another.
@@ -50,6 +52,7 @@ class StageState:
     lease_ms: int
     missing_upstream: str | None = None
     upstream: tuple[str, ...] = ()
+    throttled_since_ms: int | None = None
 
     def __post_init__(self) -> None:
         require_name("The flow of a stage's state", self.flow)
@@ -73,6 +76,10 @@ class StageState:
             )
         if queue is not None:
             require_whole("The queue of a stage's state", queue, 0, unit="bytes")
+        if self.throttled_since_ms is not None:
+            require_whole(
+                "The start of a stage's throttling", self.throttled_since_ms, 0, unit="ms"
+            )
         require_whole("The lease of a stage's state", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
         is_free = self.throttled_by is None
         if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
