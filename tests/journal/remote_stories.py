@@ -94,6 +94,34 @@ class RemoteStories:
         with pytest.raises(JournalError, match=f"There is no journal {re.escape(remote.url)}"):
             Journal.open(remote.url)
 
+    def test_a_name_that_is_taken_is_not_given_again(
+        self, remote: Remote, journal: Journal
+    ) -> None:
+        taken = remote.path("00000000000000000010.block")
+        before, names = remote.files.cat_file(taken), sorted(remote.names())
+        with pytest.raises(FileExistsError):
+            journal.storage.put("0/00000000000000000010.block", [b"another"])
+        with pytest.raises(FileExistsError):
+            journal.storage.set_aside(
+                "0/00000000000000000003.block", "0/00000000000000000010.block"
+            )
+        assert remote.files.cat_file(taken) == before
+        assert sorted(remote.names()) == names, "what was written for it is gone"
+        assert values_of(journal) == numbers(range(12))
+
+    def test_the_start_of_a_file_is_read_alone(self, journal: Journal) -> None:
+        storage = journal.storage
+        storage.create_folder("1")
+        storage.put("1/file", [b"01234", b"56789"])
+        storage.put("1/empty", [])
+        assert storage.read_start("1/file", 4) == (b"0123", 10)
+        assert storage.read_start("1/file", 40) == (b"0123456789", 10)
+        assert storage.read_start("1/empty", 4) == (b"", 0)
+        with pytest.raises(FileNotFoundError):
+            storage.read_start("1/none", 4)
+        storage.remove("1", ["none", "file"])
+        assert storage.names("1") == ["empty"]
+
     def test_what_was_appended_is_there(self, remote: Remote, journal: Journal) -> None:
         again = Journal.open(f"{remote.url}/", create=True)
         assert (again.name, again.id) == ("orders", journal.id)

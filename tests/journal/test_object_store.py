@@ -74,21 +74,6 @@ class TestObjectStore(RemoteStories):
     """What holds of every place that is reached over a network."""
 
 
-def test_the_start_of_a_file_is_read_alone(remote: Remote) -> None:
-    storage = ObjectStorage(remote.url.partition(":")[0], PLACE)
-    storage.put("0/file", [b"01234", b"56789"])
-    storage.put("0/empty", [])
-    assert storage.read_start("0/file", 4) == (b"0123", 10)
-    assert storage.read_start("0/file", 40) == (b"0123456789", 10)
-    assert storage.read_start("0/empty", 4) == (b"", 0)
-    with pytest.raises(FileNotFoundError):
-        storage.read_start("0/none", 4)
-    with pytest.raises(FileExistsError):
-        storage.put("0/file", [b"another"])
-    storage.remove("0", ["none", "file"])
-    assert storage.names("0") == ["empty"]
-
-
 def test_what_the_library_raises_is_told(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as nowhere:
         nowhere.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

@@ -65,21 +65,6 @@ class TestHdfs(RemoteStories):
             assert temporary(remote) == []
             assert writer.append(numbered(12, 13)).start == 12
 
-    def test_a_name_that_is_taken_is_not_given_again(
-        self, remote: Remote, journal: Journal
-    ) -> None:
-        taken = remote.path("00000000000000000010.block")
-        before = remote.files.cat_file(taken)
-        with pytest.raises(FileExistsError):
-            journal.storage.put("0/00000000000000000010.block", [b"another"])
-        with pytest.raises(FileExistsError):
-            journal.storage.set_aside(
-                "0/00000000000000000003.block", "0/00000000000000000010.block"
-            )
-        assert remote.files.cat_file(taken) == before
-        assert temporary(remote) == []
-        assert values_of(journal) == numbers(range(12))
-
     def test_a_block_that_another_writer_swept_away_is_not_taken_for_renamed(
         self, journal: Journal
     ) -> None:

@@ -68,6 +68,12 @@ def _batch_ms(gate: GateSnapshot) -> int | None:
     return gate.newest.duration_ms if gate.newest else None
 
 
+def _batch(gate: GateSnapshot) -> str:
+    """The last batch's time; of one that runs, the time so far."""
+    so_far = " so far" if gate.newest is not None and gate.newest.running else ""
+    return f"{duration(_batch_ms(gate))}{so_far}"
+
+
 def _load(gate: GateSnapshot) -> float:
     """The last batch's time, in intervals."""
     return (_batch_ms(gate) or 0) / max(gate.interval_ms, 1)
@@ -109,7 +115,7 @@ GATE_COLUMNS: Final = (
     ),
     GateColumn(
         "batch",
-        lambda each: duration(_batch_ms(each)),
+        _batch,
         is_number=True,
         sort="batch",
         order=lambda each: (-_load(each), each.gate),
