@@ -14,8 +14,9 @@ from tests.receivers.virtual import values_of
 
 from headrace.errors import ReceiverError
 from headrace.receivers import Intake, IntakeSettings, TcpSettings
+from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.tcp import LineBuffer, LineSender, SharedBySenders
+from headrace.receivers.tcp import LineSender, SharedBySenders
 
 contents = st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
 

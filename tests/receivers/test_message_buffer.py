@@ -1,4 +1,4 @@
-"""Messages by octet counting: however the bytes are divided, the same records and errors."""
+"""Messages of syslog: however the bytes are divided, the same records and errors."""
 
 import pytest
 from hypothesis import example, given
@@ -7,9 +7,10 @@ from tests.receivers.virtual import values_of
 
 from headrace.errors import ReceiverError
 from headrace.receivers import TcpSettings
+from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.message_buffer import MessageBuffer
-from headrace.receivers.sender_buffer import MOST_AT_ONCE
+from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuffer
+from headrace.receivers.sender_buffer import MOST_AT_ONCE, SenderBuffer
 
 LONGEST = 40
 
@@ -24,10 +25,15 @@ def framed(messages: list[bytes]) -> bytes:
     return b"".join(b"%d %b" % (len(each), each) for each in messages)
 
 
-def taken(data: bytes, cuts: list[int], **settings: object) -> tuple[list[bytes], str]:
+def taken(
+    data: bytes,
+    cuts: list[int],
+    kind: type[SenderBuffer] = MessageBuffer,
+    **settings: object,
+) -> tuple[list[bytes], str]:
     """What is taken of data that comes in these pieces, and what is wrong with what comes next."""
     room = MemoryBudget(1_000)
-    buffer = MessageBuffer(TcpSettings(max_line_bytes=LONGEST, **settings), room)  # type: ignore[arg-type]
+    buffer = kind(TcpSettings(max_line_bytes=LONGEST, **settings), room)  # type: ignore[arg-type]
     values: list[bytes] = []
     start = 0
     try:
@@ -37,7 +43,8 @@ def taken(data: bytes, cuts: list[int], **settings: object) -> tuple[list[bytes]
                 values += values_of(records)
                 if error:
                     raise error
-            assert room.reserved_bytes <= LONGEST + 3, "no more than a message and its length"
+            if kind is MessageBuffer:
+                assert room.reserved_bytes <= LONGEST + 3, "no more than a message and its length"
             buffer.check()
             start = end
         assert buffer.is_unfinished == (room.reserved_bytes > 0)
@@ -117,3 +124,86 @@ def test_all_unfinished_messages_have_one_budget() -> None:
         other.check()
     assert one.add(b"x" * 100) == b"800 " + b"x" * 800
     assert room.reserved_bytes == 0
+
+
+KINDS = [MessageBuffer, NulBuffer, AutoBuffer, LineBuffer]
+PIECES = [
+    b"<14>",
+    b"<34>1 a",
+    b"\n",
+    b"\0",
+    b"\r",
+    b"5 hello",
+    b"7 <14>a\nb",
+    b"x",
+    b"<",
+    b" ",
+    b"41 ",
+]
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join),
+    st.lists(st.integers(0, 120), max_size=20),
+)
+@example(LineBuffer, b"<14>a\n<14>b\0", [])
+@example(AutoBuffer, b"<14>a\n12 x", [])
+def test_each_framing_takes_the_same_of_syslog_wherever_it_is_divided(
+    kind: type[SenderBuffer], data: bytes, cuts: list[int]
+) -> None:
+    assert taken(data, cuts, kind) == taken(data, [], kind)
+
+
+@given(st.lists(contents.map(lambda text: text.replace(b"\0", b"0")), max_size=8))
+def test_messages_that_end_with_nul_have_any_other_bytes(messages: list[bytes]) -> None:
+    data = b"".join(message + b"\0" for message in messages)
+    assert taken(data, [], NulBuffer) == (messages, "")
+    starts = [b"<14>" + message[:36] for message in messages]
+    assert taken(b"<1>\0" + b"\0".join([*starts, b""]), [], AutoBuffer) == ([b"<1>", *starts], "")
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "error"),
+    [
+        (b"5 hello7 <1>a\nbc<14>c\r\n5 <1>d\n<1>e\n", "hello|<1>a\nbc|<14>c|<1>d\n|<1>e", ""),
+        (b"<1>a\0<1>b\nc\0" + b"3 <1>", "<1>a|<1>b\nc|<1>", ""),
+        (b"<1>a\nTraceback\0", "<1>a", "2 has b'T' where its length, as in '5 hello', or its"),
+        (b"<1>a\n5 times\n", "<1>a", "2 has b'5 t' where its length"),
+        (b"<1>a\n<1>b\0", "<1>a", "2 has NUL in it, and those before it ended with a line break"),
+        (b"hello\n", "", "1 has b'h' where its length"),
+        (b"<b>hello\n", "", "1 has b'<b>he' where its length"),
+        (b"<1>a\n<1>b", "<1>a", "2 has no end, or is shorter than its length says"),
+        (b"<1>" + b"x" * 50, "", "1 is longer than the 40 bytes that a message may have"),
+        (b"<1>" + b"x" * 50 + b"\n", "", "1 is longer than the 40 bytes"),
+        (b"41 ", "", "1 is longer than the 40 bytes"),
+    ],
+)
+def test_auto_takes_each_message_as_it_begins(data: bytes, values: str, error: str) -> None:
+    found, said = taken(data, [], AutoBuffer)
+    assert found == values.encode().split(b"|") if values else found == []
+    assert said.startswith(f"Message {error}") if error else said == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "error"),
+    [
+        (b"11 <1>hello\nab7 <1>good", [], "1 is a message of syslog that begins with its length"),
+        (b"<1>a\0<1>b\0c\n", [], "1 is a message of syslog that ends with NUL, and no line"),
+        (b"<1>a\n<1>b\0c\n", [b"<1>a"], "2 is a message of syslog that ends with NUL"),
+        (b"5 hello\nb\0c\n", [b"5 hello", b"b\0c"], ""),
+    ],
+)
+def test_lines_refuse_syslog_of_another_framing(
+    data: bytes, values: list[bytes], error: str
+) -> None:
+    found, said = taken(data, [], LineBuffer)
+    assert found == values
+    assert said.startswith(f"Line {error}") if error else said == ""
+
+
+def test_nul_names_what_it_misses() -> None:
+    values, said = taken(b"a\0<1>b\n<1>c\n", [], NulBuffer)
+    assert values == [b"a"]
+    assert said.startswith("Message 2 has no NUL at its end, and was not stored; end every message")
+    assert taken(b"x" * 41, [], NulBuffer)[1].startswith("Message 1 is longer than the 40 bytes")

@@ -459,5 +459,5 @@ async def test_messages_that_are_sent_again_with_their_ids_are_stored_once() -> 
 
 
 def test_a_framing_that_is_not_known_is_refused() -> None:
-    with pytest.raises(OptionError, match="framing is 'nul'; it must be 'lines' or 'octet-count"):
-        TcpSettings(framing="nul")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="framing is 'null'; it must be 'lines', 'octet-count"):
+        TcpSettings(framing="null")  # type: ignore[arg-type]

@@ -25,6 +25,8 @@ class SenderBuffer(abc.ABC):
 
     WHAT: str
     """Name of a record, in errors."""
+    WHOLE: str
+    """What a sender must do whose record is not complete in time."""
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
         self._max_bytes = settings.max_line_bytes

@@ -5,71 +5,23 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
-from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
-from headrace.receivers.json_text import check_lines, ids_of_lines
+from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.message_buffer import MessageBuffer
-from headrace.receivers.sender_buffer import MOST_AT_ONCE, SenderBuffer
+from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuffer
+from headrace.receivers.sender_buffer import SenderBuffer
 from headrace.receivers.settings import Framing, TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
-
-
-class LineBuffer(SenderBuffer):
-    """Splits at the ends of lines."""
-
-    WHAT = "Line"
-
-    def add(self, data: bytes) -> bytes:  # noqa: D102  # as in the base class
-        end = data.rfind(b"\n") + 1
-        whole = bytes(self._rest) + data[:end] if end else b""
-        if end:
-            self.close()
-        self._keep(data[end:])
-        return whole
-
-    def first_of(self, whole: bytes) -> tuple[bytes, bytes]:  # noqa: D102
-        first, _, others = whole.partition(b"\n")
-        return first.removesuffix(b"\r"), others
-
-    def parts_of(self, whole: bytes) -> Iterator[bytes]:  # noqa: D102
-        if whole.count(b"\n") <= MOST_AT_ONCE:
-            yield whole
-            return
-        start = 0
-        while start < len(whole):
-            end = whole.find(b"\n", start + MOST_AT_ONCE - 1) + 1 or len(whole)
-            yield whole[start:end]
-            start = end
-
-    def cut_off(self) -> ReceiverError:  # noqa: D102
-        return ReceiverError(
-            rf"{self.next_name} has no end, and was not stored; end every line with \n."
-        )
-
-    def check(self) -> None:  # noqa: D102
-        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
-            raise self._too_long()
-        super().check()
-
-    def _records_of(self, whole: bytes, timestamp_ms: int) -> Records:
-        return Records.of_lines(whole, timestamp_ms=timestamp_ms)
-
-    def _check_all(self, whole: bytes) -> None:
-        check_lines(whole, self._taken + 1)
-
-    def _ids_of(self, whole: bytes, field: str) -> list[str]:
-        return ids_of_lines(whole, field, self._taken + 1)
 
 
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -78,6 +30,8 @@ _NO_DESCRIPTORS_S: Final = 0.1
 _BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
     "lines": LineBuffer,
     "octet-counting": MessageBuffer,
+    "nul": NulBuffer,
+    "auto": AutoBuffer,
 }
 
 _LINGER_S: Final = 2.0
@@ -252,8 +206,8 @@ class LineSender:
                 await _readable(self._connection)
         except TimeoutError as error:
             raise ReceiverError(
-                f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s; send"
-                f" whole {self._lines.WHAT.lower()}s, or raise line_s."
+                f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s;"
+                f" {self._lines.WHOLE}, or raise line_s."
             ) from error
         if self._left_s is not None:
             self._left_s = max(0.0, self._left_s - (loop.time() - began_s))
@@ -320,8 +274,9 @@ async def _readable(connection: socket.socket) -> None:
 class TcpReceiver(ListeningReceiver):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
 
-    With the framing ``octet-counting`` it takes each message, after its length and a space. Read
-    "message" for "line" below then.
+    With the framing ``octet-counting`` it takes each message, after its length and a space; with
+    ``nul`` up to NUL; with ``auto`` in whichever of these ways it begins. Read "message" for
+    "line" below then.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
     durable. They come in order, each as soon as its lines are durable, also while later lines wait

@@ -77,7 +77,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a token that is refused because its line ends as Windows ends lines",
-        "receivers/tcp.py",
+        "receivers/line_buffer.py",
         'return first.removesuffix(b"\\r"), others',
         "return first, others",
         "tests/receivers/test_line_sender.py tests/receivers/test_tcp.py",

@@ -1,0 +1,99 @@
+"""Lines of one sender over TCP: cut up at their ends."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.errors import ReceiverError
+from headrace.journal.records import Records
+from headrace.receivers.json_text import check_lines, ids_of_lines
+from headrace.receivers.memory_budget import MemoryBudget
+from headrace.receivers.sender_buffer import MOST_AT_ONCE, SenderBuffer
+from headrace.receivers.settings import TcpSettings
+
+_SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
+_HEAD_BYTES: Final = 15
+"""How long a match of that may be."""
+
+
+class LineBuffer(SenderBuffer):
+    """Splits at the ends of lines.
+
+    A sender of syslog that counts octets, or ends messages with NUL, is refused: lines of its
+    messages would be cut in the wrong places. It is known by how its first message begins.
+    """
+
+    WHAT = "Line"
+    WHOLE = "send whole lines"
+
+    def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
+        super().__init__(settings, budget)
+        self._head: bytes | None = b""
+        """The first bytes of a sender; None once they are judged."""
+        self._is_syslog = False
+        self._other_framing: str | None = None
+
+    def add(self, data: bytes) -> bytes:  # noqa: D102  # as in the base class
+        if self._head is not None:
+            self._judge(data)
+        if self._is_syslog and (nul := data.find(b"\0")) >= 0:
+            self._other_framing = "nul"
+            data = data[: data.rfind(b"\n", 0, nul) + 1]
+        if self._other_framing == "octet-counting":
+            return b""
+        end = data.rfind(b"\n") + 1
+        whole = bytes(self._rest) + data[:end] if end else b""
+        if end:
+            self.close()
+        self._keep(data[end:])
+        return whole
+
+    def first_of(self, whole: bytes) -> tuple[bytes, bytes]:  # noqa: D102
+        first, _, others = whole.partition(b"\n")
+        return first.removesuffix(b"\r"), others
+
+    def parts_of(self, whole: bytes) -> Iterator[bytes]:  # noqa: D102
+        if whole.count(b"\n") <= MOST_AT_ONCE:
+            yield whole
+            return
+        start = 0
+        while start < len(whole):
+            end = whole.find(b"\n", start + MOST_AT_ONCE - 1) + 1 or len(whole)
+            yield whole[start:end]
+            start = end
+
+    def cut_off(self) -> ReceiverError:  # noqa: D102
+        return ReceiverError(
+            rf"{self.next_name} has no end, and was not stored; end every line with \n."
+        )
+
+    def _judge(self, data: bytes) -> None:
+        """Judge by its first bytes what a sender sends."""
+        self._head = ((self._head or b"") + data)[:_HEAD_BYTES]
+        syslog = _SYSLOG.match(self._head)
+        if syslog or len(self._head) == _HEAD_BYTES or b"\n" in self._head:
+            self._head = None
+        self._is_syslog = syslog is not None
+        if syslog and syslog[1]:
+            self._other_framing = "octet-counting"
+
+    def check(self) -> None:  # noqa: D102
+        if self._other_framing:
+            sign = "ends with NUL" if self._other_framing == "nul" else "begins with its length"
+            raise ReceiverError(
+                f"{self.next_name} is a message of syslog that {sign}, and no line; receive it with"
+                f" --framing {self._other_framing} or auto, or have the sender end each message"
+                " with a line break."
+            )
+        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
+            raise self._too_long()
+        super().check()
+
+    def _records_of(self, whole: bytes, timestamp_ms: int) -> Records:
+        return Records.of_lines(whole, timestamp_ms=timestamp_ms)
+
+    def _check_all(self, whole: bytes) -> None:
+        check_lines(whole, self._taken + 1)
+
+    def _ids_of(self, whole: bytes, field: str) -> list[str]:
+        return ids_of_lines(whole, field, self._taken + 1)
