@@ -3,6 +3,7 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,12 +15,14 @@ from tests.services.examples import examples
 from headrace.errors import CorruptionError
 from headrace.journal.block import (
     HEADER_BYTES,
+    MAX_RECORDS,
     BlockHeader,
     Compression,
     decode,
     encode,
 )
 from headrace.journal.records import SCHEMA, Records
+from headrace.journal.unpacking import unpacked_sizes
 
 ID = bytes(range(16))
 COMPRESSIONS: list[Compression] = ["lz4", "zstd", "none"]
@@ -168,14 +171,15 @@ def test_a_payload_that_was_changed_with_its_checksum_is_refused_or_whole(
     assert batch.num_rows == some.count
 
 
-def _made(batch: pa.RecordBatch) -> bytes:
-    """A block of this batch, whatever is in it, with right checksums."""
+def _made(batch: pa.RecordBatch, compression: str | None = None, **says: Any) -> bytes:
+    """A block of this batch, whatever it and its header say, with right checksums."""
     header, _ = read(stored(numbered(0, batch.num_rows)))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
     payload: bytes = sink.getvalue().to_pybytes()
-    made = replace(header, payload_crc=zlib.crc32(payload), payload_bytes=len(payload))
+    made = replace(header, payload_crc=zlib.crc32(payload), payload_bytes=len(payload), **says)
     return made.encode() + payload
 
 
@@ -198,3 +202,66 @@ def _column(kind: pa.DataType, offsets: list[int], text: bytes) -> pa.Array:
 def test_what_arrow_would_believe_is_validated_first(name: str, column: pa.Array) -> None:
     with pytest.raises(CorruptionError, match="its records cannot be read"):
         read(_made(pa.RecordBatch.from_arrays([column], names=[name])))
+
+
+_ZEROS = 300 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("raw_bytes", "allowed"), [(10, 64 * 2**20 + 10 + 2048), (2**40, 256 * 2**20)]
+)
+@pytest.mark.parametrize("columns", [["value"], ["key"]])
+def test_a_small_payload_that_would_take_much_memory_is_refused_before_it_is_unpacked(
+    raw_bytes: int, allowed: int, columns: list[str]
+) -> None:
+    zeros = _column(pa.binary(), [0, _ZEROS], bytes(_ZEROS))
+    bomb = _made(pa.RecordBatch.from_arrays([zeros], names=["value"]), "zstd", raw_bytes=raw_bytes)
+    assert len(bomb) < 40_000
+    with pytest.raises(
+        CorruptionError,
+        match=rf"the block is damaged: its records cannot be read: its \d+ bytes would take"
+        rf" {_ZEROS + 8} unpacked, and 1 records of {raw_bytes} bytes take {allowed} at most",
+    ):
+        decode(pa.py_buffer(bomb), "the block", columns)
+
+
+def test_a_dictionary_before_the_records_is_refused_before_it_is_unpacked() -> None:
+    column = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([bytes(2**20)]))
+    bomb = _made(pa.RecordBatch.from_arrays([column], names=["value"]), "zstd")
+    with pytest.raises(CorruptionError, match="it has a message of kind 2 where its records"):
+        read(bomb)
+
+
+def test_more_records_than_a_block_may_have_are_refused_before_a_column_is_made() -> None:
+    header, _ = read(data := stored(numbered(0, 3)))
+    lie = replace(header, count=2**32 - 1).encode() + data[HEADER_BYTES:]
+    with pytest.raises(CorruptionError, match=f"says 4294967295 records, and {MAX_RECORDS} is the"):
+        read(lie)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "some",
+    [
+        Records.of([bytes(10 * 2**20)] * 30),  # it takes little as zstd
+        Records.of([b"", None], ids=["x" * 70 * 2**20, None]),
+        Records.of([None] * 40, headers=[[("", None)] * 300_000] * 40),
+        Records.of([b"x"] * 2_000_000),
+    ],
+    ids=["one byte again and again", "a long id", "empty headers", "many small"],
+)
+def test_whatever_was_written_is_read(some: Records, compression: Compression) -> None:
+    _, got = read(stored(some, compression))
+    assert got == some
+
+
+def test_the_sizes_of_all_buffers_are_those_that_arrow_unpacks() -> None:
+    some = Records.of(
+        [b"v" * 5_000] * 50,
+        keys=[b"k" * 300] * 50,
+        ids=["i" * 90] * 50,
+        headers=[[("name", b"w" * 70)] * 3] * 50,
+    )
+    payload = pa.py_buffer(stored(some, "zstd")[HEADER_BYTES:])
+    sizes, _ = unpacked_sizes(payload)
+    assert some.batch.nbytes <= sum(sizes) <= some.batch.nbytes + 64 * len(sizes)

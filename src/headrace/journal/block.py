@@ -27,13 +27,14 @@ chance match is one in 2**32.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
 Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. Decoding raises
-``CorruptionError``: the header is checked before anything in it is believed, and its length against
-the file's before anything is read.
+``CorruptionError``: the header is checked before anything in it is believed, its length against the
+file's before anything is read, and what the payload takes unpacked before it is unpacked.
 """
 
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias, cast
 
 import numpy as np
@@ -43,6 +44,7 @@ from pyarrow import ipc
 
 from headrace.errors import CorruptionError
 from headrace.journal.records import SCHEMA, Records
+from headrace.journal.unpacking import check_unpacked, most_unpacked_bytes
 
 Compression = Literal["lz4", "zstd", "none"]
 Part: TypeAlias = bytes | pa.Buffer
@@ -169,11 +171,13 @@ def encode(
     stored = pa.RecordBatch.from_arrays(
         [batch.column(n) for n in kept], schema=pa.schema([SCHEMA.field(n) for n in kept])
     )
-    options = ipc.IpcWriteOptions(
-        compression=None if compression == "none" else compression, use_threads=False
-    )
-    is_copied = compression != "none" and stored.nbytes <= _SMALL_BYTES
-    payload = (_copied if is_copied else _gathered)(stored, options)
+    payload = _payload(stored, compression)
+    raw_bytes, payload_bytes = records.bytes, sum(len(part) for part in payload)
+    if compression != "none" and (
+        stored.nbytes + _SMALL_BYTES > most_unpacked_bytes(raw_bytes, records.count, payload_bytes)
+    ):
+        payload = _payload(stored, "none")  # it would be refused when it is read
+        payload_bytes = sum(len(part) for part in payload)
     earliest_ms, latest_ms = _time_bounds(batch.column("timestamp"))
     header = BlockHeader(
         journal_id=journal_id,
@@ -181,14 +185,22 @@ def encode(
         lane=lane,
         first=first,
         count=records.count,
-        raw_bytes=records.bytes,
-        payload_bytes=sum(len(part) for part in payload),
+        raw_bytes=raw_bytes,
+        payload_bytes=payload_bytes,
         earliest_ms=earliest_ms,
         latest_ms=latest_ms,
         payload_crc=_crc(payload),
         previous=previous,
     )
     return Block(header, payload)
+
+
+def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...]:
+    options = ipc.IpcWriteOptions(
+        compression=None if compression == "none" else compression, use_threads=False
+    )
+    is_copied = compression != "none" and batch.nbytes <= _SMALL_BYTES
+    return (_copied if is_copied else _gathered)(batch, options)
 
 
 def _copied(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> tuple[Part, ...]:
@@ -253,14 +265,17 @@ def decode_payload(
     """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
 
     The columns of an uncompressed payload are views. Nothing is read until the checksum is right,
-    and nothing is converted until Arrow has validated every offset and every text: anyone who may
-    write to the journal could make a checksum right.
+    nothing is unpacked that would take more memory than the header allows (`check_unpacked`), and
+    nothing is converted until Arrow has validated every offset and every text: anyone who may write
+    to the journal could make a checksum right.
     """
+    if header.count > MAX_RECORDS:
+        raise _damaged(name, f"it says {header.count} records, and {MAX_RECORDS} is the most")
     if _crc([payload]) != header.payload_crc:
         raise _damaged(name, "its records fail their checksum")
     try:
-        schema = ipc.read_schema(payload)
-        there = [n for n, field in enumerate(schema) if field.name in columns]
+        schema_bytes = check_unpacked(payload, header.raw_bytes, header.count)
+        there = _places(payload.slice(0, schema_bytes).to_pybytes(), tuple(columns))
         options = ipc.IpcReadOptions(included_fields=there, use_threads=False)
         with ipc.open_stream(payload, options=options) as stream:
             batch = stream.read_next_batch()
@@ -281,6 +296,13 @@ def decode_payload(
         ],
         schema=pa.schema(wanted),
     )
+
+
+@lru_cache(maxsize=64)  # the blocks of a lane have few schemas
+def _places(schema: bytes, columns: tuple[str, ...]) -> list[int]:
+    """Return the places of some columns in a schema's message."""
+    fields = ipc.read_schema(pa.py_buffer(schema))
+    return [n for n, field in enumerate(fields) if field.name in columns]
 
 
 def _check_types(schema: pa.Schema) -> None:
