@@ -31,9 +31,15 @@ class Listening:
 
 
 @contextmanager
-def receiver(journal: Path, kind: str, *options: str) -> Iterator[Listening]:
-    """Run ``headrace receive`` over the journal in a folder, on a port of its own."""
-    arguments = [*COMMANDS[kind], "--journal", str(journal), "--port", "0", "--json", *options]
+def receiver(journal: Path, kind: str, *options: str, settings: str = "") -> Iterator[Listening]:
+    """Run ``headrace receive`` over the journal in a folder, on a port of its own.
+
+    ``settings`` is the text of its settings file.
+    """
+    file = journal.with_suffix(".toml")
+    file.write_text(settings)
+    places = ["--journal", str(journal), "--port", "0", "--settings", str(file)]
+    arguments = [*COMMANDS[kind], *places, "--json", *options]
     with _started("headrace", "receive", *arguments) as process:
         event = json.loads(_line(process))
         yield Listening(urlsplit(event["address"]).port or 0, process.pid)

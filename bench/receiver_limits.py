@@ -92,8 +92,8 @@ def largest_burst(acknowledged: Acknowledged, rate_per_s: float) -> float:
 
 def _acknowledged(stage: Stage, scale: Scale, rate_per_s: int) -> list[tuple[float, int]]:
     journal = stage.fresh_folder("journal")
-    options = ("--max-rate", str(rate_per_s), "--block-interval-ms", str(INTERVAL_MS))
-    with receiver(journal, LINES, *options) as listening:
+    settings = f"block_interval_ms = {INTERVAL_MS}\n"
+    with receiver(journal, LINES, "--max-rate", str(rate_per_s), settings=settings) as listening:
         sent = send("lines.without_pause", port=listening.port, seconds=scale.limited_seconds)
     shutil.rmtree(journal)
     return [(time_s, count) for time_s, count in sent["acknowledged"]]

@@ -28,13 +28,13 @@ class Flood:
     Attributes:
         name: Of the figure.
         kind: `LINES` or `POSTS`.
-        options: Of the receiver.
+        settings: The text of the receiver's settings file.
         target: Of the figure.
     """
 
     name: str
     kind: str
-    options: tuple[str, ...] = ()
+    settings: str = ""
     target: AtLeast | None = PROMISED
 
     def send(self, port: int, records: int) -> dict[str, float]:
@@ -49,7 +49,7 @@ class Flood:
 FLOODS: Final = (
     Flood("lines over TCP", LINES),
     Flood("NDJSON over HTTP", POSTS),
-    Flood("NDJSON over HTTP, not checked", POSTS, ("--no-check-json",)),
+    Flood("NDJSON over HTTP, not checked", POSTS, "[http]\ncheck_json = false\n"),
 )
 
 
@@ -80,7 +80,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 def _rate(stage: Stage, scale: Scale, flood: Flood, shares: list[float]) -> float:
     journal = stage.fresh_folder("journal")
-    with receiver(journal, flood.kind, *flood.options) as listening:
+    with receiver(journal, flood.kind, settings=flood.settings) as listening:
         found = _flooded(listening, scale, flood)
     shutil.rmtree(journal)
     shares.append(found["cpu_seconds"] / found["seconds"])

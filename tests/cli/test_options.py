@@ -179,7 +179,17 @@ def made() -> typer.Typer:
     app = typer.Typer()
 
     @app.command()
-    @options_from(Outer, leave_out=["hidden"], names={"names": "--name", "key_file": "--tls-key"})
+    @options_from(
+        Outer,
+        names={
+            "names": "--name",
+            "key_file": "--tls-key",
+            "loud": "--loud/--no-loud",
+            "quiet": "--quiet",
+            "size": "--size",
+            "most_per_s": "--most-per-s",
+        },
+    )
     def show(given: OptionValues, *, more: int = 0) -> None:
         typer.echo(json.dumps({**asdict(given.make(Outer, hidden="own")), "more": more}))
 

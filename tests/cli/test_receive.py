@@ -9,20 +9,22 @@ import signal
 import socket
 import subprocess
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import COMMAND
+from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import Complain
 from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
-from tests.receivers.processes import ReceiverProcess, receiver
+from tests.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
 from headrace.cli.shared_options import DEFAULT_LEDGER
 from headrace.journal import Journal
 from headrace.ledger import Ledger
+from headrace.receivers.settings_file import default_file
 
 _TOKEN = "s3cret"  # noqa: S105
 
@@ -97,7 +99,8 @@ def test_lines_are_acknowledged_to_who_has_the_token_and_ctrl_c_ends_it(tmp_path
 
 @pytest.mark.integration
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    slow = ["--block-interval-ms", "600000", "--gate", "orders"]  # nobody waits for an answer
+    # nobody waits for an answer
+    slow = [*settings(tmp_path, block_interval_ms=600_000), "--gate", "orders"]
     with (
         receiver(tmp_path, "tcp", *slow) as running,
         socket.create_connection(running.address, timeout=60) as sender,
@@ -186,6 +189,53 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
     assert _TOKEN not in rest
 
 
+@pytest.mark.integration
+def test_sighup_reads_the_settings_again_and_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
+    with receiver(tmp_path, "http", *settings(tmp_path, http={"max_records": 2})) as running:
+        assert Posted(running, "[1, 2, 3]").done()[0] == 413
+        settings(tmp_path, block_bytes=5_000, http={"max_records": 3})
+        running.send(signal.SIGHUP)
+        message = str(running.wait_for("reloaded")["message"])
+        assert "receiver.toml (at the next start: block_bytes)" in message
+        assert Posted(running, "[1, 2, 3]").done()[0] == 200
+        settings(tmp_path, http={"max_recods": 1})
+        running.send(signal.SIGHUP)
+        assert "did you mean max_records?" in running.wait_for("reload-failed")["reason"]
+        assert Posted(running, "[1, 2, 3]").done()[0] == 200
+    assert stored_in(tmp_path) == [b"1", b"2", b"3"] * 2
+
+
+def has_reloaded(running: ReceiverProcess, times: int) -> bool:
+    return len(running.events("reloaded")) == times
+
+
+@pytest.mark.integration
+def test_sighup_reads_the_settings_again_for_the_next_connection(tmp_path: Path) -> None:
+    options = ["--acknowledge", *settings(tmp_path, tcp={"max_line_bytes": 2})]
+    with receiver(tmp_path, "tcp", *options) as running:
+        running.wait_for("receiving")
+        for longest, answer in ((2, b"error "), (3, b"ok 1\n")):
+            settings(tmp_path, tcp={"max_line_bytes": longest})
+            running.send(signal.SIGHUP)
+            wait_until(partial(has_reloaded, running, longest - 1))
+            with socket.create_connection(running.address, timeout=60) as sender:
+                sender.sendall(b"abc\n")
+                assert sender.recv(1_000).startswith(answer)
+
+
+@pytest.mark.integration
+def test_the_settings_are_printed_and_what_moved_there_is_no_option(tmp_path: Path) -> None:
+    printed = run("receive", "--print-settings", folder=tmp_path)
+    assert (printed.returncode, printed.stdout) == (0, default_file())
+    (tmp_path / "all.toml").write_text(printed.stdout)
+    wrong = run(
+        "receive", "http", "--journal", "events", "--settings", "all.toml", "--wait-s", "1",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert wrong.returncode == 2
+    assert "--wait-s" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -201,7 +251,7 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
         (["tcp", "--port", "0", "--gate", "a", "--ledger", "mysql://db"], "cannot be kept in"),
         (["http", "--max-memory-bytes", "5"], "max_memory_bytes is 5, less than four blocks"),
     ],
-    ids=["port", "ports", "ledger alone", "rate", "token", "lane", "ledger", "buffer"],
+    ids=["port", "ports", "ledger alone", "rate", "token", "lane", "ledger", "memory"],
 )
 def test_what_is_wrong_is_told_in_one_sentence(
     arguments: list[str], sentence: str, tmp_path: Path, complain: Complain
@@ -212,6 +262,17 @@ def test_what_is_wrong_is_told_in_one_sentence(
         journal = ["--journal", str(tmp_path / "events")]
         said = complain(DEFAULT_LEDGER, "receive", *words, *journal)
     assert sentence.format(**known) in said
+
+
+def test_keys_are_checked_with_the_options_that_bound_them(
+    tmp_path: Path, complain: Complain
+) -> None:
+    file = settings(tmp_path, block_bytes=100_000_000)
+    command = ["receive", "http", "--journal", str(tmp_path / "events"), *file]
+    said = complain(DEFAULT_LEDGER, *command)
+    assert "max_memory_bytes is 268435456, less than four blocks of 100000000 bytes" in said
+    said = complain(DEFAULT_LEDGER, *command, "--max-memory-bytes", "400000000", "--port", "65536")
+    assert "port is 65536" in said
 
 
 def test_an_empty_token_is_refused_rather_than_taken_for_none(

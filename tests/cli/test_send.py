@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
-from tests.receivers.processes import ReceiverProcess, receiver
+from tests.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.certificates import Authority
 
 from headrace.journal import Journal
@@ -28,7 +28,9 @@ def numbers_in(folder: Path) -> list[int]:
 
 def test_what_it_says_is_acknowledged_is_in_the_journal_once(tmp_path: Path) -> None:
     options = ["--records", "2050", "--per-request", "100", "--connections", "4"]
-    with receiver(tmp_path, "http", "--max-rate", "2000", "--wait-s", "0") as running:
+    with receiver(
+        tmp_path, "http", "--max-rate", "2000", *settings(tmp_path, http={"wait_s": 0})
+    ) as running:
         done = run("send", url_of(running), *options, "--record-bytes", "100", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Acknowledged: 2,050 records" in done.stdout

@@ -92,7 +92,7 @@ class Terminal:
         match words[0], words[1:]:
             case "headrace", ["demo"]:
                 pass  # tests/test_install.py runs it, from the package
-            case "headrace", ["receive", *arguments]:
+            case "headrace", ["receive", *arguments] if arguments[0] in ("http", "tcp", "mqtt"):
                 self._receive(arguments)
             case "headrace", ["send", _, *arguments]:
                 host, port = self._receivers[-1].address

@@ -67,6 +67,21 @@ class ReceiverProcess:
         return self.process.poll() is not None
 
 
+def settings(folder: Path, **parts: Any) -> list[str]:
+    """Write a settings file with these keys; of a section, where the value is a dict of them."""
+    flat = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in parts.items()
+        if not isinstance(value, dict)
+    ]
+    for name, section in parts.items():
+        if isinstance(section, dict):
+            flat += [f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in section.items())]
+    file = folder / "receiver.toml"
+    file.write_text("\n".join(flat) + "\n")
+    return ["--settings", str(file)]
+
+
 @contextmanager
 def receiver(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None

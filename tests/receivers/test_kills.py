@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.journal.samples import values_of
-from tests.receivers.processes import ReceiverProcess, receiver
+from tests.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, verify
@@ -28,7 +28,7 @@ MOST_LINES = 20
 LATEST_S = 0.3
 """A receiver is killed so long after some new acknowledgement, at the latest."""
 
-_QUICK = ("--block-interval-ms", "10")
+_QUICK = {"block_interval_ms": 10}
 
 
 class Record:
@@ -158,13 +158,13 @@ def survive(kills: int, kind: str, folder: Path) -> None:
     ]
     with sending(senders):
         for _ in range(kills):
-            with receiver(folder, *options, *_QUICK) as running:
+            with receiver(folder, *options, *settings(folder, **_QUICK)) as running:
                 live_on(running, record, dice)
                 time.sleep(dice.uniform(0, LATEST_S))
                 running.send(signal.SIGKILL)
                 running.ended()
             record.address = None
-        with receiver(folder, *options, *_QUICK) as last:
+        with receiver(folder, *options, *settings(folder, **_QUICK)) as last:
             live_on(last, record, dice)
             record.is_over = True
             for sender in senders:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.journal.samples import values_of
 from tests.receivers.brokered import TOPIC, mqtt, publish_now, subscribe
-from tests.receivers.processes import ReceiverProcess
+from tests.receivers.processes import ReceiverProcess, settings
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 
@@ -76,7 +76,7 @@ def survive(kills: int, folder: Path) -> None:
         publisher.start()
         for _ in range(kills):
             before = len(stored_in(folder))
-            with receiver(folder, broker, "--block-interval-ms", "10") as running:
+            with receiver(folder, broker, *settings(folder, block_interval_ms=10)) as running:
                 running.wait_for("connected")
                 wait_until(partial(stores_more, folder, before))
                 time.sleep(dice.uniform(0, _LATEST_S))

@@ -5,13 +5,12 @@ import ipaddress
 import json
 import logging
 import os
-import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -22,6 +21,7 @@ from headrace.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
+    IntakeSettings,
     MqttReceiver,
     MqttSettings,
     Receiver,
@@ -30,17 +30,27 @@ from headrace.receivers import (
 )
 from headrace.receivers.event_log import event_of
 from headrace.receivers.host import host
+from headrace.receivers.settings import Reread
+from headrace.receivers.settings_file import (
+    OPTIONS,
+    SettingsFile,
+    default_file,
+    described_fields,
+    sentences,
+)
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 
 Settings = TypeVar("Settings")
 
-_NO_NAMES: Final[Mapping[str, str]] = {}
-
 
 class OptionValues(dict[str, Any]):
     """The values of options, by the names of the fields that they were made from."""
+
+    def with_file(self, file: SettingsFile) -> "OptionValues":
+        """Return these values and those of a settings file."""
+        return OptionValues({**self, **file.values})
 
     def make(self, kind: type[Settings], **others: Any) -> Settings:
         """Settings of these values, and of others; fields that are settings are made, too.
@@ -49,23 +59,22 @@ class OptionValues(dict[str, Any]):
             OptionError: A value is out of its range.
         """
         values = dict(others)
-        for each, _, nested in _fields(kind):
+        for each, _, nested in described_fields(kind):
             if each.name not in values and (nested is not None or each.name in self):
                 values[each.name] = self.make(nested) if nested else self[each.name]
         return kind(**values)
 
 
 def options_from(
-    *kinds: type, leave_out: Collection[str] = (), names: Mapping[str, str] = _NO_NAMES
+    *kinds: type, names: Mapping[str, str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of settings; it gets their `OptionValues` first.
+    """Give a command options for fields of settings; it gets their `OptionValues` first.
 
     Args:
         kinds: The settings' dataclasses; fields that are dataclasses have options for theirs.
-        leave_out: Fields without an option.
-        names: The names of options that are not their field's, such as ``--tls-ca``.
+        names: The names of the options, by their fields.
     """
-    made = [each for kind in kinds for each in _parameters(kind, leave_out, names)]
+    made = [each for kind in kinds for each in _parameters(kind, names)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -82,20 +91,16 @@ def options_from(
     return decorate
 
 
-def _parameters(
-    kind: type, leave_out: Collection[str], names: Mapping[str, str]
-) -> Iterator[inspect.Parameter]:
-    helps = _helps(kind)
-    for each, hint, nested in _fields(kind):
-        if each.name in leave_out:
-            continue
+def _parameters(kind: type, names: Mapping[str, str]) -> Iterator[inspect.Parameter]:
+    helps = sentences(kind)
+    for each, hint, nested in described_fields(kind):
         if nested is not None:
-            yield from _parameters(nested, leave_out, names)
+            yield from _parameters(nested, names)
+        if (name := names.get(each.name)) is None:
             continue
-        name = names.get(each.name, f"--{each.name.replace('_', '-')}")
         default = inspect.Parameter.empty if each.default is MISSING else each.default
         option = typer.Option(
-            f"{name}/--no{name[1:]}" if default is True else name,
+            name,
             metavar="FILE" if each.name.endswith("_file") else None,
             help=helps[each.name],
         )
@@ -108,22 +113,6 @@ def _parameters(
         )
 
 
-def _fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
-    """Each field, its type, and that type again where it is a dataclass."""
-    hints = get_type_hints(kind)
-    for each in fields(kind):
-        hint = hints[each.name]
-        yield each, hint, hint if is_dataclass(hint) and isinstance(hint, type) else None
-
-
-def _helps(kind: type) -> dict[str, str]:
-    """Return the first sentence of each attribute in the docstring."""
-    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
-    return {name: re.split(r"(?<=\.) ", text)[0] for name, text in plain.items()}
-
-
 TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"  # noqa: S105  # its name
 PASSWORD_VARIABLE: Final = "HEADRACE_MQTT_PASSWORD"  # noqa: S105  # its name
 
@@ -134,11 +123,42 @@ receive = typer.Typer(
     add_completion=False,
 )
 
-_TLS_NAMES: Final = {
-    "certificate_file": "--tls-certificate",
-    "key_file": "--tls-key",
-    "client_ca_file": "--tls-client-ca",
-}
+_OWN: Final = ("ledger", "token", "password")
+"""Settings whose options are written out here."""
+_NAMES: Final = {field: name for field, name in OPTIONS.items() if field not in _OWN}
+
+
+def _print_settings(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(default_file(), nl=False)
+        raise typer.Exit
+
+
+@receive.callback()
+def _receive(
+    *,
+    print_settings: Annotated[
+        bool,
+        typer.Option(
+            "--print-settings",
+            callback=_print_settings,
+            is_eager=True,
+            help="Print a settings file, with every key, its unit, range and default.",
+        ),
+    ] = False,
+) -> None:
+    """Only for its option."""
+
+
+SettingsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="A file (TOML) with all other settings; 'headrace receive --print-settings' prints"
+        " one.",
+    ),
+]
 
 LogAsJson = Annotated[
     bool,
@@ -148,7 +168,7 @@ LogAsJson = Annotated[
 
 def _add_command(
     name: str,
-    make: Callable[[Any], HttpReceiver | TcpReceiver],
+    make: Callable[..., HttpReceiver | TcpReceiver],
     settings: type,
     address: str,
     text: str,
@@ -156,17 +176,22 @@ def _add_command(
     """Add the command of a receiver that listens at such an address; ``text`` is its help."""
 
     @receive.command(name, help=text)
-    @options_from(Hosting, settings, leave_out=("ledger", "token"), names=_TLS_NAMES)
+    @options_from(Hosting, settings, names=_NAMES)
     def run(
         given: OptionValues,
         *,
         context: typer.Context,
         ledger: LedgerUrl = DEFAULT_LEDGER,
+        settings_file: SettingsPath = None,
         as_json: LogAsJson = False,
     ) -> None:
         token = os.environ.get(TOKEN_VARIABLE) if given["token_file"] is None else None
-        receiver = make(given.make(settings, token=token))
-        hosting = _hosting(context, given, ledger)
+        file = SettingsFile.read(settings_file, name)
+        receiver = make(
+            given.with_file(file).make(settings, token=token),
+            reread=_rereading(given, settings_file, file, settings, token=token),
+        )
+        hosting = _hosting(context, given.with_file(file), ledger)
         _run(receiver, hosting, lambda: _listen(receiver, address, given), as_json)
 
 
@@ -179,7 +204,7 @@ _add_command(
 
     429 with Retry-After while more come than the gate's query processes.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its tokens and certificates again.
+    SIGHUP has it read its tokens, certificates and settings again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -196,7 +221,7 @@ _add_command(
     While more come than the gate's query processes nothing is read, and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its tokens and certificates again.
+    SIGHUP has it read its tokens, certificates and settings again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -207,51 +232,60 @@ _add_command(
 @options_from(
     Hosting,
     MqttSettings,
-    leave_out=("ledger", "password", "client_id", "reconnect_s"),
-    names={
-        "topics": "--topic",
-        "ca_file": "--tls-ca",
-        "certificate_file": "--tls-certificate",
-        "key_file": "--tls-key",
-    },
+    names=_NAMES,
 )
 def mqtt(
     given: OptionValues,
     *,
     context: typer.Context,
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    client_id: Annotated[
-        str | None,
-        typer.Option(
-            help="What the broker knows this receiver's session by; no other client may have it. "
-            "Default: headrace-JOURNAL-LANE."
-        ),
-    ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=f"A file with the password; or set {PASSWORD_VARIABLE}."),
     ] = None,
+    settings_file: SettingsPath = None,
     as_json: LogAsJson = False,
 ) -> None:
     """Subscribe to topics of an MQTT 5 broker (QoS 1); PUBACK when a message is durable.
 
     While more come than the gate's query processes, they wait in the broker.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its certificates again, and connect anew.
+    SIGHUP has it read its certificates and settings again, and connect anew.
     Exit status 0: it was ended so.
     Exit status 1: there was an error; the broker refuses the user, for one.
     """
-    if client_id is None:
-        name = given["journal"].rstrip("/").rpartition("/")[2]
-        client_id = f"headrace-{name}-{given['lane']}"
-    settings = given.make(
-        MqttSettings,
-        topics=tuple(given["topics"]),
-        client_id=client_id,
-        password=secret_of(password_file, "--password-file", PASSWORD_VARIABLE),
-    )
-    hosting = _hosting(context, given, ledger)
-    _run(MqttReceiver(settings), hosting, lambda: settings.url, as_json)
+    name = given["journal"].rstrip("/").rpartition("/")[2]
+    own = {
+        "topics": tuple(given["topics"]),
+        "password": secret_of(password_file, "--password-file", PASSWORD_VARIABLE),
+    }
+    given["client_id"] = f"headrace-{name}-{given['lane']}"
+    file = SettingsFile.read(settings_file, "mqtt")
+    settings = given.with_file(file).make(MqttSettings, **own)
+    receiver = MqttReceiver(settings, _rereading(given, settings_file, file, MqttSettings, **own))
+    hosting = _hosting(context, given.with_file(file), ledger)
+    _run(receiver, hosting, lambda: settings.url, as_json)
+
+
+def _rereading(
+    given: OptionValues,
+    path: Path | None,
+    first: SettingsFile,
+    kind: type[Settings],
+    **others: Any,
+) -> Reread[Settings] | None:
+    """Return what reads the settings file again; None where there is none."""
+    if path is None:
+        return None
+
+    def reread() -> tuple[Settings, str]:
+        file = SettingsFile.read(path, first.section)
+        given.with_file(file).make(IntakeSettings)  # it must be good at the next start
+        waiting = ", ".join(first.waiting(file))
+        note = f" (at the next start: {waiting})" if waiting else ""
+        return given.with_file(file).make(kind, **others), f", the settings of {path}{note}"
+
+    return reread
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:

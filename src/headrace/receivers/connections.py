@@ -6,11 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from operator import itemgetter
-from typing import Final, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from headrace.errors import ReceiverError
 from headrace.receivers.access import Access
-from headrace.receivers.settings import HttpSettings, TcpSettings
+from headrace.receivers.settings import HttpSettings, Reread, TcpSettings, renewed
 
 Answer = TypeVar("Answer")
 
@@ -54,11 +54,15 @@ def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
         future.set_result(value)
 
 
-class ListeningReceiver:
-    """Base of the receivers that listen on a port."""
+Listening = TypeVar("Listening", HttpSettings, TcpSettings)
 
-    def __init__(self, settings: HttpSettings | TcpSettings) -> None:
-        self._listening = settings
+
+class ListeningReceiver(Generic[Listening]):
+    """Base of the receivers that listen on a port; ``reread`` reads their settings again."""
+
+    def __init__(self, settings: Listening, reread: Reread[Listening] | None) -> None:
+        self.settings: Listening = settings
+        self._reread: Reread[Listening] | None = reread
         self._port = settings.port
         self._listener: socket.socket | None = None
         self._access: Access | None = None
@@ -71,8 +75,8 @@ class ListeningReceiver:
             ReceiverError: The port cannot be opened.
         """
         if self._listener is None:
-            self._access = Access(self._listening)
-            self._listener = listen(self._listening.host, self._port)
+            self._access = Access(self.settings)
+            self._listener = listen(self.settings.host, self._port)
             self._port = self._listener.getsockname()[1]
         return self
 
@@ -82,11 +86,17 @@ class ListeningReceiver:
         return self._port
 
     def reload(self) -> str:
-        """Read certificates and tokens again, as `Reloadable.reload` says."""
+        """Read certificates, tokens and settings again, as `Reloadable.reload` says.
+
+        New settings are for what begins from now on, requests over HTTP and connections over TCP.
+        """
         if self._access is None:
             return "nothing, for the receiver does not listen yet"
+        read, note = self._reread() if self._reread else (self.settings, "")
+        settings = renewed(self.settings, read)
         self._access.reload()
-        return self._access.description
+        self.settings = settings
+        return self._access.description + note
 
     def _take_listener(self) -> tuple[socket.socket, Access]:
         """The open port, for the caller to close, and who may send there."""

@@ -1,8 +1,9 @@
 """The settings of an intake and of receivers, checked when they are made."""
 
 import re
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from headrace.core.options import require_number, require_whole
@@ -13,6 +14,14 @@ Framing = Literal["lines", "octet-counting", "nul", "auto"]
 _CONNECTION_BYTES: Final = 80 * 1024
 _FEWEST_CONNECTIONS: Final = 16
 _MOST_TOPIC_BYTES: Final = 65_535
+_Read = TypeVar("_Read")
+Reread: TypeAlias = Callable[[], tuple[_Read, str]]
+"""Reads a receiver's settings again, and says what else the log is to say; raises OptionError."""
+
+_Settings = TypeVar("_Settings", bound="HttpSettings | TcpSettings | MqttSettings")
+_RELOADED: Final = {"is_reloaded": True}
+"""Of a field whose new value a running receiver can take."""
+
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -133,7 +142,7 @@ class TcpSettings:
         id_field: The field of each line, which must be a JSON object then, that has its message id:
             a text of 1 to 200 characters, or a whole number. A line with an id that is remembered
             is acknowledged and not stored again. Default: None, lines have no ids.
-        max_line_bytes: The longest line, its end not counted; 1 or more. Default: 1 MiB.
+        max_line_bytes: The longest line, its end not counted (bytes); 1 or more. Default: 1 MiB.
         line_s: How long a line may take from its first byte, and the first line from when its
             sender connected (s); above 0. Default: 30. Between lines a sender may be silent for as
             long as it likes. An answer that its sender has not made room for by reading may wait as
@@ -153,10 +162,10 @@ class TcpSettings:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
-    check_json: bool = False
-    id_field: str | None = None
-    max_line_bytes: int = MIB
-    line_s: float = 30
+    check_json: bool = field(default=False, metadata=_RELOADED)
+    id_field: str | None = field(default=None, metadata=_RELOADED)
+    max_line_bytes: int = field(default=MIB, metadata=_RELOADED)
+    line_s: float = field(default=30, metadata=_RELOADED)
     max_connections: int = 800
 
     def __post_init__(self) -> None:
@@ -192,12 +201,14 @@ class HttpSettings:
         wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
             Default: 1. Too large, and senders wait who could do something else; too small, and the
             rate is not used up, because those who come back come back late.
-        max_header_bytes: The longest request line and headers together; 1 or more. Default: 16 KiB.
-        header_s: How long they may take, from when the sender connected or was last answered (s);
-            above 0. Default: 10. A body whose request was answered without it has to be over by
-            then too.
-        max_body_bytes: The longest body as it is sent; 1 or more. Default: 8 MiB.
-        max_decompressed_bytes: The longest body after decompression; 1 or more. Default: 32 MiB.
+        max_header_bytes: The longest request line and headers together (bytes); 1 or more. Default:
+            16 KiB.
+        header_s: How long the headers may take, from when the sender connected or was last answered
+            (s); above 0. Default: 10. A body whose request was answered without it has to be over
+            by then too.
+        max_body_bytes: The longest body as it is sent (bytes); 1 or more. Default: 8 MiB.
+        max_decompressed_bytes: The longest body after decompression (bytes); 1 or more. Default:
+            32 MiB.
         max_records: The most records in a request; 1 or more. Default: 200 000. An array may have
             eight times as many commas, whatever they separate.
         body_s: How long a body may take (s); above 0. Default: 30.
@@ -214,14 +225,14 @@ class HttpSettings:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
-    check_json: bool = True
-    wait_s: float = 1
+    check_json: bool = field(default=True, metadata=_RELOADED)
+    wait_s: float = field(default=1, metadata=_RELOADED)
     max_header_bytes: int = 16 * 1024
     header_s: float = 10
-    max_body_bytes: int = 8 * MIB
-    max_decompressed_bytes: int = 32 * MIB
-    max_records: int = 200_000
-    body_s: float = 30
+    max_body_bytes: int = field(default=8 * MIB, metadata=_RELOADED)
+    max_decompressed_bytes: int = field(default=32 * MIB, metadata=_RELOADED)
+    max_records: int = field(default=200_000, metadata=_RELOADED)
+    body_s: float = field(default=30, metadata=_RELOADED)
     max_connections: int = 800
 
     def __post_init__(self) -> None:
@@ -276,10 +287,10 @@ class MqttSettings:
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
-    receive_maximum: int = 1_000
-    session_expiry_s: int = 7 * 24 * 3600
-    keepalive_s: int = 30
-    reconnect_s: float = 0.5
+    receive_maximum: int = field(default=1_000, metadata=_RELOADED)
+    session_expiry_s: int = field(default=7 * 24 * 3600, metadata=_RELOADED)
+    keepalive_s: int = field(default=30, metadata=_RELOADED)
+    reconnect_s: float = field(default=0.5, metadata=_RELOADED)
 
     def __post_init__(self) -> None:
         _require_broker(self.url)
@@ -353,6 +364,17 @@ def _require_broker(url: str) -> None:
             f"The broker's URL is {url!r}; it must be mqtt://host or mqtts://host, with :port or"
             " without."
         )
+
+
+def is_reloaded(setting: Field[Any]) -> bool:
+    """Whether a running receiver takes a new value of a setting."""
+    return bool(setting.metadata.get("is_reloaded"))
+
+
+def renewed(in_force: _Settings, read: _Settings) -> _Settings:
+    """Settings in force, with those of the read ones that a running receiver takes."""
+    taken = {each.name: getattr(read, each.name) for each in fields(read) if is_reloaded(each)}
+    return replace(in_force, **taken)
 
 
 def require_port(port: int, what: str = "port") -> None:

@@ -18,7 +18,7 @@ from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuffer
 from headrace.receivers.sender_buffer import SenderBuffer
-from headrace.receivers.settings import Framing, TcpSettings
+from headrace.receivers.settings import Framing, Reread, TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
 
 _LOG: Final = logging.getLogger("headrace.receivers")
@@ -75,14 +75,19 @@ class SharedBySenders:
 class LineSender:
     """One connection, over a non-blocking socket, which it closes in the end."""
 
-    def __init__(self, connection: socket.socket, shared: SharedBySenders) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        shared: SharedBySenders,
+        settings: TcpSettings | None = None,
+    ) -> None:
         self._connection = connection
         self._shared = shared
-        self._settings = shared.settings
-        self._lines = _BUFFERS[shared.settings.framing](shared.settings, shared.unfinished)
+        self._settings = settings = settings or shared.settings
+        self._lines = _BUFFERS[settings.framing](settings, shared.unfinished)
         self._shown: bytes | None = None
         self._checked: Tokens | None = None
-        self._left_s: float | None = shared.settings.line_s
+        self._left_s: float | None = settings.line_s
         self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
         self._unanswered = asyncio.Semaphore(shared.max_unanswered)
         self._serving: asyncio.Task[None] | None = None
@@ -271,7 +276,7 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(descriptor)
 
 
-class TcpReceiver(ListeningReceiver):
+class TcpReceiver(ListeningReceiver[TcpSettings]):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
 
     With the framing ``octet-counting`` it takes each message, after its length and a space; with
@@ -295,11 +300,17 @@ class TcpReceiver(ListeningReceiver):
         settings: The limits. Default: those of `TcpSettings`.
         stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
             Default: 5.
+        reread: Reads the settings again at a reload. Default: None, they stay.
     """
 
-    def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
-        self.settings = settings or TcpSettings()
-        super().__init__(self.settings)
+    def __init__(
+        self,
+        settings: TcpSettings | None = None,
+        *,
+        stop_s: float = 5,
+        reread: Reread[TcpSettings] | None = None,
+    ) -> None:
+        super().__init__(settings or TcpSettings(), reread)
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
@@ -313,7 +324,7 @@ class TcpReceiver(ListeningReceiver):
         senders: dict[asyncio.Task[None], LineSender] = {}
         try:
             while True:
-                sender = LineSender(await _accept(listener, shared), shared)
+                sender = LineSender(await _accept(listener, shared), shared, self.settings)
                 serving = sender.start()
                 senders[serving] = sender
                 serving.add_done_callback(senders.pop)

@@ -3,9 +3,9 @@
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -37,8 +37,11 @@ from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import GiveBack, MemoryBudget
-from headrace.receivers.settings import HttpSettings
+from headrace.receivers.settings import HttpSettings, Reread
 from headrace.receivers.turns import Turns
+
+CurrentSettings: TypeAlias = Callable[[], HttpSettings]
+"""The settings of a request that begins now."""
 
 _JSON: Final = "application/json"
 
@@ -63,7 +66,7 @@ class Exchange:
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
 
 
-def records_exchange(settings: HttpSettings) -> Exchange:
+def records_exchange(current: CurrentSettings) -> Exchange:
     """``POST /records``."""
 
     def success(_: Request, receipt: Receipt | None) -> Response:
@@ -75,13 +78,13 @@ def records_exchange(settings: HttpSettings) -> Exchange:
         return JSONResponse(answer)
 
     return Exchange(
-        lambda request: RequestFormat(request, settings),
+        lambda request: RequestFormat(request, current()),
         success,
         lambda _, rejection: (rejection.body, _JSON),
     )
 
 
-def logs_exchange(settings: HttpSettings) -> Exchange:
+def logs_exchange(current: CurrentSettings) -> Exchange:
     """``POST /v1/logs``, of which one at a time is decoded: no budget counts that memory."""
 
     def form(request: Request) -> BodyFormat:
@@ -89,7 +92,7 @@ def logs_exchange(settings: HttpSettings) -> Exchange:
             from headrace.receivers.http import otlp  # noqa: PLC0415  # it needs an extra
         except SetupError as error:
             raise HttpRejection(501, str(error)) from error
-        return otlp.OtlpFormat(request, settings)
+        return otlp.OtlpFormat(request, current())
 
     def success(request: Request, _: Receipt | None) -> Response:
         from headrace.receivers.http import otlp  # noqa: PLC0415
@@ -117,7 +120,7 @@ _MANY_PARTS: Final = 256
 """A body with so many parts is parsed in a thread as well: that takes as long."""
 
 
-class HttpReceiver(ListeningReceiver):
+class HttpReceiver(ListeningReceiver[HttpSettings]):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
 
     ``POST /v1/logs`` takes logs as OpenTelemetry's programs send them (`OtlpFormat`).
@@ -148,11 +151,17 @@ class HttpReceiver(ListeningReceiver):
     Args:
         settings: The limits. Default: those of `HttpSettings`.
         stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
+        reread: Reads the settings again at a reload. Default: None, they stay.
     """
 
-    def __init__(self, settings: HttpSettings | None = None, *, stop_s: int = 5) -> None:
-        self.settings = settings or HttpSettings()
-        super().__init__(self.settings)
+    def __init__(
+        self,
+        settings: HttpSettings | None = None,
+        *,
+        stop_s: int = 5,
+        reread: Reread[HttpSettings] | None = None,
+    ) -> None:
+        super().__init__(settings or HttpSettings(), reread)
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
@@ -174,8 +183,10 @@ class HttpReceiver(ListeningReceiver):
         settings = self.settings
         connections = Connections(intake.settings.connections(settings.max_connections))
         turns = Turns()
+        budget = MemoryBudget(intake.settings.bodies_bytes)
+        bodies = Bodies(settings, budget, connections, turns)
         return uvicorn.Config(
-            application(intake, settings, access, connections, turns),
+            application(intake, lambda: self.settings, access, bodies),
             http=limited_protocol(connections, settings, intake.rejections, access, turns),
             ws="none",
             lifespan="off",
@@ -209,21 +220,16 @@ class _Rejected(Response):
 
 
 def application(
-    intake: Intake,
-    settings: HttpSettings,
-    access: Access,
-    connections: Connections,
-    turns: Turns,
+    intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies
 ) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
-    bodies = Bodies(settings, MemoryBudget(intake.settings.bodies_bytes), connections, turns)
     unused = GiveBack()
 
     async def take(request: Request, exchange: Exchange) -> Response:
-        body = RequestBody(request, bodies)
+        body = RequestBody(request, replace(bodies, settings=current()))
         try:
             _check_token(request, access.tokens, intake)
-            receipt = await _handle(request, body, exchange, intake, settings.wait_s)
+            receipt = await _handle(request, body, exchange, intake, current().wait_s)
         except HttpRejection as rejection:
             rejection.count(intake.rejections)
             return _Rejected(rejection, body, exchange.failure(request, rejection))
@@ -236,7 +242,7 @@ def application(
                 unused.soon()
         return exchange.success(request, receipt)
 
-    exchanges = (records_exchange(settings), logs_exchange(settings))
+    exchanges = (records_exchange(current), logs_exchange(current))
 
     async def records(request: Request) -> Response:
         return await take(request, exchanges[0])
@@ -247,7 +253,8 @@ def application(
     def reject(request: Request, rejection: HttpRejection) -> Response:
         rejection.count(intake.rejections)
         content = rejection.body, "application/json"
-        return _Rejected(rejection, RequestBody(request, bodies), content)
+        body = RequestBody(request, replace(bodies, settings=current()))
+        return _Rejected(rejection, body, content)
 
     routes = [
         Route("/records", records, methods=["POST"]),
@@ -260,7 +267,7 @@ def application(
     )
     # It would redirect to the address in the Host header, which the sender may have made up.
     routed.router.redirect_slashes = False
-    return with_strict_framing(routed, settings, reject)
+    return with_strict_framing(routed, bodies.settings, reject)
 
 
 async def _not_routed(intake: Intake, _: Request, error: Exception) -> Response:

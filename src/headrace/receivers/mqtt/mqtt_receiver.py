@@ -13,7 +13,7 @@ from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.event_log import event
 from headrace.receivers.id_window import MAX_ID_CHARACTERS
 from headrace.receivers.intake import Intake
-from headrace.receivers.settings import MqttSettings
+from headrace.receivers.settings import MqttSettings, Reread, renewed
 
 if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
     from headrace.receivers.mqtt.mqtt_connection import MqttConnection, MqttMessage
@@ -43,8 +43,9 @@ class MqttReceiver:
         SetupError: The package paho-mqtt is not installed.
     """
 
-    def __init__(self, settings: MqttSettings) -> None:
+    def __init__(self, settings: MqttSettings, reread: Reread[MqttSettings] | None = None) -> None:
         self.settings = settings
+        self._reread = reread
         self._delay_s = settings.reconnect_s
         self._had_session = False
         self._renewed = asyncio.Event()
@@ -79,14 +80,18 @@ class MqttReceiver:
             self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
     def reload(self) -> str:
-        """Read the certificates again, as `Reloadable.reload` says, and connect with them anew.
+        """Read certificates and settings again, as `Reloadable.reload` says, and connect anew.
 
         Messages taken so far are made durable and acknowledged before, over the connection that
         ends.
         """
-        self._context = self._make_context(self.settings)
+        read, note = self._reread() if self._reread else (self.settings, "")
+        settings = renewed(self.settings, read)
+        self._context = self._make_context(settings)
+        self.settings = settings
         self._renewed.set()
-        return "no TLS" if self._context is None else "the certificates, by a new connection"
+        tls = "no TLS" if self._context is None else "the certificates, by a new connection"
+        return tls + note
 
     async def _connect(self, intake: Intake) -> None:
         connection = self._make_connection(self.settings, self._context)
