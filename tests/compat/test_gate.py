@@ -230,6 +230,9 @@ def test_bad_records_are_isolated_and_all_others_processed(scene: Scene, sink: S
     try:
         scene.wait_for(lambda: len(scene.letters()) == 2, query)
         scene.wait_for(lambda: scene.statuses() == {Status.SUCCESS, Status.DEAD}, query)
+        scene.ledger.operator_limits.stop("orders", "ops")
+        wait_until(lambda: not query.isActive, DEADLINE_S)  # by the process that runs the handler
+        assert query.exception() is None
     finally:
         query.stop()
     assert sink.values == good

@@ -33,6 +33,8 @@ def test_an_action_that_would_change_nothing_is_not_offered(
     operator_limits = OperatorLimits("orders", NOW_MS, held, limited)
     nothing = impossible_actions(operator_limits, waits=False, has_ceiling=False)
     assert set(nothing) == impossible | {"retry-sink", "lift-ceiling"}
+    ended = impossible_actions(operator_limits, waits=False, runs=False)
+    assert set(ended) - set(nothing) == {"stop"}
     assert set(impossible_actions(operator_limits, waits=True, has_ceiling=True)) == impossible
 
 

@@ -1,5 +1,6 @@
 """Real gated queries that end, or whose handler fails in Spark, on a real broker."""
 
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,49 @@ def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) 
         finish(job.start(fail))
     wait_until(lambda: ended() == "failed", DEADLINE_S)
     assert "ValueError: this cannot be kept" in (job.ledger.gates.all()[0].ended_error or "")
+
+
+def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) -> None:
+    handled, may_end, began = Handled(), threading.Event(), threading.Event()
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        began.set()
+        assert may_end.wait(DEADLINE_S)
+        handled(df, batch)
+
+    def start() -> StreamingQuery:
+        gate = Gate("orders", interval="1 second", ledger=job.ledger.url)
+        writer = gate.write(read(gate, job.spark, job.orders), handle)
+        return writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
+
+    def says_stopped(by: str) -> bool:
+        said = job.says("status", "--gate", "orders")
+        return "Stopped" in said and f"by {by}:" in said
+
+    query = start()
+    wait_until(began.is_set, DEADLINE_S)
+    asked = invoke(
+        job.ledger.url, "stop", "orders", "--by", "ops", "--why", "a new one", "--timeout", "0s"
+    )
+    assert (asked.exit_code, asked.stdout) == (
+        3,
+        "orders: its query still runs, and ends when its batch is done.\n",
+    )
+    assert query.isActive, "its batch runs"
+    may_end.set()
+    wait_until(lambda: says_stopped("ops: a new one"), DEADLINE_S)
+    assert (query.isActive, query.exception(), job.batch.status) == (False, None, Status.SUCCESS)
+    none = invoke(job.ledger.url, "stop", "orders")
+    assert "No query runs behind 'orders'" in str(none.exception)
+
+    again = start()
+    wait_until(lambda: job.ledger.gates.query("orders"), DEADLINE_S)
+    job.orders.produce(b"2")
+    wait_until(lambda: len(handled.records) == 2, DEADLINE_S)  # what was stopped is over
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    signal.raise_signal(signal.SIGTERM)
+    wait_until(lambda: says_stopped("SIGTERM"), DEADLINE_S)
+    assert (again.isActive, again.exception()) == (False, None)
 
 
 def test_a_query_stopped_on_purpose_in_a_batch_is_no_incident(job: Job) -> None:

@@ -14,7 +14,7 @@ from tests.services.examples import examples
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.errors import LedgerError, OptionError
-from headrace.ledger import Ledger
+from headrace.ledger import GateClaim, Ledger
 from headrace.testing import ManualClock
 
 _gates = itertools.count()
@@ -40,6 +40,7 @@ class Call:
             OperatorActionKind.DRAIN: ledger.operator_limits.drain,
             OperatorActionKind.RESUME: ledger.operator_limits.resume,
             OperatorActionKind.UNLIMIT: ledger.operator_limits.unlimit,
+            OperatorActionKind.STOP: ledger.operator_limits.stop,
             OperatorActionKind.LIFT_CEILING: ledger.operator_limits.lift_ceiling,
         }[self.kind](gate, self.by, self.why)
 
@@ -85,16 +86,17 @@ class Model:
             or (limit.until_ms is not None and limit.until_ms <= now_ms)
         ):
             limit = None
-        return OperatorLimits(self.gate, now_ms, hold, limit)
+        stop = self.newest(OperatorActionKind.STOP)
+        return OperatorLimits(self.gate, now_ms, hold, limit, stop=stop)
 
 
 def unnumbered(operator_limits: OperatorLimits) -> OperatorLimits:
     """The same without what only the database chooses."""
-    hold, limit = (
+    hold, limit, stop = (
         None if each is None else replace(each, number=0)
-        for each in (operator_limits.hold, operator_limits.limit)
+        for each in (operator_limits.hold, operator_limits.limit, operator_limits.stop)
     )
-    return replace(operator_limits, hold=hold, limit=limit, newest=None)
+    return replace(operator_limits, hold=hold, limit=limit, stop=stop, newest=None)
 
 
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,6 +121,17 @@ def test_any_calls_leave_in_force_what_was_said_last_and_all_of_them_in_the_hist
     assert numbers == sorted(set(numbers), reverse=True)
     assert in_force.newest == (numbers[0] if numbers else None)
     assert ledger.operator_limits.history(gate, limit=2) == history[:2]
+
+
+def test_a_stop_is_of_the_query_that_has_the_gate_and_a_pause_outlives_it(ledger: Ledger) -> None:
+    ledger.operator_limits.pause("orders", "ops")
+    ledger.operator_limits.stop("orders", "ops", "a new version")
+    assert ledger.operator_limits.to_stop(["orders", "clicks"]) == ["orders"]
+    claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
+    assert ledger.gates.claim(claim, 30_000) is None
+    in_force = ledger.operator_limits.of("orders")
+    assert (in_force.stop, in_force.paused) == (None, True)
+    assert ledger.operator_limits.to_stop(["orders"]) == []
 
 
 def test_a_gate_that_nobody_touched_is_under_no_control(ledger: Ledger, clock: ManualClock) -> None:

@@ -22,6 +22,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "resume": ("headrace resume orders", "headrace resume --flow shop.flows:orders"),
         "limit": ("headrace limit 200 orders --for 2h", "headrace limit off orders"),
         "drain": ("headrace drain orders --timeout 5min",),
+        "stop": ('headrace stop orders --after-drain --why "a new version"',),
         "retry": ('headrace retry orders --why "the database is back"',),
         "metrics": ("headrace metrics --per-partition", "headrace metrics --rules"),
         "batches": (
@@ -88,6 +89,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "resume": "headrace.cli.operator_limits",
         "limit": "headrace.cli.operator_limits",
         "drain": "headrace.cli.operator_limits",
+        "stop": "headrace.cli.operator_limits",
         "retry": "headrace.cli.retry",
         "metrics": "headrace.cli.metrics_command",
         "batches": "headrace.cli.batches_command",

@@ -16,7 +16,7 @@ from headrace.cli.exit_status import ExitStatus
 from headrace.cli.user_code import load_flow
 from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
-from headrace.errors import OptionError
+from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import Ledger
 from headrace.status.draining import DrainState, FlowDrain
 from headrace.status.limiting import NO_CEILING, WantedLimit
@@ -179,6 +179,72 @@ def drain(
                 out.print_json({**asdict(state), "can_stop": state.can_stop})
     if not all(state.can_stop for state in states):
         raise typer.Exit(ExitStatus.OPEN)
+
+
+@_acting
+def stop(
+    acting: Acting,
+    *,
+    after_drain: Annotated[
+        bool, typer.Option("--after-drain", help="First drain it: let what is admitted finish.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait at most: 0s, 5min.")
+    ] = "10min",
+) -> None:
+    """End the query behind gates, wherever it runs, once its batch is done.
+
+    It plans no batch more, and the program that has it ends it: of queries that a handler's batches
+    run through (Gate.write), over Spark Connect too. Its next start goes on where it was.
+    Exit status 1: no query runs behind a gate.
+    Exit status 3: the time is over, and it still runs; it ends when its batch is done.
+    """
+    deadline_s = time.monotonic() + age_ms("--timeout", timeout) / 1000
+    chosen = acting.chosen()
+    with _opened(chosen) as opened:
+        _refuse_without_a_query(opened, chosen.gates)
+        if after_drain and not _drained(opened, acting, chosen, deadline_s):
+            raise typer.Exit(ExitStatus.OPEN)
+        for each in chosen.gates:
+            opened.operator_limits.stop(each, acting.who, acting.why)
+        running = list(chosen.gates)
+        while running and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+            for each in [name for name in running if opened.gates.query(name) is None]:
+                running.remove(each)
+                _say_stopped(each, runs=False, as_json=acting.as_json)
+        for each in running:
+            _say_stopped(each, runs=True, as_json=acting.as_json)
+    if running:
+        raise typer.Exit(ExitStatus.OPEN)
+
+
+def _refuse_without_a_query(ledger: Ledger, gates: Sequence[str]) -> None:
+    missing = [each for each in gates if ledger.gates.query(each) is None]
+    if missing:
+        raise HeadraceError(
+            f"No query runs behind {', '.join(map(repr, missing))}, so there is nothing to stop;"
+            " `headrace status` lists the gates with their states."
+        )
+
+
+def _drained(ledger: Ledger, acting: Acting, chosen: Chosen, deadline_s: float) -> bool:
+    """Drain the gates; whether all can be stopped with nothing cut off."""
+    draining = FlowDrain(
+        ledger,
+        chosen.upstream,
+        _Waiting(ledger).of,
+        lambda each: ledger.operator_limits.drain(each, acting.who, acting.why),
+    )
+    return all(state.can_stop for state in _wait(draining, deadline_s, quiet=acting.as_json))
+
+
+def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
+    if as_json:
+        out.print_json({"gate": gate, "stopped": not runs})
+        return
+    said = "still runs, and ends when its batch is done" if runs else "has ended"
+    typer.echo(out.printable(f"{gate}: its query {said}."))
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:

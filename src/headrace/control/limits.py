@@ -129,6 +129,8 @@ class OperatorActionKind(StrEnum):
     """Cap the rate of the whole gate, besides whatever else limits it."""
     UNLIMIT = "unlimit"
     """End a limit."""
+    STOP = "stop"
+    """End the query of the moment; the next one that has the gate plans as usual."""
     LIFT_CEILING = "lift ceiling"
     """Forget that batches have failed for their size: the next may be as large as any."""
 
@@ -158,6 +160,11 @@ class OperatorAction:
     until_ms: int | None = None
     seen_ms: int | None = None
 
+    @property
+    def author(self) -> str:
+        """The operator, and why, in one text."""
+        return f"{self.by}: {self.why}" if self.why else self.by
+
     def describe(self, now_ms: int) -> str:
         """The action while it is in force, in words; with the day if that is another one.
 
@@ -169,11 +176,11 @@ class OperatorAction:
         done = {
             OperatorActionKind.PAUSE: "paused",
             OperatorActionKind.DRAIN: "drained",
+            OperatorActionKind.STOP: "stopped",
             OperatorActionKind.LIMIT: f"limited to {self.records_per_s or 0:g} records/s",
         }.get(self.kind, str(self.kind))
-        why = f": {self.why}" if self.why else ""
         until = "" if self.until_ms is None else f" until {_clock_time(self.until_ms, now_ms)}"
-        return f"{done} by {self.by}{why}, since {_clock_time(self.time_ms, now_ms)}{until}"
+        return f"{done} by {self.author}, since {_clock_time(self.time_ms, now_ms)}{until}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,7 @@ class OperatorLimits:
         hold: The pause or the drain in force; None if the gate plans batches.
         limit: The limit in force; None without one.
         newest: The number of the newest action on the gate, in force or not; None without any.
+        stop: The stop of the query that has the gate, or had it last; None without one.
     """
 
     gate: str
@@ -192,6 +200,12 @@ class OperatorLimits:
     hold: OperatorAction | None = None
     limit: OperatorAction | None = None
     newest: int | None = None
+    stop: OperatorAction | None = None
+
+    @property
+    def closed_by(self) -> OperatorAction | None:
+        """The action by which the gate plans no batch; None if it plans batches."""
+        return self.stop or self.hold
 
     @property
     def paused(self) -> bool:
@@ -210,8 +224,8 @@ class OperatorLimits:
 
     @property
     def in_force(self) -> tuple[OperatorAction, ...]:
-        """The actions in force, the hold first."""
-        return tuple(each for each in (self.hold, self.limit) if each is not None)
+        """The actions in force: a stop, then the hold, then the limit."""
+        return tuple(each for each in (self.stop, self.hold, self.limit) if each is not None)
 
     def describe(self) -> str | None:
         """Describe the settings in force; None if there are none."""

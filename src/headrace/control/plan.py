@@ -67,7 +67,7 @@ class Plan:
             return f"{reason}: {climb}"
         operator = self.operator
         if operator is not None and reason in {Reason.LIMITED, Reason.HELD}:
-            action = operator.limit if reason is Reason.LIMITED else operator.hold
+            action = operator.limit if reason is Reason.LIMITED else operator.closed_by
             return str(reason) if action is None else action.describe(operator.at_ms)
         return str(reason)
 
@@ -120,7 +120,7 @@ def plan(
         OptionError: The rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
-    if operator is not None and operator.hold is not None:
+    if operator is not None and operator.closed_by is not None:
         return _plan_of_nothing(backlog, Reason.HELD, operator)
     in_force = rate_in_force(rate, limits, rate_limit, operator)
     counts = backlog.lags

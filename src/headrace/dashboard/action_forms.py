@@ -53,6 +53,14 @@ def _drain(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     return f"Gate {gate} admits nothing more; its page says when its query can be stopped."
 
 
+def _stop(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    if ledger.gates.query(gate) is None:
+        raise OptionError(f"No query runs behind gate {gate}; load its page again.")
+    ledger.operator_limits.stop(gate, who, why)
+    return f"The query behind gate {gate} ends once its batch is done."
+
+
 def _resume(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
     ledger.operator_limits.resume(gate, who, why)
@@ -221,6 +229,7 @@ def _do(number: int) -> str:
 _ACTIONS: Final[Mapping[str, Action]] = {
     "pause": _pause,
     "drain": _drain,
+    "stop": _stop,
     "resume": _resume,
     "limit": _limit,
     "unlimit": _unlimit,

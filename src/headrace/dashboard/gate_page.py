@@ -201,7 +201,9 @@ def _state(
         headline=beyond_state(snapshot),
         needs=_other_needs(snapshot),
         headline_has_limits=snapshot.state in BY_OPERATORS,
-        impossible=impossible_actions(limits, waits=waits, has_ceiling=has_ceiling),
+        impossible=impossible_actions(
+            limits, waits=waits, has_ceiling=has_ceiling, runs=snapshot.query is not None
+        ),
         **values,
     )
 
@@ -219,13 +221,14 @@ def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> A
 
 
 def impossible_actions(
-    operator_limits: OperatorLimits, *, waits: bool, has_ceiling: bool = False
+    operator_limits: OperatorLimits, *, waits: bool, has_ceiling: bool = False, runs: bool = True
 ) -> list[str]:
     """The actions that would change nothing now, by the names of their forms."""
     changes = {
         "pause": not operator_limits.paused,
         "drain": not operator_limits.draining,
         "resume": operator_limits.hold is not None,
+        "stop": runs and operator_limits.stop is None,
         "unlimit": operator_limits.limit is not None,
         "retry-sink": waits,
         "lift-ceiling": has_ceiling,

@@ -18,6 +18,7 @@ from headrace.execution.gate_state import state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handling import Handling
 from headrace.execution.spark_session import adopt, known_secrets
+from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
 from headrace.execution.stream_writer import Before, GatedWriting
 
@@ -43,6 +44,7 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
     ) -> None:
         state.is_remote = True
         state.follow(query, is_bounded=is_bounded)
+        watch_for_stops(at_sigterm=False)
 
     writer = RemoteStreamWriter(stream._plan, spark)
 

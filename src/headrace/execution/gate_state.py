@@ -74,6 +74,8 @@ class StreamState:
         self._query: StreamingQuery | None = None
         self._ending = threading.Lock()
         self._ended_run: str | None = None
+        self.stopped_by: str | None = None
+        """Who has the query end, and why."""
         self.is_bounded = False
         """Whether the query takes what there is and ends, as with ``availableNow``."""
         self.is_remote = False
@@ -87,6 +89,7 @@ class StreamState:
     def follow(self, query: StreamingQuery, *, is_bounded: bool = False) -> None:
         """Say which query stands behind the gate now."""
         self.is_bounded = is_bounded
+        self.stopped_by = None
         self._query = query
 
     def starts_anew(self) -> None:
@@ -112,6 +115,12 @@ class StreamState:
     def is_run(self, run: UUID) -> bool:
         """Whether this run is of the query behind the gate."""
         return self._query is not None and str(self._query.runId) == str(run)
+
+    def is_active(self) -> bool:
+        """Whether a query stands behind the gate and runs; no, where it cannot be asked."""
+        with contextlib.suppress(Py4JError):
+            return self._query is not None and bool(self._query.isActive)
+        return False
 
     def is_stopped(self) -> bool:
         """Whether the query is being stopped, or has ended; no, where it is not known."""
@@ -256,12 +265,20 @@ def record_end(ledger_url: str, gate: str, run: str, error: ErrorReport | None) 
     """Say how a run of a query has ended, unless another one stands behind the gate by now."""
     with _ending(ledger_url, gate, run) as state:
         if state is not None:
-            _record(ledger_url, gate, error, has_taken_all=state.is_bounded)
+            _record(ledger_url, gate, error, state, has_taken_all=state.is_bounded)
 
 
-def _record(ledger_url: str, gate: str, error: ErrorReport | None, *, has_taken_all: bool) -> None:
-    how = QueryEnd.FINISHED if has_taken_all else QueryEnd.STOPPED
-    why = None if error is None else error.line
+def _record(
+    ledger_url: str,
+    gate: str,
+    error: ErrorReport | None,
+    state: StreamState,
+    *,
+    has_taken_all: bool,
+) -> None:
+    was_asked = state.stopped_by is not None
+    how = QueryEnd.FINISHED if has_taken_all and not was_asked else QueryEnd.STOPPED
+    why = state.stopped_by if error is None else error.line
     # Spark's own end, or the program's, waits for this.
     with cancel_when(lambda: True, "the query ended"):
         gates = shared_ledger(ledger_url).gates
@@ -301,7 +318,7 @@ def _record_ends() -> None:
             with _ending(ledger_url, gate, str(query.runId)) as own:
                 if own is not None:
                     taken = own.is_bounded and not is_active
-                    _record(ledger_url, gate, error, has_taken_all=taken)
+                    _record(ledger_url, gate, error, own, has_taken_all=taken)
 
 
 def _error(query: StreamingQuery) -> ErrorReport | None:

@@ -20,6 +20,7 @@ from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.rejections import Rejections
 from headrace.execution.run_context import OWNER_POLL_S, RunContext
+from headrace.execution.stopping import watch_for_stops
 from headrace.ledger import Attached, BatchRecord, Kind, Status, batch_key
 from headrace.processes import is_gone
 from headrace.spark_versions import is_remote
@@ -72,6 +73,8 @@ class GatedHandler:
         self._query = query
         self._checkpoint = checkpoint
         self._state.follow(query, is_bounded=is_bounded)
+        # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
+        watch_for_stops(at_sigterm=isinstance(query, StreamingQuery))
 
     def executor(
         self, owner: str, *, control_wait_s: float = 0, max_backfills: int = MAX_BACKFILLS

@@ -262,6 +262,7 @@ class GateStore(Store):
             query_described=storable(claim.described),
             query_checkpoint=None,
             query_checkpoint_id=None,
+            stop_action=None,
             ended_ms=None,
             ended=None,
             ended_error=None,
@@ -289,6 +290,8 @@ class GateStore(Store):
 
     def end(self, gate_name: str, driver: str, how: QueryEnd, error: str | None = None) -> bool:
         """Say how the query of this program behind a gate has ended; the gate is free then.
+
+        ``error`` is what ended it, or who has stopped it.
 
         Nothing is changed, and the answer is no, where another program's query is behind it.
         """

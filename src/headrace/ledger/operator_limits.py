@@ -3,7 +3,7 @@
 A gate's planner reads them in the query that reads its rate. Times are the database's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -52,23 +52,27 @@ _COLUMNS: Final = (
 
 hold_action: Final = operator_action.alias("hold_action")
 limit_action: Final = operator_action.alias("limit_action")
+stop_action: Final = operator_action.alias("stop_action")
 
 CONTROL_COLUMNS: Final = (
     NowMs().label("at_ms"),
     gate.c.last_action,
     *[hold_action.c[name].label(f"hold_{name}") for name in _COLUMNS],
     *[limit_action.c[name].label(f"limit_{name}") for name in _COLUMNS],
+    *[stop_action.c[name].label(f"stop_{name}") for name in _COLUMNS],
 )
 """Columns that `control_from` reads, of `CONTROLLED_GATE`."""
 
-CONTROLLED_GATE: Final = gate.outerjoin(
-    hold_action, hold_action.c.action_id == gate.c.hold_action
-).outerjoin(
-    limit_action,
-    and_(
-        limit_action.c.action_id == gate.c.limit_action,
-        or_(limit_action.c.until_ms.is_(None), limit_action.c.until_ms > NowMs()),
-    ),
+CONTROLLED_GATE: Final = (
+    gate.outerjoin(hold_action, hold_action.c.action_id == gate.c.hold_action)
+    .outerjoin(stop_action, stop_action.c.action_id == gate.c.stop_action)
+    .outerjoin(
+        limit_action,
+        and_(
+            limit_action.c.action_id == gate.c.limit_action,
+            or_(limit_action.c.until_ms.is_(None), limit_action.c.until_ms > NowMs()),
+        ),
+    )
 )
 """Gates, each with the actions in force."""
 
@@ -76,6 +80,12 @@ _CONTROLS: Final = (
     select(gate.c.name, *CONTROL_COLUMNS).select_from(CONTROLLED_GATE).order_by(gate.c.name)
 )
 _CONTROL: Final = _CONTROLS.where(gate.c.name == bindparam("of"))
+
+_STOPS: Final = (
+    select(gate.c.name)
+    .where(gate.c.stop_action.is_not(None))
+    .where(gate.c.name.in_(bindparam("names", expanding=True)))
+)
 
 _HISTORY: Final = (
     select(operator_action.c.gate, *operator_action.c[_COLUMNS])
@@ -110,6 +120,7 @@ _PUT_IN_FORCE: Final = {
         (OperatorActionKind.RESUME, "hold_action", None),
         (OperatorActionKind.LIMIT, "limit_action", _number),
         (OperatorActionKind.UNLIMIT, "limit_action", None),
+        (OperatorActionKind.STOP, "stop_action", _number),
         (OperatorActionKind.LIFT_CEILING, "size_ceiling", None),
     )
 }
@@ -173,6 +184,17 @@ class OperatorLimitStore(Store):
     def unlimit(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """End a limit before its time."""
         return self._do(gate_name, OperatorActionKind.UNLIMIT, by, why)
+
+    def stop(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
+        """Have the query that stands behind a gate end once its batch is done.
+
+        It plans no batch more, and its process ends it. The next query is not touched.
+        """
+        return self._do(gate_name, OperatorActionKind.STOP, by, why)
+
+    def to_stop(self, gate_names: Collection[str]) -> list[str]:
+        """Those of these gates whose query an operator has asked to end."""
+        return [row.name for row in self._database.rows(_STOPS, names=list(gate_names))]
 
     def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Forget that batches of a gate have failed for their size; a limit stays."""
@@ -261,13 +283,13 @@ def operator_limits_from(row: Row[Any]) -> OperatorLimits:
     """
     values = row._mapping
     name = values["name"]
-    hold, limit = (
+    hold, limit, stop = (
         None
         if values[f"{what}_action_id"] is None
         else _action(name, [values[f"{what}_{column}"] for column in _COLUMNS])
-        for what in ("hold", "limit")
+        for what in ("hold", "limit", "stop")
     )
-    return OperatorLimits(name, values["at_ms"], hold, limit, values["last_action"])
+    return OperatorLimits(name, values["at_ms"], hold, limit, values["last_action"], stop)
 
 
 def _action(gate_name: str, values: Sequence[Any]) -> OperatorAction:

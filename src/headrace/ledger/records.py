@@ -188,7 +188,7 @@ class GateRecord:
     ended: str | None = None
     """Way that it ended, a `QueryEnd`."""
     ended_error: str | None = None
-    """The first line of the error that ended it."""
+    """The first line of the error that ended it; of a query that was stopped, by whom and why."""
     sink_outage: str | None = None
     """State of the sink that its batch waits for, as text."""
 

@@ -103,10 +103,12 @@ gate: Final = Table(
     Column("sequence", BigInteger, nullable=False, server_default="0"),
     # Total offsets of its losses, to detect a loss that was deleted.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
-    # Operators' settings in force, rows of `operator_action`: a pause or a drain, and a limit; and
-    # the newest of its rows. No foreign keys: SQLite cannot add them to an existing table.
+    # Operators' settings in force, rows of `operator_action`: a pause or a drain, a limit, and a
+    # stop of the query that has it; and the newest of its rows. No foreign keys: SQLite cannot add
+    # them to an existing table.
     Column("hold_action", BigInteger),
     Column("limit_action", BigInteger),
+    Column("stop_action", BigInteger),
     Column("last_action", BigInteger),
     # While its batch waits for its sink: the outage (`SinkOutage`), and when an operator asked that
     # it be run at once.

@@ -330,8 +330,8 @@ def _in_use(gate: str, other: GateQuery) -> str:
     checkpoint = f", with the checkpoint {known[0]}" if known else ""
     return (
         f"The gate {gate!r} is in use by another query, of {other.described}, since"
-        f" {since}{checkpoint}: a gate has one query at a time, so stop that one first, or give"
-        " this one a gate of another name."
+        f" {since}{checkpoint}: a gate has one query at a time, so stop that one first"
+        f" (`headrace stop {gate}` does from anywhere), or give this one a gate of another name."
     )
 
 

@@ -247,7 +247,7 @@ class StreamPlanner:
         gate_ledger = self._gate_ledger
         admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
         operator = admission.operator
-        if everything or (operator is not None and operator.hold is not None):
+        if everything or (operator is not None and operator.closed_by is not None):
             held = None if operator is None else replace(operator, limit=None)
             return plan(starts.current, latest, None, options.no_limits, operator=held)
         ceiling = admission.ceiling

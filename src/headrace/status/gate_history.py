@@ -14,6 +14,7 @@ from headrace.ledger import (
     Loss,
     Missed,
     PlannedRange,
+    QueryEnd,
     RateSample,
     ReceiverRecord,
     Status,
@@ -50,6 +51,11 @@ class GateHistory:
     operator_limits: OperatorLimits | None = None
     failed_error: str | None = None
     """Why the newest batch, or child of one, failed that waits for a backfill."""
+
+    def ended_by(self, how: QueryEnd) -> str | None:
+        """What is known of the query's end, if it ended so and no other runs: an error, or who."""
+        is_so = self.query is None and self.gate.ended == how
+        return self.gate.ended_error if is_so else None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:

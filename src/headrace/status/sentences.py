@@ -52,7 +52,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         operator_limits=_sentence(snapshot.operator_limits or "paused"),
         ended=_ended(snapshot),
         said_end=_moment(snapshot, snapshot.ended_ms),
-        why_ended=f" by an error, {snapshot.ended_error}" if snapshot.ended_error else "",
+        why_ended=_why_ended(snapshot),
         all_records=_all_records(snapshot),
         by_now=f" then; {waiting}" if snapshot.lag_now else "",
         left=out.plural(snapshot.left_over, "record") if snapshot.left_over else "nothing",
@@ -117,6 +117,12 @@ def records_in_all(snapshot: "GateSnapshot") -> int:
 def records_waiting(snapshot: "GateSnapshot") -> int:
     """The records that no batch has begun, as its headline says."""
     return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
+
+
+def _why_ended(snapshot: "GateSnapshot") -> str:
+    if snapshot.stopped_by is not None:
+        return f" by {snapshot.stopped_by}"
+    return f" by an error, {snapshot.ended_error}" if snapshot.ended_error else ""
 
 
 def _ended(snapshot: "GateSnapshot") -> str:

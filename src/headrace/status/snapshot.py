@@ -16,6 +16,7 @@ from headrace.ledger import (
     IsolationProgress,
     Loss,
     PlannedRange,
+    QueryEnd,
     ReceiverRecord,
     Status,
     lost_records,
@@ -218,6 +219,7 @@ class GateSnapshot:
         query: The query that runs behind it, or ended there without a finish; None where none does.
         ended_ms: Time of the last query's end, if it reported one; None while one runs.
         ended_error: The error that ended it; None where it was none.
+        stopped_by: Who has stopped it, and why; None where nobody has said so.
         run_records: Records of the newest checkpoint's batches; None where not all are known here.
         waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
             run next, and what the handler raised; None where it does not wait.
@@ -275,6 +277,7 @@ class GateSnapshot:
     query: QuerySnapshot | None
     ended_ms: int | None
     ended_error: str | None
+    stopped_by: str | None
     run_records: int | None
     waiting: SinkOutage | None
     isolating: IsolationSnapshot | None
@@ -311,7 +314,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
             throughput_per_s=None,
             arrival_rate_per_s=None,
         )
-    if history.operator_limits is not None and history.operator_limits.hold is not None:
+    if history.operator_limits is not None and history.operator_limits.closed_by is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
@@ -368,10 +371,11 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
         ended_ms=gate.ended_ms if history.query is None else None,
-        ended_error=gate.ended_error if history.query is None else None,
+        ended_error=history.ended_by(QueryEnd.FAILED),
+        stopped_by=history.ended_by(QueryEnd.STOPPED),
         run_records=_run_records(run),
         waiting=waits_for(history),
-        isolating=_isolating(history.isolating),
+        isolating=_isolating(history.isolating) if history.isolating else None,
         operator_limits=history.operator_limits.describe() if history.operator_limits else None,
         ceiling=ceiling.describe() if ceiling else None,
         ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
@@ -407,9 +411,7 @@ def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
     return QuerySnapshot(query.described, query.checkpoint, query.since_ms, ended_ms)
 
 
-def _isolating(found: IsolationProgress | None) -> IsolationSnapshot | None:
-    if found is None:
-        return None
+def _isolating(found: IsolationProgress) -> IsolationSnapshot:
     expected = max(expected_runs(found.records, found.bad), found.runs)
     return IsolationSnapshot(found.records, found.runs, expected, found.bad)
 

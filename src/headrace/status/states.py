@@ -139,7 +139,7 @@ def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
 
 def _held(history: GateHistory) -> GateState | None:
     """Whether an operator has it plan nothing, also while its last batch still runs."""
-    held = history.operator_limits is not None and history.operator_limits.hold is not None
+    held = history.operator_limits is not None and history.operator_limits.closed_by is not None
     return GateState.PAUSED if held else None
 
 
