@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.outcomes import invoke
 from tests.compat.connect import Surroundings
 from tests.ledger.servers import postgresql_server
 from tests.services.connect import connect_server
+from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
+from headrace.ledger import Ledger, Verdict, verify
 from headrace.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +55,16 @@ def client_variables() -> dict[str, str]:
     return bare | {"PATH": path}
 
 
+def fill(folder: Path) -> None:
+    with Journal.open(str(folder / "journal"), create=True).writer(lane=0) as lane:
+        lane.append(Records.of([b"tea", b"milk"], timestamp_ms=0))
+
+
 @contextmanager
 def visitor(remote: str, folder: Path, end: str) -> Iterator[subprocess.Popen[str]]:
     """A program that ends in this way, and does not stop its session."""
-    folder.mkdir()
-    with Journal.open(str(folder / "journal"), create=True).writer(lane=0) as lane:
-        lane.append(Records.of([b"tea", b"milk"], timestamp_ms=0))
+    folder.mkdir(exist_ok=True)
+    fill(folder)
     with subprocess.Popen(
         [sys.executable, "-m", "tests.compat.visitor", remote, str(folder), end],
         cwd=ROOT,
@@ -126,3 +133,35 @@ def test_ctrl_c_ends_a_program_over_spark_connect(remote: str, tmp_path: Path) -
         _, errors = program.communicate(timeout=ENDS_S)
     assert "KeyboardInterrupt" in errors
     assert program.returncode == -signal.SIGINT
+
+
+def test_a_query_whose_program_was_killed_learns_on_and_is_stopped_and_taken_up_again(
+    remote: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "visitor"
+    url = f"sqlite:///{folder}/headrace.db"
+
+    def learnt(ledger: Ledger) -> int:
+        return len([each for each in ledger.rates.history("killed") if each.processing_rate_per_s])
+
+    def learns_on(ledger: Ledger, before: int) -> bool:
+        fill(folder)
+        return learnt(ledger) > before + 1
+
+    with visitor(remote, folder, "killed") as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "waits\n"
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        with Ledger.open(url) as ledger:
+            before = learnt(ledger)
+            wait_until(lambda: learns_on(ledger, before))
+            assert invoke(url, "stop", "killed", "--by", "ops", "--timeout", "2min").exit_code == 0
+            shown = invoke(url, "status", "--gate", "killed", width=200).stdout
+            assert "Stopped" in shown
+            assert "by ops" in shown
+    with visitor(remote, folder, "back") as program:
+        _, errors = program.communicate(timeout=ENDS_S)
+    assert program.returncode == 0, errors
+    with Ledger.open(url) as ledger:
+        assert verify(ledger, "killed").verdict is Verdict.PROVEN

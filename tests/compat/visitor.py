@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace
 
-ENDS: Final = ("finished", "refused", "raised", "interrupted")
+ENDS: Final = ("finished", "refused", "raised", "interrupted", "killed", "back")
 
 
 class WrongError(Exception):
@@ -24,6 +24,11 @@ class WrongError(Exception):
 
 def nothing(_df: DataFrame, _batch: headrace.Batch) -> None:
     """Read nothing, so that the server needs no module of the tests."""
+
+
+def count(df: DataFrame, _batch: headrace.Batch) -> None:
+    """Read everything."""
+    df.count()
 
 
 def wrong(_df: DataFrame) -> DataFrame:
@@ -46,11 +51,13 @@ def say_when_it_waits() -> None:
 def main(remote: str, folder: Path, end: str) -> None:
     """Run one query, and end in this way."""
     spark = SparkSession.builder.remote(remote).getOrCreate()
-    gate = headrace.Gate(end, interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
+    name = "killed" if end == "back" else end
+    gate = headrace.Gate(name, interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
     df = gate.read(spark, "journal").load(str(folder / "journal"))
-    writer = gate.write(df, nothing, transform=wrong if end == "raised" else None)
+    handler = count if name == "killed" else nothing
+    writer = gate.write(df, handler, transform=wrong if end == "raised" else None)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    query = (writer.trigger(availableNow=True) if end == "finished" else writer).start()
+    query = (writer.trigger(availableNow=True) if end in ("finished", "back") else writer).start()
     if end == "refused":
         gate.write(df, nothing).option("checkpointLocation", f"{folder}/second").start()
     threading.Thread(target=say_when_it_waits, daemon=True).start()

@@ -19,6 +19,7 @@ from headrace.core.options import age_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import Ledger
 from headrace.status.draining import DrainState, FlowDrain
+from headrace.status.gate_history import query_behind
 from headrace.status.limiting import NO_CEILING, WantedLimit
 from headrace.status.sources import WAIT_FOR_SOURCES_S, Sources
 
@@ -210,7 +211,7 @@ def stop(
         running = list(chosen.gates)
         while running and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
-            for each in [name for name in running if opened.gates.query(name) is None]:
+            for each in [name for name in running if query_behind(opened, name)[0] is None]:
                 running.remove(each)
                 _say_stopped(each, runs=False, as_json=acting.as_json)
         for each in running:
@@ -220,7 +221,7 @@ def stop(
 
 
 def _refuse_without_a_query(ledger: Ledger, gates: Sequence[str]) -> None:
-    missing = [each for each in gates if ledger.gates.query(each) is None]
+    missing = [each for each in gates if query_behind(ledger, each)[0] is None]
     if missing:
         raise HeadraceError(
             f"No query runs behind {', '.join(map(repr, missing))}, so there is nothing to stop;"

@@ -2,25 +2,32 @@
 
 Spark sends the callable of ``foreachBatch`` to the server, where one Python process for each query
 runs it. The batches' outcomes are recorded there, too, and deferred batches backfilled, from the
-query's first batch on. The client has the listener, and both meet in the ledger.
+query's first batch on, and the rates are learnt: a client is a visitor, who may go.
 """
 
+import logging
+import queue
+import threading
+import time
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.control import BatchProgress
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import MachineryError
-from headrace.execution.gate_state import state_of
+from headrace.execution.gate_state import ledger_of, state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handling import Handling
+from headrace.execution.listener import GateListener
+from headrace.execution.progress_events import progress_event
 from headrace.execution.spark_session import adopt, known_secrets
 from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
 from headrace.execution.stream_writer import Before, GatedWriting
+
+_LOG: Final = logging.getLogger("headrace.execution")
 
 
 class RemoteStreamReader(GatedReading, DataStreamReader):  # type: ignore[misc]
@@ -75,6 +82,7 @@ class ServerHandler:
         self._query: Final = query
         self._checkpoint: Final = checkpoint
         self._gated: GatedHandler | None = None
+        self._reports: _Reports | None = None
         self._session: SparkSession | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,19 +91,20 @@ class ServerHandler:
         self._session = SparkSession.getActiveSession()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_gated": None, "_session": None}
+        return {**vars(self), "_gated": None, "_reports": None, "_session": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run one batch; what it raises stops the query."""
-        if self._gated is None:
-            self._gated = self._begin(self._session or df.sparkSession)
+        if self._gated is None or self._reports is None:
+            self._gated, self._reports = self._begin(self._session or df.sparkSession)
         start_ms = wall_clock_ms()
         self._gated(df, batch_id)
-        # The batch's report goes to the client; the backfill here only wants to know the times.
+        # Its report comes when the trigger ends; the backfill here may begin at once.
         state = state_of(self._handling.ledger_url, self._handling.gate)
-        state.batch_ended("", BatchProgress(start_ms, wall_clock_ms() - start_ms, 0, 0))
+        state.handler_ended(start_ms, wall_clock_ms())
+        self._reports.expect(batch_id)
 
-    def _begin(self, spark: SparkSession) -> GatedHandler:
+    def _begin(self, spark: SparkSession) -> "tuple[GatedHandler, _Reports]":
         adopt(spark, self._secrets)
         gated, started = self._handling.begin(spark, None)
         running = [each for each in spark.streams.active if each.name == self._query]
@@ -105,4 +114,49 @@ class ServerHandler:
                 " server; start it again."
             )
         started(running[0], self._checkpoint, False)
-        return gated
+        url = self._handling.ledger_url
+        listener = GateListener(lambda gate, run: ledger_of(gate, run, url))
+        return gated, _Reports(running[0], listener)
+
+
+_REPORT_LOOK_S: Final = 0.02
+_REPORT_S: Final = 30.0
+"""Time for which a batch's report is waited for (s); a trigger that fails has none."""
+
+
+class _Reports:
+    """Takes the reports of batches from the server, for the laws, in a thread of its own.
+
+    A process of the server is told of no event, so it asks when a batch's handler has returned.
+    """
+
+    def __init__(self, query: StreamingQuery, listener: GateListener) -> None:
+        self._query = query
+        self._listener = listener
+        self._expected: queue.SimpleQueue[int] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="headrace-reports", daemon=True).start()
+
+    def expect(self, batch_id: int) -> None:
+        """Have the report of a batch taken once it is there."""
+        self._expected.put(batch_id)
+
+    def _run(self) -> None:
+        while True:
+            batch_id = self._expected.get()
+            try:
+                report = self._report(batch_id)
+                if report is not None:
+                    self._listener.onQueryProgress(progress_event(report))
+            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+                _LOG.warning("The report of batch %d was not taken.", batch_id, exc_info=True)
+
+    def _report(self, batch_id: int) -> str | None:
+        deadline_s = time.monotonic() + _REPORT_S
+        while time.monotonic() < deadline_s and self._expected.empty():
+            last = self._query.lastProgress
+            if last is not None and last.batchId >= batch_id:
+                break
+            time.sleep(_REPORT_LOOK_S)
+        found = (each for each in self._query.recentProgress if each.batchId == batch_id)
+        report = next(found, None)
+        return None if report is None else str(report.json)

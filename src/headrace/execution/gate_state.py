@@ -184,6 +184,15 @@ class StreamState:
             call()
         return ended
 
+    def handler_ended(self, start_ms: int, end_ms: int) -> None:
+        """A batch's handler has returned, whose report comes later; a backfill may go on."""
+        with self._changing:
+            self._running = False
+            self._start_ms, self._end_ms = start_ms, end_ms
+            call = self._on_batch_end
+        if call is not None:
+            call()
+
     def on_batch_end(self, call: Callable[[], None] | None) -> None:
         """Have this called at the end of each batch, in place of what was called before."""
         with self._changing:

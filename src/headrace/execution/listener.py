@@ -17,7 +17,6 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
-from headrace.control.rate_law import Reason
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import all_states, record_end, state_of
@@ -26,7 +25,7 @@ from headrace.execution.progress_events import (
     JsonStreamingQueryListener,
     batch_reports,
 )
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, Status
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample
 from headrace.ledger.error_report import root_cause
 from headrace.processes import is_here
 from headrace.spark_versions import PLANS_FROM_START
@@ -131,6 +130,8 @@ class GateListener(JsonStreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch ended: complete its reports, feed the laws, publish their rates."""
         run = event.progress.runId
+        if any(state.is_remote and state.is_run(run) for state in all_states().values()):
+            return  # the process on the server that runs the handler has the report, too
         known = [
             (watched, replace(report, progress=_completed(watched.ledger, report)))
             for report in batch_reports(event.progress)
@@ -249,27 +250,16 @@ def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None
 def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
     """Return a batch's progress with what Spark does not say of it.
 
-    How it went through the handler is known here, or from its row where the handler runs elsewhere;
-    what its plan left unread only from its row where Spark does not say how far the log went.
+    How it went through the handler is known here; what its plan left unread only from its row where
+    Spark does not say how far the log went.
     """
-    state = state_of(ledger.url, report.gate)
-    progress = state.batch_ended(report.batch, report.progress)
-    if not report.batch or (PLANS_FROM_START and not state.is_remote):
+    progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
+    if not report.batch or PLANS_FROM_START:
         return progress
     batch = _row_of(ledger, report)
-    if state.is_remote:
-        progress = replace(
-            progress,
-            went_through=batch is not None
-            and batch.status is Status.SUCCESS
-            and batch.attempts == 1
-            and not ledger.batches.children(report.batch),
-            is_limited=batch is not None
-            and batch.reason.startswith((Reason.LIMITED, Reason.CEILING)),
-        )
-    if not PLANS_FROM_START and batch is not None and batch.lag is not None:
-        progress = replace(progress, left_over=max(batch.lag - batch.planned_records, 0))
-    return progress
+    if batch is None or batch.lag is None:
+        return progress
+    return replace(progress, left_over=max(batch.lag - batch.planned_records, 0))
 
 
 def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:

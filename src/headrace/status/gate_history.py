@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from headrace.control import OperatorLimits
+from headrace.control import OperatorAction, OperatorLimits
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
@@ -54,8 +54,22 @@ class GateHistory:
 
     def ended_by(self, how: QueryEnd) -> str | None:
         """What is known of the query's end, if it ended so and no other runs: an error, or who."""
-        is_so = self.query is None and self.gate.ended == how
-        return self.gate.ended_error if is_so else None
+        if self.query is not None:
+            return None
+        if self.gate.ended is None and self.stop is not None:  # nobody was left to say so
+            return self.stop.author if how is QueryEnd.STOPPED else None
+        return self.gate.ended_error if self.gate.ended == how else None
+
+    @property
+    def ended_ms(self) -> int | None:
+        """When the last query ended, or was asked to; None while one runs, or if nobody knows."""
+        asked_ms = None if self.stop is None else self.stop.time_ms
+        return None if self.query is not None else self.gate.ended_ms or asked_ms
+
+    @property
+    def stop(self) -> OperatorAction | None:
+        """An operator's stop of the query that has the gate, or had it last."""
+        return None if self.operator_limits is None else self.operator_limits.stop
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:

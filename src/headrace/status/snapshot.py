@@ -320,13 +320,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
 
 
-_TERMS: Final = (
-    "processing_rate_per_s",
-    "proportional",
-    "integral",
-    "derivative",
-    "other_per_s",
-)
+_TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
 _MOVES: Final = (
     "lag_change_per_s",
     "lag_trend",
@@ -370,7 +364,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         advice=advice_on(gate, batches, samples) if gate.ended is None else (),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
-        ended_ms=gate.ended_ms if history.query is None else None,
+        ended_ms=history.ended_ms,
         ended_error=history.ended_by(QueryEnd.FAILED),
         stopped_by=history.ended_by(QueryEnd.STOPPED),
         run_records=_run_records(run),

@@ -102,7 +102,7 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
     newest = history.batches[0]
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
-    if history.gone is not None:
+    if history.gone is not None and history.stop is None:
         return GateState.DEAD
     if newest.end_time_ms is not None:
         return None
@@ -131,7 +131,7 @@ def waits_for(history: GateHistory) -> SinkOutage | None:
 
 def _end(history: GateHistory, *, waiting: int | None) -> GateState | None:
     """Return the reported end of the last query; None while one runs, or without a report."""
-    if history.gate.ended is None or history.query is not None:
+    if history.query is not None or (history.gate.ended is None and history.stop is None):
         return None
     is_finished = history.gate.ended == QueryEnd.FINISHED and not waiting
     return GateState.FINISHED if is_finished else GateState.STOPPED
