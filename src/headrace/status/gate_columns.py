@@ -28,7 +28,8 @@ class GateColumn:
         is_number: Whether the cells are aligned to the right.
         in_table: Whether the command's table has it: "always", "wide" (from 100 columns on), or
             "never".
-        narrow: The text in a narrower table; None if it is the same.
+        narrow: The text where there is less room: in a narrower table, and on the page; None if it
+            is the same.
         is_beside: Whether the page shows it in the cell of the column before it, smaller.
         sort: Name of the order by which the page can sort; empty if there is none.
         order: The key of that order.
@@ -58,6 +59,11 @@ def _short_lag(gate: GateSnapshot) -> str:
         return count(gate.lag_now)
     arrow = f" {ARROWS[gate.lag_trend]}" if gate.lag_trend else ""
     return f"{count(gate.lag)}{arrow}"
+
+
+def _short_drain(gate: GateSnapshot) -> str:
+    arrow = f"{ARROWS[gate.drain_trend]} " if gate.drain_trend and gate.left_over else ""
+    return f"{arrow}{drained_in(gate.drain_s)}"
 
 
 def _with_arrow(trend: Trend | None, text: str) -> str:
@@ -96,6 +102,7 @@ GATE_COLUMNS: Final = (
         lambda each: _with_arrow(each.drain_trend, drained_in(each.drain_s)),
         is_number=True,
         in_table="wide",
+        narrow=_short_drain,
         sort="drain",
         order=lambda each: (each.drain_s is not None, -(each.drain_s or 0), each.gate),
     ),
