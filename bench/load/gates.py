@@ -16,9 +16,9 @@ from headrace.control import BatchLimits, EstimatorSettings, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.execution import Batch
 from headrace.execution.handler import GatedHandler
-from headrace.execution.run_context import RunContext
+from headrace.execution.handler_runs import RunContext
 from headrace.ledger import Ledger, RateSample
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.source.gate_ledger import GateIdentity, GateLedger
 from headrace.source.stream_offset import StreamOffset
 

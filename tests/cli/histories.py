@@ -17,7 +17,7 @@ from headrace.ledger import (
     ReceiverRecord,
     Status,
 )
-from headrace.status.gate_history import GateHistory
+from headrace.status.states import GateHistory
 
 NOW_MS = 1_700_000_000_000
 INTERVAL_MS = 1_000

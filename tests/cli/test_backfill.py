@@ -27,7 +27,7 @@ from headrace.cli.backfill_run import (
     ProgressLines,
     summary,
 )
-from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.exits import stopped_by_signals
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP

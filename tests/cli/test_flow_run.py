@@ -10,7 +10,7 @@ from tests.cli.commands import interrupted
 from tests.journal.journals import fill
 
 import headrace
-from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.exits import stopped_by_signals
 
 SLOW = """
 import time

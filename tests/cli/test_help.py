@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 from typer.testing import CliRunner
 
 from headrace.cli.app import EXAMPLES, app
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 
 
 def commands() -> Iterator[tuple[str, Any]]:

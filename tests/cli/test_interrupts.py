@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.cli.interrupts import interrupts_kept, leave, stopped_by_signals
+from headrace.cli.exits import interrupts_kept, leave, stopped_by_signals
 
 
 class Finalized:

@@ -30,10 +30,9 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
-from headrace.status.gate_history import GateHistory
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
-from headrace.status.states import GateState
+from headrace.status.states import GateHistory, GateState
 
 
 @pytest.mark.parametrize(

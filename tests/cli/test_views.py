@@ -67,10 +67,10 @@ from headrace.ledger import (
 from headrace.ledger import verify as verify_gate
 from headrace.ledger.tables import batch_range
 from headrace.status.attention import gate_needs
-from headrace.status.gate_history import GateHistory
 from headrace.status.lags import GateLag
 from headrace.status.snapshot import take_snapshot
 from headrace.status.stages import stages_of
+from headrace.status.states import GateHistory
 
 EXPECTED: Final = Path(__file__).parent / "expected"
 WIDTH: Final = 100

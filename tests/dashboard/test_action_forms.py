@@ -2,9 +2,8 @@ import pytest
 from tests.dashboard.histories import a_ledger, add_dead_letter, add_failure
 
 from headrace.dashboard.action_forms import perform
-from headrace.dashboard.ledger_link import LedgerLink
-from headrace.dashboard.pages import Site
-from headrace.dashboard.rendering import environment
+from headrace.dashboard.live import LedgerLink
+from headrace.dashboard.pages import Site, environment
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetterStatus, Ledger
 

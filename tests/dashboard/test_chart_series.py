@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.dashboard.histories import add_batch
 
-from headrace.dashboard.chart_series import SHORTEST_MS, chart_range, series_of
+from headrace.dashboard.gate_page import SHORTEST_MS, chart_range, series_of
 from headrace.ledger import Ledger
 
 NOW_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.dashboard.correcting import MOST_BYTES, correctable, corrected
+from headrace.dashboard.failure_pages import MOST_BYTES, correctable, corrected
 
 
 def as_browsers_send(text: str) -> str:

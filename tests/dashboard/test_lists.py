@@ -12,9 +12,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.app import PAGES
 from headrace.dashboard.fleet import Fleet
-from headrace.dashboard.ledger_link import LedgerLink
-from headrace.dashboard.pages import Page, Site
-from headrace.dashboard.rendering import environment
+from headrace.dashboard.live import LedgerLink
+from headrace.dashboard.pages import Page, Site, environment
 from headrace.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 MANY = 230

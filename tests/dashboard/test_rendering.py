@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from markupsafe import escape
 
 from headrace.dashboard.flow_pages import layers_of
-from headrace.dashboard.rendering import bytes_shown, environment, lines_of, path, visible
+from headrace.dashboard.pages import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.ledger import BatchRecord, Kind, Status
 from headrace.status.stages import StageSnapshot, busy_share

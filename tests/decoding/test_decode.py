@@ -21,9 +21,8 @@ from tests.services.registry import RegistryServer, framed
 
 import headrace
 from headrace.control import EstimatorSettings
-from headrace.decoding.decode import DecodeTask
+from headrace.decoding.decode import DecodeTask, LinkedReporter
 from headrace.decoding.formats import Format
-from headrace.decoding.reports import LinkedReporter
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader

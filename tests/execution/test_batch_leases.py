@@ -13,7 +13,7 @@ from tests.ledger.samples import stored
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.execution.run_context import BatchLeases
+from headrace.execution.handler_runs import BatchLeases
 from headrace.ledger import Ledger, Status, Timeouts
 from headrace.processes import is_gone, new_owner
 

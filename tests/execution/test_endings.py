@@ -22,8 +22,8 @@ from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler, call_handler, check_handler
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
-from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)

@@ -20,8 +20,8 @@ from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import shared_ledger, state_of
 from headrace.execution.handler import GatedHandler
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import retry
-from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)

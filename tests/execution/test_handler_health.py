@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame
 
-from headrace.execution.run_context import HandlerHealth
+from headrace.execution.handler_runs import HandlerHealth
 
 
 def frame(*, is_empty: bool) -> DataFrame:

@@ -35,6 +35,7 @@ from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_runs import HandlerHealth, RunContext
 from headrace.execution.policy import (
     OnFailure,
     isolate,
@@ -42,7 +43,6 @@ from headrace.execution.policy import (
     retry,
     with_outages,
 )
-from headrace.execution.run_context import HandlerHealth, RunContext
 from headrace.ledger import (
     BatchRecord,
     DeadLetterStatus,

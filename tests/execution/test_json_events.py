@@ -18,7 +18,7 @@ from tests.execution.events import gated_source, progress
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.execution.progress_events import JsonStreamingQueryListener, progress_event
+from headrace.execution.listener import JsonStreamingQueryListener, progress_event
 
 
 class _Notes:

@@ -26,7 +26,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)

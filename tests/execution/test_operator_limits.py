@@ -15,7 +15,7 @@ from tests.services.waiting import wait_until
 
 from headrace.execution import Gate
 from headrace.ledger import BatchRecord, Ledger, Status
-from headrace.status.draining import drain_state
+from headrace.status.limiting import drain_state
 
 
 @pytest.fixture

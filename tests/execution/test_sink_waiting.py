@@ -19,8 +19,8 @@ from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
-from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.processes import new_owner
 

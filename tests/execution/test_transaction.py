@@ -27,8 +27,8 @@ from headrace.errors import HandlerExitError, LedgerError
 from headrace.execution import Batch
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import parse_on_failure, retry
-from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, normalize_url
 
 DF = cast(DataFrame, None)

@@ -13,8 +13,8 @@ from headrace.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, journal, kafka
 from headrace.flow.channels import Channel
-from headrace.flow.checks import refuse_aliases
 from headrace.flow.running import outputs
+from headrace.flow.stage import refuse_aliases
 
 HERE = re.escape(Path(__file__).name)
 

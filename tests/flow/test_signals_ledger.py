@@ -18,7 +18,7 @@ from tests.services.waiting import wait_until
 from headrace.flow import ledger_signals
 from headrace.flow.signals.ledger_transport import POLL_S
 from headrace.ledger import Ledger, normalize_url
-from headrace.ledger.signals import REMEMBERED_MS, StoredSignal
+from headrace.ledger.flows import REMEMBERED_MS, StoredSignal
 
 WAIT_S = 30.0
 

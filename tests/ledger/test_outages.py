@@ -21,7 +21,7 @@ from tests.services.ledgers import patient
 from headrace.core.timing import cancel_when
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts
-from headrace.ledger.outages import (
+from headrace.ledger.connection import (
     OutageError,
     Retries,
     next_wait_s,

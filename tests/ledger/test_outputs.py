@@ -6,7 +6,7 @@ from tests.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
-from headrace.ledger.outputs import SLACK_MS
+from headrace.ledger.flows import SLACK_MS
 from headrace.testing import ManualClock
 
 TOPIC = "topic-id"

@@ -23,9 +23,9 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts, normalize_url
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.ledger.database import Database
 from headrace.ledger.gates import GateStore
-from headrace.ledger.outages import OF_A_QUERY
 
 pytestmark = pytest.mark.integration
 

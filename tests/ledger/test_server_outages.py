@@ -15,8 +15,8 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status, Timeouts, normalize_url
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.ledger.engines import is_outage
-from headrace.ledger.outages import OF_A_QUERY
 from headrace.testing import ManualClock
 
 GATES = ("a", "b", "c", "d")

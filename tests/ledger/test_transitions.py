@@ -22,13 +22,12 @@ from headrace.ledger import (
     batches,
     checkpoints,
     dead_letters,
+    flows,
     gates,
     history,
-    outputs,
     pruning,
     rates,
     receivers,
-    signals,
     transitions,
 )
 from headrace.ledger.tables import batch_table
@@ -183,7 +182,7 @@ def test_a_call_leads_where_its_transition_does_and_from_elsewhere_changes_nothi
 
 MODULES = (
     *(batch_queries, batch_rows, batches, checkpoints, dead_letters, gates, history),
-    *(outputs, pruning, rates, receivers, signals, transitions),
+    *(flows, pruning, rates, receivers, transitions),
 )
 
 STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {

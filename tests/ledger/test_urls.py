@@ -17,7 +17,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts, normalize_url, redact_url
-from headrace.ledger.outages import NO_RETRIES
+from headrace.ledger.connection import NO_RETRIES
 from headrace.ledger.tables import metadata
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SetupError
-from headrace.local.cache import cache_folder, exclusive
+from headrace.local.java import cache_folder, exclusive
 
 
 def test_the_cache_is_in_the_users_cache_folder(

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import SetupError
 from headrace.local import Java, connector_jars, kafka_server_jars
 from headrace.local.__main__ import main
-from headrace.local.jars import SPARK_CONNECTOR, key_store, system_certificates, trust_options
+from headrace.local.java import SPARK_CONNECTOR, key_store, system_certificates, trust_options
 
 SETTINGS = """\
 <ivysettings>

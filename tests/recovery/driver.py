@@ -33,11 +33,11 @@ from tests.services.spark_classes import java_options
 import headrace
 from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
-from headrace.execution import handling
+from headrace.execution import stream_writer
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure
-from headrace.execution.run_context import RunContext
 from headrace.ledger import Ledger, Status
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""
@@ -190,14 +190,14 @@ def hurry() -> None:
     A run that was slow, as the first one is, keeps others from running for no longer.
     """
     for module, name, value in (
-        (handling, "RunContext", partial(RunContext, lease_ms=HURRIED_LEASE_MS)),
-        (handling, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
+        (stream_writer, "RunContext", partial(RunContext, lease_ms=HURRIED_LEASE_MS)),
+        (stream_writer, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
         (
-            handling,
+            stream_writer,
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (handling, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
+        (stream_writer, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
     ):
         mock.patch.object(module, name, value).start()
 

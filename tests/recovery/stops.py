@@ -27,7 +27,7 @@ from headrace.ledger.batches import BatchStore
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.rates import RateStore
 from headrace.source.readers import SourceStreamReader
-from headrace.testing.crashes import watch
+from headrace.testing.memory import watch
 
 _STOP: Final = "HEADRACE_TEST_STOP"
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from headrace.local.cache import cache_folder, exclusive
+from headrace.local.java import cache_folder, exclusive
 from headrace.local.server import free_ports
 
 VERSION = "0.165.0"

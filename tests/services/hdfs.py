@@ -12,7 +12,7 @@ import pyspark
 from tests.kafka.client_certificates import PASSWORD, PKCS12
 
 from headrace.local import Java
-from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
+from headrace.local.java import Artifact, Progress, fetched_jars, ignore
 from headrace.local.server import ServerProcess, free_ports
 
 HOST = "127.0.0.1"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import SetupError
-from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
-from headrace.local.java import Java, ensure_java
+from headrace.local.java import Artifact, Java, Progress, ensure_java, fetched_jars, ignore
 
 DELTA: Final = (
     Artifact("io.delta", "delta-spark_4.2_2.13", "4.4.0"),

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import requests
 from tests.services.waiting import wait_until
 
-from headrace.local.cache import cache_folder, exclusive
-from headrace.local.jars import Progress, ignore
+from headrace.local.java import Progress, cache_folder, exclusive, ignore
 from headrace.local.server import free_ports
 
 BUCKET = "bucket"

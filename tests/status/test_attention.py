@@ -19,10 +19,9 @@ from headrace.status.attention import (
     gate_needs,
     grouped,
 )
-from headrace.status.gate_history import GateHistory
 from headrace.status.lags import GateLag
 from headrace.status.snapshot import take_snapshot
-from headrace.status.states import GateState
+from headrace.status.states import GateHistory, GateState
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)
 

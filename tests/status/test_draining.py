@@ -8,7 +8,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import ErrorReport, GateClaim, Ledger, PlannedBatch, PlannedRange
-from headrace.status.draining import FlowDrain, drain_state
+from headrace.status.limiting import FlowDrain, drain_state
 from headrace.testing import ManualClock
 
 

@@ -3,7 +3,7 @@
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Finding, FindingKind, Status
 from headrace.ledger.error_report import query_stopped
-from headrace.status.finding_sentences import finding_sentences
+from headrace.status.sentences import finding_sentences
 
 
 def open_findings(*offsets: OffsetRange, interrupted: bool = False) -> list[Finding]:

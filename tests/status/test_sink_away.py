@@ -16,22 +16,20 @@ from headrace.cli.app import app
 from headrace.control.sink_outage import SinkOutage
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.gate_page import impossible_actions
-from headrace.dashboard.ledger_link import LedgerLink
-from headrace.dashboard.pages import Site
-from headrace.dashboard.rendering import environment
+from headrace.dashboard.live import LedgerLink
+from headrace.dashboard.pages import Site, environment
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.metrics.exposition import exposition
 from headrace.processes import new_owner
 from headrace.status.attention import NeedKind, Urgency
-from headrace.status.draining import drain_state
 from headrace.status.explanation import explain
-from headrace.status.gate_history import GateHistory
 from headrace.status.lags import GateLag
+from headrace.status.limiting import drain_state
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
-from headrace.status.states import GateState
+from headrace.status.states import GateHistory, GateState
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
 QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)

@@ -1,4 +1,4 @@
-from headrace.testing.crashes import watch
+from headrace.testing.memory import watch
 
 
 class Store:

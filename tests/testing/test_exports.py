@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import headrace.testing
-from headrace.testing.crashes import STEPS
+from headrace.testing.memory import STEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 

@@ -16,7 +16,7 @@ from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.execution import OnFailure, isolate
 from headrace.ledger import Status
 from headrace.testing import Crash, ManualClock, MemoryLog, Record, StreamHarness
-from headrace.testing.crashes import STEPS
+from headrace.testing.memory import STEPS
 
 TWO_A_BATCH = {"maxOffsetsPerTrigger": 2}
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]

@@ -1,17 +1,18 @@
 """Backfill: when a failed batch is run again, how much of it at once, and by whom."""
 
-from headrace.backfill.events import (
+from headrace.backfill.monitor import (
     BackfillEvent,
     Claimed,
     Done,
     Failed,
     LeaseLost,
     MarkedDead,
+    Monitor,
     NearRetention,
+    OpenBatch,
     Skipped,
     Split,
 )
-from headrace.backfill.monitor import Monitor, OpenBatch
 from headrace.backfill.schedule import (
     BackfillBudget,
     Cost,

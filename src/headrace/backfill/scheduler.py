@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from headrace.backfill.events import (
+from headrace.backfill.monitor import (
     BackfillEvent,
     Claimed,
     Done,
     Failed,
     LeaseLost,
     MarkedDead,
+    Monitor,
     NearRetention,
+    RetentionWatch,
     Skipped,
     Split,
 )
-from headrace.backfill.monitor import Monitor, RetentionWatch
 from headrace.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
 from headrace.backfill.splitting import (
     ChildRanges,

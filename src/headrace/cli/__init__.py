@@ -3,8 +3,7 @@
 import sys
 
 try:
-    from headrace.cli.exit_status import ExitStatus
-    from headrace.cli.interrupts import interrupts_kept
+    from headrace.cli.exits import ExitStatus, interrupts_kept
     from headrace.core.extras import needs_extra
     from headrace.errors import HeadraceError
 except KeyboardInterrupt:  # somebody has thought again at once

@@ -29,7 +29,7 @@ from headrace.backfill import (
     OwnerSettings,
     UnlimitedBudget,
 )
-from headrace.backfill.events import (
+from headrace.backfill.monitor import (
     Claimed,
     Done,
     Failed,
@@ -38,7 +38,7 @@ from headrace.backfill.events import (
     Skipped,
     Split,
 )
-from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.exits import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.user_code import start_spark
 from headrace.core.timing import cancel_when, wall_clock_ms
@@ -46,12 +46,12 @@ from headrace.execution.batch import Batch, Handler, call_handler
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
-from headrace.execution.run_context import RunContext
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.processes import new_owner
-from headrace.status.finding_sentences import SHORT
+from headrace.status.sentences import SHORT
 from headrace.status.sources import SourceAccess
 
 _NO_LIMIT: Final = 2**31 - 1

@@ -1,4 +1,4 @@
-"""``headrace batches``: what the gates in a ledger have read, and one batch in full."""
+"""``headrace batches``: what the gates have read; ``headrace prune`` deletes what is old."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,9 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.watching import Watch, show_or_watch
+from headrace.cli.printing import Watch, plural, print_json, show_or_watch
+from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl
+from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import (
@@ -26,7 +28,7 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
-from headrace.status.finding_sentences import SHORT
+from headrace.status.sentences import SHORT
 
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
@@ -327,3 +329,29 @@ def owner_word(batch: BatchRecord, now_ms: int) -> str:
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"
     return "busy" if is_in_force(batch.lease_until_ms, now_ms) else "gone"
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
+    ],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    as_json: AsJson = False,
+) -> None:
+    """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
+
+    Whatever is not processed, or is dead and unresolved, stays at any age; so do losses, the
+    newest batch of each gate, and what headrace verify needs to find a gap or an overlap.
+    It may be done while queries run.
+    """
+    kept_ms = age_ms("--older-than", older_than)
+    # Only an existing ledger can be pruned: none is created here.
+    Ledger.open(ledger, create=False).close()
+    with Ledger.open(ledger) as opened:
+        pruned = opened.history.prune(wall_clock_ms() - kept_ms)
+    if as_json:
+        print_json(asdict(pruned))
+    else:
+        typer.echo(
+            f"Deleted: {plural(pruned.batches, 'batch')} and {plural(pruned.rates, 'rate')}."
+        )

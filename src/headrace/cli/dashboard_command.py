@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli import shared_options as opt
 from headrace.dashboard import DashboardSettings, serve
-from headrace.dashboard.settings import is_loopback, new_token
+from headrace.dashboard.security import is_loopback, new_token
 
 TOKEN_VARIABLE: Final = "HEADRACE_DASHBOARD_TOKEN"  # noqa: S105  # its name
 

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 from headrace.cli.printing import print_json
 from headrace.cli.shared_options import AsJson
 from headrace.errors import HeadraceError, SchemaError

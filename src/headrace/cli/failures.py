@@ -18,8 +18,8 @@ from headrace.cli.batches_command import (
     status_text,
 )
 from headrace.cli.dead_letters_command import letter_values, letters_table
-from headrace.cli.exit_status import ExitStatus
-from headrace.cli.watching import Watch, show_or_watch
+from headrace.cli.exits import ExitStatus
+from headrace.cli.printing import Watch, show_or_watch
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import (

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from headrace.cli.exit_status import ExitStatus
-from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.exits import ExitStatus, stopped_by_signals
 from headrace.cli.printing import print_json, printable, write_picture
 from headrace.cli.shared_options import AsJson, Picture
 from headrace.cli.user_code import load_flow, start_spark

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 from headrace.core.options import age_ms
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError

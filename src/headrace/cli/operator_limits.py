@@ -1,9 +1,9 @@
-"""``headrace pause``, ``resume``, ``limit`` and ``drain``: gates and flows while they run."""
+"""``headrace pause``, ``resume``, ``limit``, ``drain``, ``retry``, ``accept``: operators' work."""
 
 import getpass
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, Final, get_type_hints
@@ -12,16 +12,16 @@ import typer
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 from headrace.cli.user_code import load_flow
 from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import Ledger
-from headrace.status.draining import DrainState, FlowDrain
-from headrace.status.gate_history import query_behind
-from headrace.status.limiting import NO_CEILING, WantedLimit
+from headrace.ledger.repairs import MOST_AT_ONCE
+from headrace.status.limiting import NO_CEILING, DrainState, FlowDrain, WantedLimit
 from headrace.status.sources import WAIT_FOR_SOURCES_S, Sources
+from headrace.status.states import query_behind
 
 LOOK_S: Final = 0.2
 """Interval at which a drain is looked at (s)."""
@@ -343,3 +343,81 @@ def _sentence(ledger: Ledger, operator_limits: OperatorLimits, done: str | None)
     else:
         when = "in force at its next plan"
     return f"{operator_limits.gate}: {described}; {when}."
+
+
+def retry(
+    gate: Annotated[
+        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
+    ],
+    *,
+    why: Annotated[str, typer.Option(help="Why; kept with what it was done to.")] = "to try now",
+    by: Annotated[
+        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
+    ] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Have a gate run at once what waits: for its sink, or for its next backfill.
+
+    A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
+    backfill any more: the gate's own process runs each as soon as its schedule and its spare rate
+    allow; `headrace backfill` runs them itself.
+    """
+    # Only an existing ledger can be changed: none is created here.
+    with Ledger.open(ledger, create=False) as reader:
+        opt.gates_of(reader, gate, ledger)
+        failed = [each.batch_key for each in reader.batches.failed(gate, MOST_AT_ONCE)]
+        waits = reader.sink_outages.get(gate) is not None
+    who = acting_user(by)
+    with Ledger.join(ledger) as opened:
+        tried = opened.repairs.retry_sink(gate, who, why) if waits else 0
+        batches = opened.repairs.retry(gate, failed, who, why) if failed else 0
+    if not tried and not batches:
+        raise OptionError(f"Nothing of gate {gate!r} waits to be run again; see `headrace status`.")
+    if as_json:
+        out.print_json({"gate": gate, "sink": bool(tried), "batches": batches})
+    else:
+        typer.echo(out.printable(_retried_sentence(gate, {"sink": tried, "batches": batches})))
+
+
+def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
+    said = []
+    if done["sink"]:
+        said.append("the batch that waits for its sink is run now")
+    if number := done["batches"]:
+        does = "does" if number == 1 else "do"
+        failed = out.plural(number, "failed batch")
+        said.append(f"{failed} {does} not wait for the next backfill any more")
+    return f"{gate}: {', and '.join(said)}."
+
+
+def accept(
+    gate: Annotated[
+        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
+    ],
+    *,
+    records: Annotated[
+        int, typer.Option(min=1, help="How many are lost or skipped, as headrace verify says.")
+    ],
+    why: Annotated[str, typer.Option(help="Why they need not be processed; kept with them.")],
+    by: Annotated[
+        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
+    ] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Accept what a gate has lost, or skipped between two checkpoints; this is final.
+
+    It is about what is there now: where the number is another one, nothing is changed. Then
+    headrace verify counts it as accepted, and headrace status asks nobody to look at it any more.
+    """
+    # Only an existing ledger can be changed: none is created here.
+    with Ledger.open(ledger, create=False) as reader:
+        opt.gates_of(reader, gate, ledger)
+    with Ledger.join(ledger) as opened:
+        missed = opened.missed.accept(gate, records, acting_user(by), why)
+    typer.echo(
+        out.printable(
+            f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"
+            " are accepted."
+        )
+    )

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import typer
 
 from headrace.certificates import client_context
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 from headrace.cli.receive import TOKEN_VARIABLE
 from headrace.cli.shared_options import secret_of
 from headrace.errors import OptionError

@@ -1,15 +1,19 @@
-"""``headrace status``: how the gates in a ledger fare, and the stages of flows that run."""
+"""``headrace status``, ``why`` and ``metrics``: how the gates in a ledger fare, as text."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.cli.gate_view import gate_view, needs_view, overview
+from headrace.cli.printing import Watch, show_or_watch
 from headrace.cli.shared_options import (
     DEFAULT_LEDGER,
     AsJson,
@@ -21,11 +25,17 @@ from headrace.cli.shared_options import (
     ledger_of_flow,
 )
 from headrace.cli.user_code import load_flow
-from headrace.cli.watching import Watch, show_or_watch
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
+from headrace.metrics import (
+    MetricsMemory,
+    alert_rules,
+    exposition,
+    grafana_dashboard,
+)
 from headrace.status.attention import urgency_of
+from headrace.status.explanation import Explanation, explain
 from headrace.status.lags import LagWatch
 from headrace.status.observer import Observer
 from headrace.status.snapshot import GateSnapshot
@@ -142,3 +152,92 @@ def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
         (">learnt", lambda each: out.count(each.rate_per_s)),
         ("*throttled by", lambda each: out.line(_throttled_by(each, now_ms))),
     )
+
+
+def why(
+    gate: Annotated[str, typer.Argument(help="The gate.", autocompletion=opt.complete_gates)],
+    *,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="This batch, by its number in Spark: 1234."),
+    ] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Explain the size of a gate's last batch: lag, rate, the law's terms, caps, operators.
+
+    What a batch costs is not kept for each: it is said as it is known now.
+    """
+    with Ledger.open(ledger, create=False) as opened:
+        (record,) = opt.gates_of(opened, gate, ledger)
+        found = explain(opened, record, batch)
+    if found is None and batch is None:
+        raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
+    if found is None:
+        raise OptionError(
+            f"Gate {gate!r} has no batch {batch}; `headrace batches --gate {gate}` lists those it"
+            " has."
+        )
+    if as_json:
+        out.print_json(asdict(found))
+    else:
+        out.show(explanation_view(found))
+
+
+def explanation_view(found: Explanation) -> Table:
+    """A sentence for each thing, each on lines of its own."""
+    return out.grid(
+        (Text(each.about, style="dim"), Text(out.printable(each.sentence)))
+        for each in found.sentences
+    )
+
+
+WAIT_S: Final = 3.0
+"""Time that it waits for the sources' answers (s)."""
+
+
+def metrics(
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    *,
+    openmetrics: Annotated[
+        bool, typer.Option("--openmetrics", help="OpenMetrics' text, not Prometheus'.")
+    ] = False,
+    per_partition: Annotated[
+        bool, typer.Option("--per-partition", help="The lag of each partition, too.")
+    ] = False,
+    kafka_exporter_names: Annotated[
+        bool,
+        typer.Option("--kafka-exporter-names", help="The same as kafka_consumergroup_lag, too."),
+    ] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Print alert rules for Prometheus, and nothing else.")
+    ] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option("--dashboard", help="Print a dashboard for Grafana, and nothing else."),
+    ] = False,
+) -> None:
+    """Print the metrics of all gates and flows of a ledger, as Prometheus reads them.
+
+    Of gates that plan no batch, or lag, it asks the brokers or the journal what waits there now, if
+    they answer without secrets.
+    """
+    if rules and dashboard:
+        raise OptionError("Print --rules or --dashboard, one at a time.")
+    if rules:
+        typer.echo(alert_rules(), nl=False)
+        return
+    if dashboard:
+        typer.echo(grafana_dashboard())
+        return
+    with Ledger.open(ledger, create=False) as opened:
+        text = exposition(
+            opened,
+            memory=MetricsMemory(LagWatch(Sources())),
+            openmetrics=openmetrics,
+            per_partition=per_partition,
+            kafka_exporter_names=kafka_exporter_names,
+            wait_s=WAIT_S,
+        )
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()

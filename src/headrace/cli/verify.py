@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.exit_status import ExitStatus
+from headrace.cli.exits import ExitStatus
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
@@ -29,7 +29,7 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.ledger import verify as verify_gate
-from headrace.status.finding_sentences import (
+from headrace.status.sentences import (
     CANNOT,
     ELSEWHERE,
     PROVES,

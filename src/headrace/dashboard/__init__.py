@@ -5,9 +5,9 @@ and errors are shown as text.
 """
 
 from headrace.core.extras import needs_extra
-from headrace.dashboard.settings import DashboardSettings
+from headrace.dashboard.security import DashboardSettings
 
 with needs_extra("dashboard", "The dashboard"):
-    from headrace.dashboard.server import serve
+    from headrace.dashboard.app import serve
 
 __all__ = ["DashboardSettings", "serve"]

@@ -5,8 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from headrace.dashboard.correcting import corrected
-from headrace.dashboard.failure_pages import failed_alike, letters_alike
+from headrace.dashboard.failure_pages import corrected, failed_alike, letters_alike
 from headrace.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger

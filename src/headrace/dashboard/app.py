@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
+import socket
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,18 +30,22 @@ from starlette.routing import Route
 from headrace import __version__
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.action_forms import perform
-from headrace.dashboard.chart_series import series_of
 from headrace.dashboard.failure_pages import batch_page, failures_page, group_page, letter_page
 from headrace.dashboard.flow_pages import flows_page, receivers_page
-from headrace.dashboard.gate_page import batches_page, gate_page, partitions_page
-from headrace.dashboard.ledger_link import LedgerLink
-from headrace.dashboard.live import LiveHub
+from headrace.dashboard.gate_page import batches_page, gate_page, partitions_page, series_of
+from headrace.dashboard.live import LedgerLink, LiveHub
 from headrace.dashboard.overview_page import actions_page, overview_page, verify_page
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site
-from headrace.dashboard.rendering import environment
-from headrace.dashboard.security import Guard, RefusedError, Session, Sessions, check_form
-from headrace.dashboard.settings import DashboardSettings, new_token
-from headrace.errors import HeadraceError, LedgerError
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, environment
+from headrace.dashboard.security import (
+    DashboardSettings,
+    Guard,
+    RefusedError,
+    Session,
+    Sessions,
+    check_form,
+    new_token,
+)
+from headrace.errors import HeadraceError, LedgerError, SetupError
 from headrace.metrics import (
     OPENMETRICS_TYPE,
     PROMETHEUS_TYPE,
@@ -344,3 +351,97 @@ def _own_path(target: str) -> str:
     """Return the next page: one of the dashboard, whatever is asked for."""
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own and target.isprintable() else "/"
+
+
+STOP_S: Final = 2
+"""Time that a stop waits for answers that are under way (s)."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        settings: Where, and what.
+        started: Called with the dashboard's address once it answers.
+
+    Raises:
+        SetupError: The port cannot be opened.
+        LedgerError: The ledger's URL is not one.
+        SchemaError: The ledger is of another Headrace.
+    """
+    dashboard = Dashboard(settings)
+    dashboard.link.refuse_another_schema()
+    listener = open_listener(settings.host, settings.port)
+    scheme = "http" if settings.certificate is None else "https"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    dashboard.port = listener.getsockname()[1]
+    server = _Server(
+        uvicorn.Config(
+            dashboard.app,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ssl_certfile=settings.certificate,
+            ssl_keyfile=settings.key,
+            timeout_graceful_shutdown=STOP_S,
+        ),
+        lambda: started(f"{scheme}://{host}:{dashboard.port}/"),
+        dashboard,
+    )
+    with contextlib.closing(listener):
+        server.run(sockets=[listener])
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket; SetupError if the port is taken, or not to be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise SetupError(
+            f"The dashboard cannot listen on {host} port {port}: {error.strerror or error}; name"
+            " another one with --port, or 0 for any that is free."
+        ) from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Says when it answers, and sends its viewers away when it stops."""
+
+    def __init__(
+        self, config: uvicorn.Config, answers: Callable[[], None], dashboard: Dashboard
+    ) -> None:
+        super().__init__(config)
+        self._answers = answers
+        self._dashboard = dashboard
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop in good order for SIGTERM and Ctrl-C, and not raise them once more in the end."""
+        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._answers()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._dashboard.hub.close()
+        await super().shutdown(sockets)

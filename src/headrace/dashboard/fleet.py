@@ -17,11 +17,11 @@ from headrace.ledger import (
     RateSample,
     Unresolved,
 )
-from headrace.status.gate_history import GateHistory, sorted_query
 from headrace.status.lags import GateLag, LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import Sources
 from headrace.status.stages import StageSnapshot, stages_of
+from headrace.status.states import GateHistory, sorted_query
 
 LOOK_BACK: Final = 12
 """Batches of each gate that the overview knows."""

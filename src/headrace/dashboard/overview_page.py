@@ -13,12 +13,12 @@ from headrace.control import OperatorAction
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
-from headrace.dashboard.rendering import path, region_id
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
 from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
-from headrace.status.finding_sentences import (
+from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
+from headrace.status.sentences import (
     CANNOT,
     ELSEWHERE,
     PROVES,
@@ -26,7 +26,6 @@ from headrace.status.finding_sentences import (
     finding_sentences,
     gone_offsets,
 )
-from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.snapshot import GateSnapshot
 from headrace.status.stages import flow_needs
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.decoding.columns import FIRST_DAY, FIRST_US, LAST_DAY, LAST_US, nullable
+from headrace.decoding.formats import FIRST_DAY, FIRST_US, LAST_DAY, LAST_US, nullable
 from headrace.spark_versions import arrow_type
 
 _Ints = npt.NDArray[np.int64]

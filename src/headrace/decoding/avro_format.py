@@ -19,8 +19,7 @@ from pyspark.sql import types as t
 from headrace.core.extras import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
-from headrace.decoding.columns import Columns
-from headrace.decoding.formats import Decoded
+from headrace.decoding.formats import Columns, Decoded
 from headrace.decoding.registry import (
     HEADER_BYTES,
     RegisteredSchema,

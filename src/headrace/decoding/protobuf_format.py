@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.extras import needs_extra
-from headrace.decoding.columns import Columns
-from headrace.decoding.formats import Decoded
+from headrace.decoding.formats import Columns, Decoded
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
 from headrace.errors import OptionError
 

@@ -19,13 +19,11 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import MachineryError
 from headrace.execution.gate_state import ledger_of, state_of
 from headrace.execution.handler import GatedHandler
-from headrace.execution.handling import Handling
-from headrace.execution.listener import GateListener
-from headrace.execution.progress_events import progress_event
+from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.spark_session import adopt, known_secrets
 from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
-from headrace.execution.stream_writer import Before, GatedWriting
+from headrace.execution.stream_writer import Before, GatedWriting, Handling
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

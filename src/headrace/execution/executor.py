@@ -11,11 +11,9 @@ from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, count
 from headrace.control.sink_outage import OnOutage
 from headrace.errors import LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import ends_query, not_the_records
-from headrace.execution.handler_runs import HandlerRuns
+from headrace.execution.handler_errors import ends_query, not_the_records, took_too_much
+from headrace.execution.handler_runs import BatchLeases, HandlerRuns, RunContext
 from headrace.execution.isolator import Cause, IsolationTerms, Isolator
-from headrace.execution.resource_failures import took_too_much
-from headrace.execution.run_context import BatchLeases, RunContext
 from headrace.execution.sink_waiting import SinkWaiting, is_away
 from headrace.ledger import Attached, BatchRecord, ErrorReport
 

@@ -21,7 +21,6 @@ from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
-from headrace.execution.handling import Handling
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
@@ -31,7 +30,7 @@ from headrace.execution.stream_reader import (
     check_batches_can_be_skipped,
     read_of,
 )
-from headrace.execution.stream_writer import GatedStreamWriter
+from headrace.execution.stream_writer import GatedStreamWriter, Handling
 from headrace.ledger import Ledger, normalize_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in

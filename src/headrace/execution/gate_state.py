@@ -19,7 +19,7 @@ from headrace.control import BatchProgress
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.processes import this_process
 from headrace.spark_versions import Py4JError
 

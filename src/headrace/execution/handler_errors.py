@@ -1,4 +1,4 @@
-"""Verdicts on a handler's exception: the source or the program is at fault, or neither."""
+"""Verdicts on a handler's exception: the source, the program or too little memory is at fault."""
 
 import errno
 import re
@@ -261,3 +261,28 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         yield now
         seen.add(id(now))
         now = now.__cause__ or now.__context__
+
+
+_TOO_MUCH: Final = re.compile(
+    r"ExecutorLostFailure"
+    r"|Python worker exited unexpectedly"
+    r"|java\.lang\.OutOfMemoryError"
+    r"|[Cc]ontainer killed by YARN for exceeding"
+    r"|\bOOMKilled\b"
+    r"|[Ee]xit (?:code|status):? 137\b"
+)
+"""As Spark, YARN and Kubernetes say it; 137 is a process that was killed (128 + SIGKILL)."""
+
+
+def took_too_much(error: BaseException) -> bool:
+    """Whether an executor or a Python worker was lost, or has no memory left, while a batch ran.
+
+    Only what Spark raises is searched, for what a handler says by itself may have a record's text
+    in it; and Python's own ``MemoryError``.
+    """
+    for each in with_causes(error):
+        if isinstance(each, MemoryError):
+            return True
+        if isinstance(each, Py4JError | PySparkException) and _TOO_MUCH.search(text_of(each)):
+            return True
+    return False

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
-from headrace.decoding.reports import MAX_REPORTED, REPORTS, new_run, reported_to
+from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink

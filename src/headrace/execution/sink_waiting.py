@@ -9,9 +9,8 @@ from typing import Final
 
 from headrace.control.sink_outage import Next, SinkOutage, failed, going_on, next_step
 from headrace.errors import BatchSplitError, RejectionError
-from headrace.execution.handler_errors import not_the_records, unreachable_source
-from headrace.execution.resource_failures import took_too_much
-from headrace.execution.run_context import RunContext
+from headrace.execution.handler_errors import not_the_records, took_too_much, unreachable_source
+from headrace.execution.handler_runs import RunContext
 from headrace.execution.sink_outage import sink_is_away
 from headrace.ledger import BatchRecord, ErrorReport
 from headrace.ledger.error_report import query_stopped

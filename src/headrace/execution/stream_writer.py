@@ -1,14 +1,170 @@
-"""Writers of gated streams: what is refused, and what happens when the query starts."""
+"""The writer of a gated stream, and the handling of its query's batches: live, and backfills."""
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pyspark.sql import DataFrame
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headrace.backfill import (
+    BackfillScheduler,
+    InProcessBudget,
+    LiveStream,
+    Monitor,
+    OwnerSettings,
+    Schedule,
+)
+from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.errors import OptionError
-from headrace.execution.handling import Started
+from headrace.execution.batch import Handler
+from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.gate_state import state_of, use_ledger
+from headrace.execution.handler import GatedHandler
+from headrace.execution.handler_runs import RunContext
+from headrace.execution.policy import OnFailure
+from headrace.ledger import Ledger
+from headrace.processes import new_owner
+from headrace.source.connector import Connector
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+@dataclass(frozen=True)
+class StreamBackfill:
+    """Runs what a stream defers, in its application, out of the time that the stream leaves.
+
+    The executor runs the batches as ``owner``.
+    """
+
+    gate: str
+    ledger: Ledger
+    executor: BatchExecutor
+    reader: BatchReader
+    owner: str
+    interval_ms: int
+    schedule: Schedule
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Run until the query ends; in threads of its own."""
+        scheduler = BackfillScheduler(
+            self.ledger,
+            self.executor.run,
+            self.reader,
+            OwnerSettings(self.owner),
+            budget=InProcessBudget(self._live, wall_clock_ms),
+            clock=wall_clock_ms,
+            stopped=lambda: not query.isActive,
+        )
+        for name, target in (
+            ("headrace-backfill", lambda: self._run(scheduler, query)),
+            ("headrace-backfill-end", lambda: _close_after(query, scheduler)),
+        ):
+            threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
+
+    def _run(self, scheduler: BackfillScheduler, query: StreamingQuery) -> None:
+        state = state_of(self.ledger.url, self.gate)
+        state.on_batch_end(scheduler.wake)
+        try:
+            # The stream's own batch, which is not stopped before it ends, may wait for the handler.
+            with cancel_when(lambda: not query.isActive, "the query was stopped"):
+                scheduler.run(Monitor(self.ledger, self.gate), self.schedule)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
+        finally:
+            state.on_batch_end(None)
+
+    def _live(self) -> LiveStream:
+        admission = self.ledger.gates.admission(self.gate)
+        return state_of(self.ledger.url, self.gate).live(
+            admission.rate_per_s, admission.interval_ms or self.interval_ms
+        )
+
+
+def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        pass  # The query's own business.
+    finally:
+        scheduler.close()
+
+
+def _control_wait_s(interval_ms: int) -> float:
+    """Return the time a backfill waits for the next batch of the stream (s): at most a minute."""
+    return min(2 * interval_ms / 1000 + 5, 60)
+
+
+Started = Callable[[StreamingQuery, str | None, bool], None]
+"""Called with a query that has started, its option ``checkpointLocation`` if it is set, and whether
+its trigger takes what there is and ends."""
+
+
+@dataclass(frozen=True)
+class Handling:
+    """Handling of a gate's batches, with the arguments of `Gate.write`.
+
+    Over Spark Connect it is sent to the process on the server that runs the handler.
+
+    Attributes:
+        read: names what the gate has read of which this is the handler.
+        options: the stream's, with its secrets.
+        transform: what the stream derives from what is read.
+    """
+
+    gate: str
+    ledger_url: str = field(repr=False)
+    handler: Handler
+    policy: OnFailure
+    schedule: Schedule
+    interval_ms: int
+    read: str
+    connector: Connector
+    options: Mapping[str, str] = field(repr=False)
+    transform: Callable[[DataFrame], DataFrame] | None = None
+
+    def begin(
+        self, spark: SparkSession, derived: DerivedStream | None
+    ) -> tuple[GatedHandler, Started]:
+        """Return the callables for ``foreachBatch`` and for the time when the query has started."""
+        ledger = use_ledger(self.gate, self.ledger_url)
+        records = SparkBatchReader(spark, self.connector, self.options, derived, self.transform)
+        reader = records if self.policy.skips else None
+        context = RunContext(
+            ledger=ledger,
+            handler=self.handler,
+            policy=self.policy,
+            reader=reader,
+            records=records,
+        )
+        gated = GatedHandler(self.gate, context, read=self.read)
+
+        def started(
+            query: StreamingQuery,
+            checkpoint: str | None,
+            is_bounded: bool,
+        ) -> None:
+            gated.follow(query, checkpoint, is_bounded=is_bounded)
+            if reader is not None:
+                owner = new_owner()
+                executor = gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms))
+                StreamBackfill(
+                    self.gate,
+                    ledger,
+                    executor,
+                    reader,
+                    owner=owner,
+                    interval_ms=self.interval_ms,
+                    schedule=self.schedule,
+                ).follow(query)
+
+        return gated, started
+
 
 Before = Callable[[str | None, str], str]
 """Called before a query starts, with its option ``checkpointLocation`` if it is set, and its name;

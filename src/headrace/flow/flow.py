@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 from headrace.control.pressure import HopSettings
 from headrace.core.options import require_name
 from headrace.errors import OptionError
-from headrace.flow.checks import check
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
 from headrace.flow.stage import (
     Graph,
@@ -17,6 +16,7 @@ from headrace.flow.stage import (
     Schema,
     SourceLine,
     Stage,
+    check,
     option_text,
 )
 from headrace.ledger import normalize_url

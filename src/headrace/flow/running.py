@@ -21,10 +21,9 @@ from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.channels import Channel
-from headrace.flow.checks import errors_of, refuse_aliases
 from headrace.flow.signals.ledger_transport import ledger_signals
 from headrace.flow.signals.stage_signals import Signals
-from headrace.flow.stage import Stage
+from headrace.flow.stage import Stage, errors_of, refuse_aliases
 from headrace.ledger import ErrorReport, Ledger
 from headrace.spark_versions import Py4JError, is_remote
 

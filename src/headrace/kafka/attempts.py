@@ -1,7 +1,7 @@
 """Attempts of stages to write a batch into a topic: marked, readable once done, skipped if aborted.
 
 Each record names the attempt that produced it in a header; the ledger has the attempt's outcome
-(`headrace.ledger.outputs`). Records without the header come from other producers, and are read.
+(`headrace.ledger.flows`). Records without the header come from other producers, and are read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -112,7 +112,7 @@ class Attempts:
         if self._opened is None:
             # Here, for a task needs none, and its import takes longer than a small task.
             from headrace.ledger import Ledger  # noqa: PLC0415
-            from headrace.ledger.outages import OF_A_QUERY  # noqa: PLC0415
+            from headrace.ledger.connection import OF_A_QUERY  # noqa: PLC0415
 
             self._opened = Ledger.open(self._url, timeouts=OF_A_QUERY)
         return self._opened

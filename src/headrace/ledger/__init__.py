@@ -7,13 +7,21 @@ the only state that the processes of a query share: they have no common memory.
 from headrace.core.timing import WallClock
 from headrace.ledger.batch_queries import IsolationProgress
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
+from headrace.ledger.connection import Timeouts, normalize_url, redact_url, without_secrets
 from headrace.ledger.error_report import ErrorReport
-from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.missed import Accepted, Missed
-from headrace.ledger.outages import Timeouts
+from headrace.ledger.missed import (
+    DEFECTS,
+    Accepted,
+    Finding,
+    FindingKind,
+    Missed,
+    Span,
+    Verdict,
+    Verification,
+)
 from headrace.ledger.proof import extended, lost_records, verify
 from headrace.ledger.receivers import ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.records import (
@@ -38,7 +46,6 @@ from headrace.ledger.records import (
 )
 from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
-from headrace.ledger.urls import normalize_url, redact_url, without_secrets
 
 __all__ = [
     "DEFECTS",

@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger.batch_rows import offsets_in, offsets_text, whole_number
-from headrace.ledger.findings import Finding, FindingKind
+from headrace.ledger.missed import Finding, FindingKind
 from headrace.ledger.records import Covered, PlannedBatch
 from headrace.ledger.tables import batch_table, checkpoint, gate, lost, position, pruned
 

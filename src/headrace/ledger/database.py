@@ -28,6 +28,15 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import Values, error_values
+from headrace.ledger.connection import (
+    OutageError,
+    Retries,
+    Timeouts,
+    normalize_url,
+    parse_url,
+    redact_url,
+    secrets_of,
+)
 from headrace.ledger.engines import (
     KEEPALIVES,
     SET_FOR_THE_ROLE,
@@ -43,10 +52,8 @@ from headrace.ledger.engines import (
 )
 from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.lending import Guard, restore_session
-from headrace.ledger.outages import OutageError, Retries, Timeouts
 from headrace.ledger.tables import lease, take_time_from
 from headrace.ledger.transitions import new_call_id
-from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 
 class UnknownCommitError(LedgerError):

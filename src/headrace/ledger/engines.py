@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQL
 
 from headrace.core.extras import needs_extra
 from headrace.errors import LedgerError
-from headrace.ledger.outages import Timeouts
+from headrace.ledger.connection import Timeouts
 
 _RETRY_S: Final = 0.01
 

@@ -10,21 +10,20 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
+from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.engines import OTHER_LEDGER
 from headrace.ledger.fleet import FleetStore
+from headrace.ledger.flows import OutputStore, SignalStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
 from headrace.ledger.metric_rows import MetricStore
 from headrace.ledger.missed import MissedStore
 from headrace.ledger.operator_limits import OperatorLimitStore
-from headrace.ledger.outages import NO_RETRIES, Timeouts
-from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore, SinkOutageStore
 from headrace.ledger.receivers import ReceiverStore
 from headrace.ledger.repairs import RepairStore
-from headrace.ledger.signals import SignalStore
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
 _NOW: Final = select(NowMs())

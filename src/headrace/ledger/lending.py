@@ -9,8 +9,8 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headrace.errors import LedgerError
+from headrace.ledger.connection import Timeouts
 from headrace.ledger.engines import KEEPALIVES, limit_locks
-from headrace.ledger.outages import Timeouts
 
 _SAVEPOINT: Final = "headrace_lent"
 

@@ -11,11 +11,14 @@ from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, mer
 from headrace.ledger import checkpoints
 from headrace.ledger.checkpoints import CoverageTally
 from headrace.ledger.error_report import ErrorReport
-from headrace.ledger.findings import Finding, FindingKind, Span, Verification
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.missed import (
     Accepted,
+    Finding,
+    FindingKind,
     Ranges,
+    Span,
+    Verification,
     between_runs,
     merged_by_topic,
     with_acceptance,

@@ -5,8 +5,7 @@ streaming query in production.
 """
 
 from headrace.local.broker import KafkaBroker
-from headrace.local.jars import connector_jars, kafka_server_jars
-from headrace.local.java import Java, ensure_java, find_java
+from headrace.local.java import Java, connector_jars, ensure_java, find_java, kafka_server_jars
 
 __all__ = [
     "Java",

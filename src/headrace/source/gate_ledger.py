@@ -30,7 +30,7 @@ from headrace.ledger import (
     Status,
     Timeouts,
 )
-from headrace.ledger.outages import OF_A_QUERY
+from headrace.ledger.connection import OF_A_QUERY
 from headrace.processes import is_gone, new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset

@@ -9,8 +9,8 @@ from typing import Final
 
 from headrace.ledger import BatchRecord, Ledger
 from headrace.ledger.metric_rows import GateNow
-from headrace.status.gate_history import silence_ms
 from headrace.status.sources import SourceAnswer, Sources
+from headrace.status.states import silence_ms
 
 SEED: Final = 12
 """Batches from which a gate is known that is seen for the first time."""

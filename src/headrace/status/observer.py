@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateRecord, Ledger
-from headrace.status.gate_history import GateHistory
 from headrace.status.lags import LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import WAIT_FOR_SOURCES_S
+from headrace.status.states import GateHistory
 
 
 class Observer:

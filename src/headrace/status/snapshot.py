@@ -22,15 +22,17 @@ from headrace.ledger import (
     lost_records,
 )
 from headrace.status.attention import Need, gate_needs
-from headrace.status.gate_history import HISTORY, GateHistory, silence_ms
 from headrace.status.lags import GateLag
 from headrace.status.states import (
+    HISTORY,
+    GateHistory,
     GateState,
     ReceiverState,
     elapsed_ms,
     gate_state,
     is_over,
     left_by,
+    silence_ms,
     waiting_behind,
     waits_for,
 )

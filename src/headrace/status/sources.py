@@ -15,7 +15,7 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
 from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
-from headrace.status.gate_history import GateHistory
+from headrace.status.states import GateHistory
 
 if TYPE_CHECKING:
     from headrace.source.connector import Connector

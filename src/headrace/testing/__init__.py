@@ -16,8 +16,14 @@ estimator. A test has the records, the time and the crashes in its hand. ::
 from headrace.core.extras import needs_extra
 
 with needs_extra("spark", "headrace.testing"):
-    from headrace.testing.crashes import Crash, SimulatedCrash
-    from headrace.testing.memory import ManualClock, MemoryLog, Record, temporary_ledger
+    from headrace.testing.memory import (
+        Crash,
+        ManualClock,
+        MemoryLog,
+        Record,
+        SimulatedCrash,
+        temporary_ledger,
+    )
     from headrace.testing.memory_reader import MemoryFrame, MemoryReader
     from headrace.testing.stream_harness import StreamHarness
 

@@ -26,12 +26,11 @@ from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
-from headrace.execution.listener import GateListener
+from headrace.execution.handler_runs import RunContext
+from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
-from headrace.execution.progress_events import progress_event
-from headrace.execution.run_context import RunContext
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
-from headrace.ledger.outages import NO_RETRIES, Timeouts
+from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
@@ -40,8 +39,7 @@ from headrace.source.source_options import (
     outage_settings,
     parse_source_options,
 )
-from headrace.testing.crashes import STEPS, SimulatedCrash, watch
-from headrace.testing.memory import MemoryLog, temporary_ledger
+from headrace.testing.memory import STEPS, MemoryLog, SimulatedCrash, temporary_ledger, watch
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
 
 TestedHandler = Callable[[Any, Batch], object]

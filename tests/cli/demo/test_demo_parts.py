@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.services.waiting import wait_until
 
-from headrace.cli.demo.beside import browser
 from headrace.cli.demo.lanes_view import Frame
 from headrace.cli.demo.scenario import ACTS
+from headrace.cli.demo.services import BAD_ORDER, JournalSource, OrderSender, browser
 from headrace.cli.demo.shop import GATED, UNGATED, Run, Shop, missing_and_twice
-from headrace.cli.demo.sources import BAD_ORDER, JournalSource, OrderSender
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 

@@ -14,7 +14,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a record that a part has rejected, and that makes a ceiling",
-        "execution/ceiling_keeper.py",
+        "execution/handler.py",
         "            if self._ledger.dead_letters.count_rejected(",
         "            if not self._ledger.dead_letters.count_rejected(",
         "tests/execution/test_ceilings.py",
@@ -42,7 +42,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "an empty batch that counts as a proof that the sink works",
-        "execution/run_context.py",
+        "execution/handler_runs.py",
         "        if self._asking and (is_dense or _has_records(df)):\n",
         "        if self._asking:\n",
         "tests/execution/test_handler_health.py",
@@ -184,14 +184,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "a crash after a step that did not happen",
-        "testing/crashes.py",
+        "testing/memory.py",
         '        if done or step in _SILENT:\n            passed(f"after {step}", arguments)\n',
         '        passed(f"after {step}", arguments)\n',
         "tests/testing/test_crashes.py",
     ),
     Planted(
         "a handler that has worked, and whose query a few bad records stop",
-        "execution/run_context.py",
+        "execution/handler_runs.py",
         'if self._has_worked or why.error_class.rpartition(".")[2] not in _PROGRAM:',
         'if why.error_class.rpartition(".")[2] not in _PROGRAM:',
         "tests/execution/test_isolator.py",

@@ -14,7 +14,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a query that may be stopped while its last batch runs",
-        "status/draining.py",
+        "status/limiting.py",
         "return limits.hold is not None and limits.seen and self.running == 0",
         "return limits.hold is not None and limits.seen",
         "tests/status/test_draining.py",
@@ -85,14 +85,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "an error's text that is markup on its page",
-        "dashboard/rendering.py",
+        "dashboard/pages.py",
         "return escape(visible(text, lines=True))",
         "return Markup(visible(text, lines=True))",
         "tests/dashboard/test_rendering.py",
     ),
     Planted(
         "templates that escape nothing",
-        "dashboard/rendering.py",
+        "dashboard/pages.py",
         "        autoescape=True,\n",
         "        autoescape=False,\n",
         "tests/dashboard/test_rendering.py tests/dashboard/test_live_pages.py",
@@ -120,14 +120,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "pruning of what is younger than it says",
-        "cli/prune.py",
+        "cli/batches_command.py",
         "opened.history.prune(wall_clock_ms() - kept_ms)",
         "opened.history.prune(wall_clock_ms() + kept_ms)",
         "tests/cli/test_batches.py",
     ),
     Planted(
         "a second Ctrl-C that is ignored",
-        "cli/interrupts.py",
+        "cli/exits.py",
         "        if asked and number == signal.SIGINT:\n            raise KeyboardInterrupt\n",
         "",
         "tests/cli/test_interrupts.py",
@@ -150,7 +150,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a lock of the cache that two processes have",
-        "local/cache.py",
+        "local/java.py",
         "fcntl.flock(file, fcntl.LOCK_EX)",
         "fcntl.flock(file, fcntl.LOCK_SH)",
         "tests/local/test_cache.py tests/local/test_jars.py",

@@ -140,7 +140,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a time after the year 9999 that ends the job",
-        "decoding/columns.py",
+        "decoding/formats.py",
         "return least is None or (least >= first and most <= last)",
         "return least is None or least >= first",
         "tests/decoding/test_json_format.py tests/decoding/test_avro_format.py",

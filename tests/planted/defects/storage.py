@@ -42,7 +42,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a password among the options of a ledger's URL that is shown",
-        "ledger/urls.py",
+        "ledger/connection.py",
         'hidden = {name: "***" if _is_secret(name) else v for name, v in parsed.query.items()}',
         "hidden = dict(parsed.query)",
         "tests/ledger/test_urls.py",
@@ -63,7 +63,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a wait for the database whose milliseconds are taken for seconds",
-        "ledger/outages.py",
+        "ledger/connection.py",
         "return min(_BACKOFF.wait_ms(tries) / 1000, retry_timeout_s - waited_s)",
         "return min(_BACKOFF.wait_ms(tries), retry_timeout_s - waited_s)",
         "tests/ledger/test_outages.py",

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody who uses Spa
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.cli.demo.shop import GATED, UNGATED, Shop
-from headrace.cli.interrupts import leave
+from headrace.cli.exits import leave
 from headrace.control import LawName
 from headrace.execution import Batch, Gate
 from headrace.local.session import local_spark

@@ -15,12 +15,17 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from headrace.cli.demo.beside import PythonProcess, page_opener, show_dashboard
 from headrace.cli.demo.driver import GATE, INTERVAL_S
 from headrace.cli.demo.lanes_view import Frame
+from headrace.cli.demo.services import (
+    OrderSender,
+    PythonProcess,
+    open_source,
+    page_opener,
+    show_dashboard,
+)
 from headrace.cli.demo.shop import GATED, UNGATED, Run, Shop, missing_and_twice
-from headrace.cli.demo.sources import OrderSender, open_source
-from headrace.cli.interrupts import ENDS, leave
+from headrace.cli.exits import ENDS, leave
 from headrace.cli.printing import count, plural, write_picture
 from headrace.errors import HeadraceError
 from headrace.ledger import Ledger

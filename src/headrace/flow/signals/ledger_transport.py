@@ -12,7 +12,7 @@ from headrace.errors import LedgerError
 from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.signals.stage_signals import KnownStates, Signals
 from headrace.ledger import Ledger
-from headrace.ledger.signals import StoredSignal
+from headrace.ledger.flows import StoredSignal
 
 POLL_S: Final = 0.5
 """Interval at which a stage polls for signals (s)."""

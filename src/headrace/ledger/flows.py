@@ -1,25 +1,132 @@
-"""Attempts of batches to write into a stage's topic, each from before its first record on.
-
-Kafka keeps every record that was ever produced, also of an attempt that crashed. So each record
-names its attempt, and the ledger has the outcome of that::
-
-    begun ──> done        the batch is in the topic, by this attempt and no other
-      └─────> aborted     another attempt has begun, or it failed, or nobody runs the batch any more
-
-Both are final, and of a batch at most one attempt is ``begun`` or ``done``; the database itself
-sees to that, for attempts that begin at once do not see each other. A reader of the topic stops
-where an attempt that is ``begun`` started, and skips the records of aborted attempts.
-"""
+"""Rows of the stages of a flow: their signals, and their attempts to write a topic."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
 from headrace.ledger.database import Store, changed_rows
-from headrace.ledger.tables import batch_table, output
+from headrace.ledger.tables import NowMs, batch_table, output, signal, stage_state
 from headrace.ledger.transitions import Status
+
+MOST_CHARACTERS: Final = 4096
+"""Number of characters of a text that are read; a valid text is never longer."""
+
+REMEMBERED_MS: Final = 24 * 3_600_000
+"""Time for which a flow's rows are kept if nobody removes, renews or withdraws them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSignal:
+    """A stage's text in the ledger, or its first 4096 characters and one.
+
+    Its age is by the database's clock; it may be below 0, for clocks are set back.
+    """
+
+    stage: str
+    text: str
+    age_ms: int
+
+
+_to_stage = (signal.c.flow == bindparam("flow"), signal.c.receiver == bindparam("receiver"))
+
+_SIGNALS: Final = select(
+    signal.c.sender.label("stage"),
+    func.substr(signal.c.body, 1, MOST_CHARACTERS + 1).label("text"),
+    (NowMs() - signal.c.written_ms).label("age_ms"),
+).where(*_to_stage)
+
+_REMOVE: Final = delete(signal).where(
+    *_to_stage,
+    signal.c.sender == bindparam("sender"),
+    func.substr(signal.c.body, 1, MOST_CHARACTERS + 1) == bindparam("text"),
+)
+
+_STATES: Final = select(
+    stage_state.c.stage,
+    func.substr(stage_state.c.body, 1, MOST_CHARACTERS + 1).label("text"),
+    (NowMs() - stage_state.c.written_ms).label("age_ms"),
+).where(stage_state.c.flow == bindparam("flow"))
+
+_FLOWS: Final = select(stage_state.c.flow).distinct().order_by(stage_state.c.flow)
+
+_WITHDRAW: Final = delete(stage_state).where(
+    stage_state.c.flow == bindparam("flow"),
+    stage_state.c.stage == bindparam("stage"),
+    stage_state.c.body == bindparam("text"),
+)
+
+_FORGET_SIGNALS: Final = tuple(
+    delete(table).where(
+        table.c.flow == bindparam("flow"), table.c.written_ms < NowMs() - REMEMBERED_MS
+    )
+    for table in (signal, stage_state)
+)
+
+
+class SignalStore(Store):
+    """The signals between the stages of a flow, and the state that each publishes."""
+
+    def send(self, flow: str, sender: str, receiver: str, text: str) -> None:
+        """Write a text for a stage, instead of one of the same sender that is still there."""
+        self._write(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
+
+    def sent_to(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
+        """Return the signals for a stage; they stay until they are removed."""
+        return self._read(_SIGNALS, {"flow": flow, "receiver": receiver})
+
+    def remove(self, flow: str, sender: str, receiver: str, text: str) -> None:
+        """Remove a text that was read, unless another one stands in its place by now."""
+        values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
+        self._database.change(_REMOVE, values)
+
+    def publish(self, flow: str, stage: str, text: str) -> None:
+        """Publish the state of a stage, instead of the one before."""
+        self._write(stage_state, {"flow": flow, "stage": stage}, text)
+
+    def published(self, flow: str) -> tuple[StoredSignal, ...]:
+        """The published states of a flow's stages; also of stages that are gone."""
+        return self._read(_STATES, {"flow": flow})
+
+    def flows(self) -> tuple[str, ...]:
+        """The flows with a published state of a stage, by name."""
+        return tuple(row.flow for row in self._database.rows(_FLOWS))
+
+    def withdraw(self, flow: str, stage: str, text: str) -> None:
+        """Delete the state that a stage has published, unless another process publishes by now."""
+        self._database.change(_WITHDRAW, {"flow": flow, "stage": stage, "text": text})
+
+    def prune(self, flow: str) -> None:
+        """Delete this flow's rows that nobody has removed, renewed or withdrawn for a day."""
+        for forget in _FORGET_SIGNALS:
+            self._database.change(forget, {"flow": flow})
+
+    def _write(self, table: Table, place: Values, text: str) -> None:
+        insert = self._database.insert(table).values(written_ms=NowMs())
+        statement = insert.on_conflict_do_update(
+            index_elements=list(place),
+            set_={"body": insert.excluded.body, "written_ms": insert.excluded.written_ms},
+        )
+        self._database.change(statement, {**place, "body": text})
+
+    def _read(self, statement: Executable, values: Values) -> tuple[StoredSignal, ...]:
+        found = self._database.rows(statement, **values)
+        return tuple(StoredSignal(**row._asdict()) for row in found)
+
 
 BEGUN: Final = "begun"
 DONE: Final = "done"
@@ -67,7 +174,7 @@ _ABORT_ABANDONED: Final = (
 )
 
 # Keep a batch that was split: it may be done while children of it are still to run.
-_FORGET: Final = delete(output).where(
+_FORGET_DONE: Final = delete(output).where(
     _of_topic,
     output.c.state == DONE,
     exists().where(_row, _final),
@@ -109,7 +216,7 @@ class OutputStore(Store):
             return connection.execute(_STATE, batch | {"by": attempt}).first() is not None
 
         def begin(connection: Connection) -> bool:
-            connection.execute(_FORGET, {"topic": topic_id})
+            connection.execute(_FORGET_DONE, {"topic": topic_id})
             begun = False
             while not begun:  # as long as others begin it between two statements of this
                 if any(connection.execute(known, batch).first() for known in (_DONE, _IS_FINAL)):

@@ -1,8 +1,4 @@
-"""Ctrl-C: never lost, and politely asked for where Spark runs.
-
-Python ignores an exception that a signal's handler raises while a finalizer runs, or a callback of
-a weak reference, and everything would go on as if nobody had pressed Ctrl-C.
-"""
+"""The exit statuses of all commands, and the signals that end them."""
 
 import logging
 import signal
@@ -10,7 +6,30 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Final, NoReturn
+
+
+class ExitStatus(IntEnum):
+    """Exit status of a command. ``docs/commands.md`` has the same as a table."""
+
+    DONE = 0
+    """It did what was asked for; nothing is open."""
+    ERROR = 1
+    """It could not do it, or something is wrong with the machine; a sentence says what."""
+    USAGE = 2
+    """The command cannot be understood."""
+    OPEN = 3
+    """It did what was asked for, and something is not done yet."""
+    BROKEN = 4
+    """Something is missing, there twice, or damaged."""
+    HUNG_UP = 129
+    """Its terminal has gone (SIGHUP)."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+    TERMINATED = 143
+    """SIGTERM, of a command that does not end well by it."""
+
 
 _AGAIN_S: Final = 0.02
 """When most finalizers are over; where one is not, the signal is lost, and comes once more."""
