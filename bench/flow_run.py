@@ -16,7 +16,7 @@ from headrace.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
 from headrace.execution import Batch
 from headrace.flow import Flow, RunningFlow
-from headrace.flow.channels import Channel, ChannelQueue
+from headrace.flow.channel import Channel, ChannelQueue
 from headrace.ledger import BatchRecord, Ledger
 from headrace.simulation import RateLimitChange
 

@@ -26,8 +26,8 @@ from headrace.flow import (
     zookeeper_signals,
 )
 from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
-from headrace.flow.signals.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.local import ensure_java
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.errors import READ, SetupError
-from headrace.flow.channels.kafka_channel import Claims
+from headrace.flow.kafka_channel import Claims
 from headrace.task_link import TaskLink
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.cli.user_code import load_function, load_handler
+from headrace.cli.shared_options import load_function, load_handler
 from headrace.errors import OptionError
 
 JOBS = """

@@ -33,7 +33,7 @@ from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.status import stages_view, status_view
 from headrace.cli.verify import verification_view
 from headrace.core.ranges import OffsetRange
-from headrace.flow.signals.codec import encode
+from headrace.flow.signal_codec import encode
 from headrace.journal import (
     Journal,
     JournalFinding,

@@ -13,7 +13,8 @@ from tests.journal.journals import fill
 
 from headrace.control.input_queue import InputQueue
 from headrace.errors import JournalError, LaneTakenError, OptionError
-from headrace.flow.channels import Channel, JournalChannel, journal
+from headrace.flow.channel import Channel
+from headrace.flow.journal_channel import JournalChannel, journal
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Status
 from headrace.ledger.receivers import StreamRate

@@ -16,7 +16,9 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
 from headrace.execution import Batch, Gate
-from headrace.flow.channels import Channel, KafkaChannel, journal, kafka
+from headrace.flow.channel import Channel
+from headrace.flow.journal_channel import journal
+from headrace.flow.kafka_channel import KafkaChannel, kafka
 from headrace.kafka.attempts import HEADER
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 

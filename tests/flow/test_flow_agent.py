@@ -17,8 +17,8 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError
 from headrace.flow import Signals, StageState
 from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
+from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
-from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)

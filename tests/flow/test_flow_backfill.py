@@ -11,7 +11,7 @@ from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
 from headrace.cli.backfill import work_of
-from headrace.cli.user_code import load_handler
+from headrace.cli.shared_options import load_handler
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 

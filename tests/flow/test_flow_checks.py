@@ -12,7 +12,7 @@ from tests.flow.flows import NoChannel, a_flow, nothing
 from headrace.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, journal, kafka
-from headrace.flow.channels import Channel
+from headrace.flow.channel import Channel
 from headrace.flow.running import outputs
 from headrace.flow.stage import refuse_aliases
 

@@ -19,8 +19,8 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.flow.signals.codec import bottlenecks
-from headrace.flow.signals.ledger_transport import ledger_states
+from headrace.flow.ledger_transport import ledger_states
+from headrace.flow.signal_codec import bottlenecks
 from headrace.ledger import Ledger
 
 WAIT_S = 60.0

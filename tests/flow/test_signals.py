@@ -12,7 +12,7 @@ from tests.services.waiting import wait_until
 
 from headrace.control.pressure import Epoch, PressureSignal
 from headrace.errors import OptionError, SignalError
-from headrace.flow.signals.codec import encode
+from headrace.flow.signal_codec import encode
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -16,7 +16,7 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.flow import ledger_signals
-from headrace.flow.signals.ledger_transport import POLL_S
+from headrace.flow.ledger_transport import POLL_S
 from headrace.ledger import Ledger, normalize_url
 from headrace.ledger.flows import REMEMBERED_MS, StoredSignal
 

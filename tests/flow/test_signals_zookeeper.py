@@ -19,7 +19,7 @@ from tests.services.zookeeper import ZookeeperServer
 
 from headrace.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
-from headrace.flow.signals.codec import encode
+from headrace.flow.signal_codec import encode
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")

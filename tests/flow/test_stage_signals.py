@@ -2,7 +2,7 @@
 
 from tests.flow.samples import a_signal, state_of_stage
 
-from headrace.flow.signals.stage_signals import Outbox
+from headrace.flow.stage_signals import Outbox
 
 
 def test_of_each_pair_and_of_the_state_only_the_newest_is_due_until_its_lease_is_over() -> None:

@@ -15,7 +15,7 @@ from tests.services.zookeeper import ZookeeperServer
 import headrace.flow
 from headrace.errors import OptionError, SetupError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
-from headrace.flow.signals.codec import UnreachableError
+from headrace.flow.signal_codec import UnreachableError
 from headrace.local import Java
 from headrace.local.server import free_ports
 
@@ -147,8 +147,8 @@ def test_a_wrong_setting_is_refused(changes: dict[str, Any], sentence: str) -> N
 def test_without_its_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "headrace.flow.signals.zookeeper_session")
-    monkeypatch.delitem(sys.modules, "headrace.flow.signals.zookeeper_transport")
+    monkeypatch.delitem(sys.modules, "headrace.flow.zookeeper_session")
+    monkeypatch.delitem(sys.modules, "headrace.flow.zookeeper_transport")
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     for name in ("ZookeeperSession", "zookeeper_signals"):
         with pytest.raises(SetupError, match=r"pip install 'headrace\[zookeeper\]'\.$"):

@@ -25,7 +25,7 @@ from headrace.flow import (
     ledger_signals,
     zookeeper_signals,
 )
-from headrace.flow.signals.codec import RawSignal, encode
+from headrace.flow.signal_codec import RawSignal, encode
 from headrace.ledger import Ledger, normalize_url
 
 SESSION_TIMEOUT_S = 30.0

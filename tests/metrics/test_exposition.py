@@ -19,7 +19,7 @@ from tests.services.ledgers import report_sample
 from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.flow.signals.codec import encode
+from headrace.flow.signal_codec import encode
 from headrace.ledger import GateClaim, Ledger
 from headrace.metrics import MetricsMemory, exposition
 from headrace.testing import ManualClock

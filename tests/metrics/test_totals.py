@@ -5,7 +5,7 @@ from tests.metrics.fleets import done
 
 from headrace.ledger import Ledger
 from headrace.ledger.metric_rows import GateNow
-from headrace.metrics.totals import Totals
+from headrace.metrics.families import Totals
 from headrace.testing import ManualClock, temporary_ledger
 
 LABELS = {"orders": 'gate="orders"'}

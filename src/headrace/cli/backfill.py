@@ -13,7 +13,7 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.batches_command import find_batch, key_text, owner_word
 from headrace.cli.exits import ExitStatus
-from headrace.cli.user_code import load_flow, load_handler
+from headrace.cli.shared_options import load_flow, load_handler
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError

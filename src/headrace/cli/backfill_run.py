@@ -40,7 +40,7 @@ from headrace.backfill.monitor import (
 )
 from headrace.cli.exits import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
-from headrace.cli.user_code import start_spark
+from headrace.cli.shared_options import start_spark
 from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.execution.batch import Batch, Handler, call_handler
 from headrace.execution.batch_reader import SparkBatchReader

@@ -15,7 +15,7 @@ from rich.text import Text
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.printing import Watch, show_or_watch
-from headrace.cli.user_code import load_function
+from headrace.cli.shared_options import load_function
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from headrace.cli.exits import ExitStatus, stopped_by_signals
 from headrace.cli.printing import print_json, printable, write_picture
-from headrace.cli.shared_options import AsJson, Picture
-from headrace.cli.user_code import load_flow, start_spark
+from headrace.cli.shared_options import AsJson, Picture, load_flow, start_spark
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.flow.drawing import draw

@@ -13,7 +13,7 @@ import typer
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.exits import ExitStatus
-from headrace.cli.user_code import load_flow
+from headrace.cli.shared_options import load_flow
 from headrace.control import OperatorLimits
 from headrace.core.options import age_ms
 from headrace.errors import HeadraceError, OptionError

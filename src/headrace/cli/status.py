@@ -23,8 +23,8 @@ from headrace.cli.shared_options import (
     complete_gates,
     gates_of,
     ledger_of_flow,
+    load_flow,
 )
-from headrace.cli.user_code import load_flow
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.extras import needs_extra
 from headrace.flow.flow import Flow
-from headrace.flow.signals.codec import StageState
-from headrace.flow.signals.ledger_transport import ledger_signals
-from headrace.flow.signals.stage_signals import Signals
-from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
+from headrace.flow.ledger_transport import ledger_signals
+from headrace.flow.signal_codec import StageState
+from headrace.flow.stage import ZookeeperSettings
+from headrace.flow.stage_signals import Signals
 
 if TYPE_CHECKING:
-    from headrace.flow.channels import journal, kafka
+    from headrace.flow.journal_channel import journal
+    from headrace.flow.kafka_channel import kafka
     from headrace.flow.running import RunningFlow
-    from headrace.flow.signals.zookeeper_session import ZookeeperSession
-    from headrace.flow.signals.zookeeper_transport import zookeeper_signals
+    from headrace.flow.zookeeper_session import ZookeeperSession
+    from headrace.flow.zookeeper_transport import zookeeper_signals
 
 __all__ = [
     "Flow",
@@ -34,10 +35,10 @@ __all__ = [
 
 _FROM: Final = {
     "RunningFlow": "headrace.flow.running",
-    "ZookeeperSession": "headrace.flow.signals.zookeeper_session",
-    "journal": "headrace.flow.channels",
-    "kafka": "headrace.flow.channels",
-    "zookeeper_signals": "headrace.flow.signals.zookeeper_transport",
+    "ZookeeperSession": "headrace.flow.zookeeper_session",
+    "journal": "headrace.flow.journal_channel",
+    "kafka": "headrace.flow.kafka_channel",
+    "zookeeper_signals": "headrace.flow.zookeeper_transport",
 }
 """Names that need Spark or kazoo (an extra), and the modules that have them."""
 

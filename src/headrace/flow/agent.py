@@ -24,11 +24,11 @@ from headrace.control.pressure import (
 )
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
-from headrace.flow.channels import ChannelQueue
+from headrace.flow.channel import ChannelQueue
+from headrace.flow.ledger_transport import LedgerState
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
-from headrace.flow.signals.codec import MOST_UPSTREAM, StageState
-from headrace.flow.signals.ledger_transport import LedgerState
-from headrace.flow.signals.stage_signals import Signals
+from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
+from headrace.flow.stage_signals import Signals
 from headrace.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 from headrace.control.pressure import HopSettings
 from headrace.core.options import require_name
 from headrace.errors import OptionError
-from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
 from headrace.flow.stage import (
     Graph,
     Handler,
@@ -16,6 +15,7 @@ from headrace.flow.stage import (
     Schema,
     SourceLine,
     Stage,
+    ZookeeperSettings,
     check,
     option_text,
 )
@@ -24,7 +24,7 @@ from headrace.ledger import normalize_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.flow.channels import Channel
+    from headrace.flow.channel import Channel
     from headrace.flow.running import RunningFlow
 
 

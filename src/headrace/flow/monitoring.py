@@ -6,8 +6,8 @@ from typing import Final
 
 from headrace.control import ChunkRate, InputQueue, Upstream, takes_per_s
 from headrace.control.pressure import RateLimit
-from headrace.flow.signals.codec import StageState
-from headrace.flow.signals.stage_signals import Signals
+from headrace.flow.signal_codec import StageState
+from headrace.flow.stage_signals import Signals
 from headrace.ledger import BatchRecord, Kind, Ledger, Status
 
 _MAX_NEW_BATCHES: Final = 20

@@ -20,10 +20,10 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
-from headrace.flow.channels import Channel
-from headrace.flow.signals.ledger_transport import ledger_signals
-from headrace.flow.signals.stage_signals import Signals
+from headrace.flow.channel import Channel
+from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.stage import Stage, errors_of, refuse_aliases
+from headrace.flow.stage_signals import Signals
 from headrace.ledger import ErrorReport, Ledger
 from headrace.spark_versions import Py4JError, is_remote
 
@@ -307,8 +307,8 @@ def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage
             ledger, flow.name, stage.name, graph.downstream(stage.name)
         )
     with needs_extra("zookeeper", "Signalling over ZooKeeper"):
-        from headrace.flow.signals.zookeeper_session import ZookeeperSession  # noqa: PLC0415
-        from headrace.flow.signals.zookeeper_transport import zookeeper_signals  # noqa: PLC0415
+        from headrace.flow.zookeeper_session import ZookeeperSession  # noqa: PLC0415
+        from headrace.flow.zookeeper_transport import zookeeper_signals  # noqa: PLC0415
 
     session = opened.enter_context(ZookeeperSession(flow.signals))
     return lambda stage: zookeeper_signals(

@@ -7,7 +7,7 @@ from headrace.core.extras import needs_extra
 
 with needs_extra("metrics", "Metrics"):
     from headrace.metrics.exposition import MetricsMemory, exposition
-    from headrace.metrics.text import OPENMETRICS_TYPE, PROMETHEUS_TYPE
+    from headrace.metrics.families import OPENMETRICS_TYPE, PROMETHEUS_TYPE
 from headrace.metrics.shipped import alert_rules, grafana_dashboard
 
 __all__ = [

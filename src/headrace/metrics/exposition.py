@@ -13,8 +13,7 @@ from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
-from headrace.metrics.text import Family, MetricKind, gauge, labels_text, render
-from headrace.metrics.totals import Totals
+from headrace.metrics.families import Family, MetricKind, Totals, gauge, labels_text, render
 from headrace.status.lags import GateLag, LagWatch
 from headrace.status.sources import SourceAnswer
 from headrace.status.stages import BOTTLENECK, stages_of

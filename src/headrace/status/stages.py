@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.flow.signals.codec import bottlenecks
-from headrace.flow.signals.ledger_transport import ledger_states
+from headrace.flow.ledger_transport import ledger_states
+from headrace.flow.signal_codec import bottlenecks
 from headrace.ledger import BatchRecord, Kind, Ledger
 from headrace.status.attention import Need, NeedKind, Urgency, Where
 

@@ -141,14 +141,14 @@ DEFECTS: Final = (
     ),
     Planted(
         "a signal that is delivered long after its lease",
-        "flow/signals/stage_signals.py",
+        "flow/stage_signals.py",
         "if (now_s - queued.queued_s) * 1000 >= queued.item.lease_ms:",
         "if now_s - queued.queued_s >= queued.item.lease_ms:",
         "tests/flow/test_stage_signals.py tests/flow/test_signals.py",
     ),
     Planted(
         "a signal of a stage that is not downstream, and is believed",
-        "flow/signals/stage_signals.py",
+        "flow/stage_signals.py",
         "        if found.stage not in self._downstream:\n"
         '            raise OptionError("It is no stage directly after this one.")\n',
         "",
@@ -156,21 +156,21 @@ DEFECTS: Final = (
     ),
     Planted(
         "a throttled stage that is called the bottleneck",
-        "flow/signals/codec.py",
+        "flow/signal_codec.py",
         "return sorted(throttling & free)",
         "return sorted(throttling)",
         "tests/flow/test_codec.py",
     ),
     Planted(
         "a stage that has ended and leaves its state in the ledger",
-        "flow/signals/ledger_transport.py",
+        "flow/ledger_transport.py",
         "            self._state.withdraw()\n",
         "            pass\n",
         "tests/flow/test_signals_ledger.py tests/flow/test_signals.py",
     ),
     Planted(
         "a batch that a child of its wrote into a journal, and that is written again",
-        "flow/channels/journal_channel.py",
+        "flow/journal_channel.py",
         "is_written = any(key in writer.written for key in ancestry(batch_key, ledger))",
         "is_written = batch_key in writer.written",
         "tests/flow/test_channel_journal.py",

@@ -49,7 +49,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a counter that falls when batches are pruned",
-        "metrics/totals.py",
+        "metrics/families.py",
         "            if known.reported is None or totals.ended >= known.reported.ended:\n"
         "                known.reported = totals\n",
         "            known.reported = totals\n",
@@ -64,7 +64,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a label whose quotation mark ends it",
-        "metrics/text.py",
+        "metrics/families.py",
         'value = value.replace("\\\\", r"\\\\").replace("\\n", r"\\n").replace(\'"\', r"\\"")',
         'value = value.replace("\\\\", r"\\\\").replace("\\n", r"\\n")',
         "tests/metrics/test_exposition.py",

@@ -12,7 +12,7 @@ from headrace.control.pressure import PressureSignal
 from headrace.core.options import require_name
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import OptionError, SignalError
-from headrace.flow.signals.codec import (
+from headrace.flow.signal_codec import (
     RawSignal,
     StageState,
     Transport,

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from headrace.control.input_queue import InputQueue
 from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import BrokerError, LedgerError, SourceError
-from headrace.flow.channels.channel import ancestry, output_columns
+from headrace.flow.channel import ancestry, output_columns
 from headrace.flow.stage import option_text
 from headrace.kafka.attempts import known_id, produce, tag
 from headrace.kafka.client.option_values import redact

@@ -9,8 +9,8 @@ from typing import Final
 from headrace.control.pressure import PressureSignal
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
-from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
-from headrace.flow.signals.stage_signals import KnownStates, Signals
+from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
+from headrace.flow.stage_signals import KnownStates, Signals
 from headrace.ledger import Ledger
 from headrace.ledger.flows import StoredSignal
 

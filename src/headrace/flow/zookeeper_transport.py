@@ -28,9 +28,9 @@ from kazoo.exceptions import (
 
 from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
-from headrace.flow.signals.codec import RawSignal, StageState, UnreachableError, encode
-from headrace.flow.signals.stage_signals import Signals
-from headrace.flow.signals.zookeeper_session import ZookeeperSession
+from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
+from headrace.flow.stage_signals import Signals
+from headrace.flow.zookeeper_session import ZookeeperSession
 
 POLL_S: Final = 5.0
 """Interval at which a stage polls for signals although no watch reports any (s)."""

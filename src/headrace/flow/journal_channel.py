@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from headrace.control.input_queue import InputQueue
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import LaneTakenError, NoJournalError, OptionError
-from headrace.flow.channels.channel import (
+from headrace.flow.channel import (
     ancestry,
     is_finished,
     never_run_again,

@@ -30,8 +30,8 @@ from kazoo.security import ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, make_acl, make_dig
 from headrace.certificates import client_context
 from headrace.core.timing import WarnOnce
 from headrace.errors import SignalError
-from headrace.flow.signals.codec import UnreachableError
-from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
+from headrace.flow.signal_codec import UnreachableError
+from headrace.flow.stage import ZookeeperSettings
 
 _MAX_BACKOFF_S: Final = 1.0
 """The longest wait between two attempts to connect."""

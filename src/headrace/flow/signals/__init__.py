@@ -1,1 +1,0 @@
-"""Signals between the stages of a flow, and the transports that carry them."""
