@@ -18,7 +18,7 @@ from headrace.errors import SetupError
 from headrace.execution import RECOMMENDED_CONF
 from headrace.ledger import Ledger
 from headrace.local import Java, KafkaBroker
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 
 def a_java(home: Path, version: str) -> Path:

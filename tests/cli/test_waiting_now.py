@@ -16,7 +16,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 HOUR_MS = 3_600_000
 

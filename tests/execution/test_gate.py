@@ -19,7 +19,7 @@ from headrace.errors import BrokerError, HeadraceError, LedgerError, OptionError
 from headrace.execution import Gate
 from headrace.kafka.kafka_options import parse_options
 from headrace.ledger import Ledger
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 PASSWORD = "hunter2"  # noqa: S105  (nobody's)
 

@@ -32,7 +32,7 @@ from tests.services.kafka import Topics
 from headrace.execution.handler_errors import no_connection
 from headrace.execution.sink_outage import sink_is_away
 from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 pytestmark = pytest.mark.integration
 

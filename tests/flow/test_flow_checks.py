@@ -54,11 +54,10 @@ def test_a_handler_is_still_the_function_that_it_was(flow: Flow) -> None:
 def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) -> None:
     flow.stage("clean", reads="row")(nothing)
     (stage,) = flow.graph.stages.values()
-    line = Path(__file__).read_text().splitlines()[stage.declared_at.line - 1]
+    number = int(stage.declared_at.rpartition(":")[2])
+    line = Path(__file__).read_text().splitlines()[number - 1]
     assert 'flow.stage("clean", reads="row")' in line
-    refused(
-        flow, rf"Stage 'clean' \(.*{HERE}:{stage.declared_at.line}\) reads the channel 'row', which"
-    )
+    refused(flow, rf"Stage 'clean' \(.*{HERE}:{number}\) reads the channel 'row', which")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.flows import a_flow
 
+from headrace.cli.flows import draw
 from headrace.flow import Flow
-from headrace.flow.drawing import draw
 from headrace.flow.stage import Graph
 
 

@@ -17,7 +17,7 @@ from headrace.errors import OptionError, SetupError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
 from headrace.flow.signal_codec import UnreachableError
 from headrace.local import Java
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 SECRET = "pa55:word/@"  # noqa: S105
 

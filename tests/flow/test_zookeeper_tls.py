@@ -14,7 +14,7 @@ from tests.services.zookeeper import ZookeeperServer
 from headrace.errors import OptionError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
 from headrace.local import Java
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 WAIT_S = 60.0
 

@@ -17,8 +17,7 @@ from tests.services.waiting import wait_until
 
 from headrace.kafka.client.config import client_config
 from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.broker import HOST
-from headrace.local.server import free_ports
+from headrace.local.servers import HOST, free_ports
 
 MODULES = "org.apache.kafka.common.security"
 SECRET = "a \"quoted\" \\ and 'single' passwörd;"  # noqa: S105

@@ -19,7 +19,7 @@ from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.lookup import Lookup
 from headrace.local import KafkaBroker
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 
 def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:

@@ -14,7 +14,7 @@ from tests.services.queries import sentence, stream_of
 import headrace
 from headrace.errors import OptionError
 from headrace.kafka.client.config import producer_config
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 SINKS = ("headrace-kafka", "kafka")
 PARTITIONS = 3

@@ -14,7 +14,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import SetupError
 from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 PARENT = """
 import time
@@ -144,7 +144,7 @@ def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         ports = (other.getsockname()[1], *free_ports(1))
-        monkeypatch.setattr("headrace.local.broker.free_ports", lambda _count: ports)
+        monkeypatch.setattr("headrace.local.servers.free_ports", lambda _count: ports)
         broker = KafkaBroker(java, kafka_server_jars(java))
         with pytest.raises(SetupError, match="did not start; its last words") as raised, broker:
             raise AssertionError("it started")
@@ -180,7 +180,7 @@ def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
 @pytest.mark.integration
 def test_no_two_processes_are_given_one_port() -> None:
     (port,) = free_ports(1)
-    ask = f"from headrace.local.server import free_ports; free_ports(1, ({port},))"
+    ask = f"from headrace.local.servers import free_ports; free_ports(1, ({port},))"
     refused = subprocess.run(
         [sys.executable, "-c", ask], capture_output=True, text=True, check=False
     )

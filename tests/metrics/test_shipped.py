@@ -18,7 +18,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateClaim, Ledger
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 from headrace.metrics import (
     OPENMETRICS_TYPE,
     MetricsMemory,

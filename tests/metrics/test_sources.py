@@ -12,7 +12,7 @@ from tests.services.kafka import TopicFactory
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 from headrace.metrics import MetricsMemory
 from headrace.status.lags import LagWatch
 from headrace.status.sources import Sources

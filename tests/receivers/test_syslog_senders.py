@@ -12,7 +12,7 @@ import pytest
 from tests.receivers.senders import lines_of, syslog_ng
 from tests.receivers.serving import DEADLINE_S, Journal, in_loop, receiving, until
 
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 from headrace.receivers import IntakeSettings, TcpReceiver, TcpSettings
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from headrace.local.java import cache_folder, exclusive
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 VERSION = "0.165.0"
 

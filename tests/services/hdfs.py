@@ -13,7 +13,7 @@ from tests.kafka.client_certificates import PASSWORD, PKCS12
 
 from headrace.local import Java
 from headrace.local.java import Artifact, Progress, fetched_jars, ignore
-from headrace.local.server import ServerProcess, free_ports
+from headrace.local.servers import ServerProcess, free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120

@@ -22,7 +22,7 @@ import requests
 from tests.services.waiting import wait_until
 
 from headrace.local.java import Progress, cache_folder, exclusive, ignore
-from headrace.local.server import free_ports
+from headrace.local.servers import free_ports
 
 BUCKET = "bucket"
 

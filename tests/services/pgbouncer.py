@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
-from headrace.local.server import ServerProcess, free_ports
+from headrace.local.servers import ServerProcess, free_ports
 
 MODES = ("transaction", "session")
 

@@ -13,7 +13,7 @@ from typing import Self
 import pyspark
 
 from headrace.local import Java
-from headrace.local.server import ServerProcess, free_ports
+from headrace.local.servers import ServerProcess, free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

@@ -303,7 +303,7 @@ def _durations(snapshot: GateSnapshot) -> Table:
     names = [out.line(name, style="dim") for name in ("batch", "records", "time")]
     rows: list[tuple[RenderableType, ...]] = [(*names, title.append(curve, style="cyan"))]
     for batch in shown:
-        bar = out.DurationBar(batch.duration_ms, snapshot.interval_ms, longest_ms)
+        bar = out.duration_bar(batch.duration_ms, snapshot.interval_ms, longest_ms)
         took = out.duration(batch.duration_ms)
         rows.append((_batch_name(batch), out.count(batch.records), took, bar))
     return out.grid(rows, "lrr*")
@@ -328,7 +328,7 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
     longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
     for each in shown:
         lag = each.admitted if each.lag is None else each.lag
-        bar = out.LagBar(lag, each.admitted, longest)
+        bar = out.lag_bar(lag, each.admitted, longest)
         reason = out.line(each.reason or out.UNKNOWN, style="dim")
         name = out.line(f"{each.topic}-{each.partition}")
         rows.append((name, out.count(each.lag), out.count(each.admitted), bar, reason))

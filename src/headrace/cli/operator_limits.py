@@ -3,9 +3,9 @@
 import getpass
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
@@ -52,9 +52,22 @@ class Acting:
         """Name of the operator."""
         return acting_user(self.by)
 
-    def chosen(self) -> "Chosen":
-        """The gates that it is about."""
-        return _chosen(self.gate, self.flow, self.ledger)
+    def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
+        """Return the gates, those of a flow in its order, and the URL of their ledger.
+
+        Each gate has those directly before it; one that is named has none.
+        """
+        if bool(self.gate) == (self.flow is not None):
+            raise OptionError("Name one or more gates, or a --flow, and not both.")
+        if self.flow is None:
+            return dict.fromkeys(self.gate or (), ()), self.ledger
+        found = load_flow(self.flow)
+        upstream = {
+            found.gate(name): tuple(map(found.gate, found.graph.upstream(name)))
+            for layer in found.graph.layers()
+            for name in layer
+        }
+        return upstream, opt.ledger_of_flow(found, self.ledger)
 
 
 def _acting(command: Callable[..., None]) -> Callable[..., None]:
@@ -80,22 +93,6 @@ def _acting(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The gates that a command is about, those of a flow in its order."""
-
-    gates: Sequence[str]
-    upstream: dict[str, tuple[str, ...]]
-    """The gates directly before each; none for gates that are named."""
-    ledger: str
-    """The URL of their ledger: a flow's own, if no other one is named."""
-
-    @property
-    def first(self) -> list[str]:
-        """Gates with none before them: pausing them pauses a flow."""
-        return [gate for gate in self.gates if not self.upstream[gate]]
 
 
 @_acting
@@ -165,16 +162,9 @@ def drain(
     command goes on from there.
     """
     timeout_s = age_ms("--timeout", timeout) / 1000
-    chosen, as_json = acting.chosen(), acting.as_json
-    with _opened(chosen) as opened:
-        waiting = _Waiting(opened)
-        draining = FlowDrain(
-            opened,
-            chosen.upstream,
-            waiting.of,
-            lambda each: opened.operator_limits.drain(each, acting.who, acting.why),
-        )
-        states = _wait(draining, time.monotonic() + timeout_s, quiet=as_json)
+    (upstream, url), as_json = acting.chosen(), acting.as_json
+    with _opened(url, upstream) as opened:
+        states = _drain(opened, acting, upstream, time.monotonic() + timeout_s)
         if as_json:
             for state in states:
                 out.print_json({**asdict(state), "can_stop": state.can_stop})
@@ -201,14 +191,16 @@ def stop(
     Exit status 3: the time is over, and it still runs; it ends when its batch is done.
     """
     deadline_s = time.monotonic() + age_ms("--timeout", timeout) / 1000
-    chosen = acting.chosen()
-    with _opened(chosen) as opened:
-        _refuse_without_a_query(opened, chosen.gates)
-        if after_drain and not _drained(opened, acting, chosen, deadline_s):
-            raise typer.Exit(ExitStatus.OPEN)
-        for each in chosen.gates:
+    upstream, url = acting.chosen()
+    with _opened(url, upstream) as opened:
+        _refuse_without_a_query(opened, upstream)
+        if after_drain:
+            states = _drain(opened, acting, upstream, deadline_s)
+            if not all(state.can_stop for state in states):
+                raise typer.Exit(ExitStatus.OPEN)
+        for each in upstream:
             opened.operator_limits.stop(each, acting.who, acting.why)
-        running = list(chosen.gates)
+        running = list(upstream)
         while running and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
             for each in [name for name in running if query_behind(opened, name)[0] is None]:
@@ -220,7 +212,7 @@ def stop(
         raise typer.Exit(ExitStatus.OPEN)
 
 
-def _refuse_without_a_query(ledger: Ledger, gates: Sequence[str]) -> None:
+def _refuse_without_a_query(ledger: Ledger, gates: Iterable[str]) -> None:
     missing = [each for each in gates if query_behind(ledger, each)[0] is None]
     if missing:
         raise HeadraceError(
@@ -229,15 +221,17 @@ def _refuse_without_a_query(ledger: Ledger, gates: Sequence[str]) -> None:
         )
 
 
-def _drained(ledger: Ledger, acting: Acting, chosen: Chosen, deadline_s: float) -> bool:
-    """Drain the gates; whether all can be stopped with nothing cut off."""
+def _drain(
+    ledger: Ledger, acting: Acting, upstream: Mapping[str, tuple[str, ...]], deadline_s: float
+) -> list[DrainState]:
+    """Drain the gates until all can be stopped, one is resumed, or the time is over."""
     draining = FlowDrain(
         ledger,
-        chosen.upstream,
-        _Waiting(ledger).of,
+        upstream,
+        partial(_waiting, ledger),
         lambda each: ledger.operator_limits.drain(each, acting.who, acting.why),
     )
-    return all(state.can_stop for state in _wait(draining, deadline_s, quiet=acting.as_json))
+    return _wait(draining, deadline_s, quiet=acting.as_json)
 
 
 def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
@@ -263,18 +257,12 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
         time.sleep(LOOK_S)
 
 
-class _Waiting:
-    """Records that wait in the sources of gates, asked of these."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def of(self, name: str) -> int | None:
-        """Return one gate's waiting records, asked now; None if the source does not answer."""
-        sources = Sources(with_times=False)
-        sources.ask(self._ledger, [name], WAIT_FOR_SOURCES_S)
-        answer = sources.answers().get(name)
-        return None if answer is None else answer.lag
+def _waiting(ledger: Ledger, name: str) -> int | None:
+    """Return the records that wait in a gate's source, asked now; None if it does not answer."""
+    sources = Sources(with_times=False)
+    sources.ask(ledger, [name], WAIT_FOR_SOURCES_S)
+    answer = sources.answers().get(name)
+    return None if answer is None else answer.lag
 
 
 def _act(
@@ -284,9 +272,10 @@ def _act(
     all_stages: bool = False,
     done: str | None = None,
 ) -> None:
-    chosen = acting.chosen()
-    with _opened(chosen) as opened:
-        for each in chosen.gates if all_stages else chosen.first:
+    upstream, url = acting.chosen()
+    with _opened(url, upstream) as opened:
+        # Of a flow the first stages are enough: pausing them pauses all.
+        for each in (gate for gate, before in upstream.items() if all_stages or not before):
             operator_limits = act(opened, each)
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
@@ -294,27 +283,13 @@ def _act(
                 typer.echo(out.printable(_sentence(opened, operator_limits, done)))
 
 
-def _chosen(gates: Sequence[str] | None, flow: str | None, ledger: str) -> Chosen:
-    if bool(gates) == (flow is not None):
-        raise OptionError("Name one or more gates, or a --flow, and not both.")
-    if flow is None:
-        names = list(dict.fromkeys(gates or ()))
-        return Chosen(names, dict.fromkeys(names, ()), ledger)
-    found = load_flow(flow)
-    order = [name for layer in found.graph.layers() for name in layer]
-    upstream = {
-        found.gate(name): tuple(map(found.gate, found.graph.upstream(name))) for name in order
-    }
-    return Chosen(list(upstream), upstream, opt.ledger_of_flow(found, ledger))
-
-
-def _opened(chosen: Chosen) -> Ledger:
+def _opened(url: str, gates: Iterable[str]) -> Ledger:
     """The ledger, which has all of these gates: either all of them are changed, or none."""
     # Only an existing ledger can be changed: none is created here.
-    with Ledger.open(chosen.ledger, create=False) as reader:
-        for each in chosen.gates:
-            opt.gates_of(reader, each, chosen.ledger)
-    return Ledger.join(chosen.ledger)
+    with Ledger.open(url, create=False) as reader:
+        for each in gates:
+            opt.gates_of(reader, each, url)
+    return Ledger.join(url)
 
 
 def acting_user(by: str | None) -> str:

@@ -39,8 +39,6 @@ __all__ = [
     "PICTURE_WIDTH",
     "UNKNOWN",
     "Bar",
-    "DurationBar",
-    "LagBar",
     "Row",
     "Shortened",
     "count",
@@ -147,18 +145,15 @@ def table(
     return made
 
 
-def grid(
-    rows: Iterable[tuple[RenderableType, ...]], columns: str = "", *, wide: bool = True
-) -> Table:
+def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table:
     """Rows without headers; each column is as wide as it needs to be.
 
     Args:
         rows: Their cells; a row may have fewer than others.
         columns: A letter for each column of one line: ``l`` and ``r`` for left and right, ``*`` for
             the rest of the width. Without letters, two columns that are wrapped.
-        wide: Whether it is as wide as the terminal.
     """
-    made = Table.grid(expand=wide and bool(columns), padding=(0, 2, 0, 0))
+    made = Table.grid(expand=bool(columns), padding=(0, 2, 0, 0))
     for letter in columns:
         justify = "right" if letter == "r" else "left"
         made.add_column(no_wrap=True, justify=justify, ratio=1 if letter == "*" else None)  # type: ignore[arg-type]
@@ -210,52 +205,43 @@ def write_svg(svg: str, path: Path) -> None:
 
 
 class Bar:
-    """A bar of text that fills the width it is given."""
+    """A bar of text that fills the width it is given: ``draw`` makes it so many cells wide."""
 
-    def draw(self, width: int) -> Text:
-        """The bar, so many cells wide."""
-        raise NotImplementedError
+    def __init__(self, draw: Callable[[int], Text]) -> None:
+        self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.draw(options.max_width)
+        yield self._draw(options.max_width)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(NARROWEST_BAR, options.max_width)
 
 
-@dataclass(frozen=True, slots=True)
-class DurationBar(Bar):
+def duration_bar(duration_ms: int, interval_ms: int, longest_ms: int) -> Bar:
     """The duration of a batch, with a mark where its interval ends; full at ``longest_ms``."""
 
-    duration_ms: int
-    interval_ms: int
-    longest_ms: int
-
-    def draw(self, width: int) -> Text:
-        """Within the interval, then beyond it."""
-        filled = _cells(self.duration_ms, self.longest_ms, width)
-        mark = min(_cells(self.interval_ms, self.longest_ms, width), width - 1)
+    def draw(width: int) -> Text:
+        filled = _cells(duration_ms, longest_ms, width)
+        mark = min(_cells(interval_ms, longest_ms, width), width - 1)
         within, beyond = min(filled, mark), max(filled - mark - 1, 0)
         text = Text("█" * within, style="cyan", no_wrap=True, end="")
         text.append(" " * (mark - within))
         text.append("┃" if filled > mark else "│", style="bold")
         return text.append("█" * beyond, style="yellow")
 
+    return Bar(draw)
 
-@dataclass(frozen=True, slots=True)
-class LagBar(Bar):
+
+def lag_bar(lag: int, admitted: int, longest: int) -> Bar:
     """A lag, of which ``admitted`` is solid, and the rest light; ``longest`` is the full width."""
 
-    lag: int
-    admitted: int
-    longest: int
-
-    def draw(self, width: int) -> Text:
-        """Draw the admitted records, then the waiting ones."""
-        whole = _cells(self.lag, self.longest, width)
-        solid = min(_cells(self.admitted, self.longest, width), whole)
+    def draw(width: int) -> Text:
+        whole = _cells(lag, longest, width)
+        solid = min(_cells(admitted, longest, width), whole)
         text = Text("█" * solid, style="cyan", no_wrap=True, end="")
         return text.append("░" * (whole - solid), style="cyan")
+
+    return Bar(draw)
 
 
 def sparkline(values: Iterable[int], highest: int) -> str:

@@ -107,7 +107,7 @@ def _start(cleanup: ExitStack, topics: tuple[str, ...], left_out: set[Service]) 
 
 
 def _postgresql(cleanup: ExitStack, folder: Path) -> str:
-    from headrace.local.server import local_postgresql  # noqa: PLC0415  (only where wanted)
+    from headrace.local.servers import local_postgresql  # noqa: PLC0415  (only where wanted)
 
     own = folder / "postgresql"
     own.mkdir()

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -86,15 +85,6 @@ _MOST_OUTCOMES: Final = 100
 """Actions of which the dashboard still knows what to tell whoever did them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Outcome of one action, and its session."""
-
-    form_token: str
-    sentence: str
-    next: str
-
-
 class Dashboard:
     """The application, and what it keeps while it runs."""
 
@@ -109,7 +99,7 @@ class Dashboard:
         self.link: Final = LedgerLink(settings.ledger)
         self.hub: Final = LiveHub(self.link)
         self.sessions: Final = Sessions(self.token)
-        self._outcomes: Final = OrderedDict[str, _Outcome]()
+        self._outcomes: Final = OrderedDict[str, tuple[str, str, str]]()
         self.port = settings.port
         self._memory: Final = MetricsMemory(self.hub.fleet.lags)
         self._scraping: Final = threading.Lock()
@@ -286,18 +276,18 @@ class Dashboard:
         _LOG.info("%s by %s: %s", what, session.who, done)
         # The page is another request: to load it again does not act again.
         name = secrets.token_urlsafe(9)
-        self._outcomes[name] = _Outcome(session.form_token, done, _own_path(form.get("next", "/")))
+        self._outcomes[name] = session.form_token, done, _own_path(form.get("next", "/"))
         while len(self._outcomes) > _MOST_OUTCOMES:
             self._outcomes.popitem(last=False)
         return RedirectResponse(f"/done/{name}", status_code=303)
 
     async def _done(self, request: Request) -> Response:
         """Show the outcome of an action to the operator who did it."""
-        outcome = self._outcomes.get(request.path_params["name"])
+        token, sentence, next_page = self._outcomes.get(request.path_params["name"], ("", "", ""))
         session = self._session(request)
-        if outcome is None or session is None or session.form_token != outcome.form_token:
+        if session is None or session.form_token != token:
             return RedirectResponse("/actions", status_code=303)
-        return self._respond(request, "done.html", sentence=outcome.sentence, next=outcome.next)
+        return self._respond(request, "done.html", sentence=sentence, next=next_page)
 
     # Answers
 

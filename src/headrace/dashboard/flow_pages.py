@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
@@ -11,22 +10,6 @@ from headrace.ledger import Kind, Ledger
 from headrace.status.snapshot import ReceiverSnapshot
 from headrace.status.stages import BOTTLENECK, StageSnapshot
 from headrace.status.states import ReceiverState
-
-
-@dataclass(frozen=True, slots=True)
-class StageView:
-    """A stage as a page shows it.
-
-    Attributes:
-        snapshot: How it fares.
-        since_ms: For a bottleneck: since when its batches have taken longer than their interval
-            without a break; None where they do not, or for another stage.
-        lag: Records that waited when its last batch was planned.
-    """
-
-    snapshot: StageSnapshot
-    since_ms: int | None
-    lag: int | None
 
 
 def flows_page(site: Site, _name: str, _query: Query) -> Page:
@@ -54,14 +37,15 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
     )
 
 
-def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> StageView:
+def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str, object]:
+    """Return a stage, its lag, and since when it is a bottleneck, if it is one."""
     gate = f"{stage.flow}.{stage.stage}"
     snapshot = fleet.snapshots.get(gate)
-    return StageView(
-        snapshot=stage,
-        since_ms=_over_since_ms(ledger, gate) if stage.state == BOTTLENECK else None,
-        lag=snapshot.lag if snapshot else None,
-    )
+    return {
+        "snapshot": stage,
+        "since_ms": _over_since_ms(ledger, gate) if stage.state == BOTTLENECK else None,
+        "lag": snapshot.lag if snapshot else None,
+    }
 
 
 def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:

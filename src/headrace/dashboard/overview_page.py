@@ -130,7 +130,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
                 now_ms=now_ms,
             ),
             "needs": site.render(
-                "needs.html", groups=list(map(_GroupView.of, grouped(needs))), gates=len(gates)
+                "needs.html", groups=list(map(_group_view, grouped(needs))), gates=len(gates)
             ),
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
@@ -150,23 +150,17 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupView:
+def _group_view(group: NeedGroup) -> dict[str, object]:
     """Needs of one kind as the page shows them: some with their links, and the way to all."""
-
-    group: NeedGroup
-    needs: tuple[tuple[Need, str], ...]
-    names: str
-    more: str
-
-    @classmethod
-    def of(cls, group: NeedGroup) -> Self:
-        shown = tuple((need, _link(need)) for need in group.needs[:MOST_NEEDS])
-        names = list(dict.fromkeys(need.about for need in group.needs))
-        others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
-        all_of = "/flows" if in_flows else Choice(need=group.kind).address()
-        return cls(group, shown, ", ".join(names[:MOST_NAMES]) + others, all_of)
+    names = list(dict.fromkeys(need.about for need in group.needs))
+    others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
+    return {
+        "group": group,
+        "needs": [(need, _link(need)) for need in group.needs[:MOST_NEEDS]],
+        "names": ", ".join(names[:MOST_NAMES]) + others,
+        "more": "/flows" if in_flows else Choice(need=group.kind).address(),
+    }
 
 
 class _Rows:

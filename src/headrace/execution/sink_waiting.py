@@ -24,18 +24,12 @@ _LOG_MS: Final = 60_000
 
 
 class SinkWaiting:
-    """The outage of a gate's sink, if there is one: in the ledger, so that a restart goes on in it.
+    """The outage of a gate's sink, if there is one; in the ledger: a restart goes on in it."""
 
-    Args:
-        context: How the gate's batches are run.
-        chance: Answers a number of [0, 1), by which gates that wait for one sink are spread.
-    """
-
-    def __init__(self, context: RunContext, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, context: RunContext) -> None:
         self._context = context
         self._ledger = context.ledger
         self._settings = context.policy.outage
-        self._chance = chance
         self._gate = ""
         self._outage: SinkOutage | None = None
         self._logged_ms = 0
@@ -147,7 +141,7 @@ class SinkWaiting:
         before, line = self._outage, ErrorReport.of(error).line
         now_ms = self._ledger.database_time_ms()
         known = going_on(before, is_certain=is_certain)
-        wait_ms = self._settings.wait_ms(known.runs + 1 if known else 1, self._chance())
+        wait_ms = self._settings.wait_ms(known.runs + 1 if known else 1, random.random())  # noqa: S311  (gates that wait for one sink are spread)
         outage = failed(before, key, line, now_ms, wait_ms, is_certain=is_certain)
         self._ledger.sink_outages.keep(batch.gate, outage)
         self._outage = outage

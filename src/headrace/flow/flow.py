@@ -13,9 +13,9 @@ from headrace.flow.stage import (
     Link,
     RunOptions,
     Schema,
-    SourceLine,
     Stage,
     ZookeeperSettings,
+    caller_line,
     check,
     option_text,
 )
@@ -103,7 +103,7 @@ class Flow:
             schema: What the values on it hold. A stage that reads it and names a schema of its own
                 is checked against this one; the values themselves are not looked at.
         """
-        declared_at = SourceLine.of_caller()
+        declared_at = caller_line()
         require_name("The name of a channel", name)
         self._refuse_another("Channel", name, self._links.get(name), declared_at)
         self._links[name] = Link(name, channel, schema, declared_at)
@@ -140,7 +140,7 @@ class Flow:
                 (``"spare"``), as of `Gate.write`.
         """
         require_name("The name of a stage", name)
-        declared_at = SourceLine.of_caller()
+        declared_at = caller_line()
         written = (writes,) if isinstance(writes, str) else tuple(writes)
         _require_channels(name, declared_at, reads, written)
         self._refuse_another("Stage", name, self._stages.get(name), declared_at)
@@ -199,7 +199,7 @@ class Flow:
         return [self._stages[name] for name in wanted]
 
     def _refuse_another(
-        self, what: str, name: str, known: Stage | Link | None, declared_at: SourceLine
+        self, what: str, name: str, known: Stage | Link | None, declared_at: str
     ) -> None:
         if known is not None:
             raise OptionError(
@@ -209,7 +209,7 @@ class Flow:
 
 
 def _require_channels(
-    stage: str, declared_at: SourceLine, reads: object, writes: Iterable[object]
+    stage: str, declared_at: str, reads: object, writes: Iterable[object]
 ) -> None:
     """Refuse channels that are not named by texts; a stage reads one."""
     if not isinstance(reads, str):

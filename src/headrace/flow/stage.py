@@ -150,23 +150,12 @@ def option_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of a user's file."""
-
-    file: str
-    line: int
-
-    @classmethod
-    def of_caller(cls) -> Self:
-        """The line that called the function which asks."""
-        frame = sys._getframe(2)
-        return cls(frame.f_code.co_filename, frame.f_lineno)
-
-    def __str__(self) -> str:
-        path = Path(self.file)
-        is_below = path.is_relative_to(Path.cwd())
-        return f"{path.relative_to(Path.cwd()) if is_below else path}:{self.line}"
+def caller_line() -> str:
+    """The line of a user's file that called the function which asks, as ``shop.py:12``."""
+    frame = sys._getframe(2)
+    path = Path(frame.f_code.co_filename)
+    is_below = path.is_relative_to(Path.cwd())
+    return f"{path.relative_to(Path.cwd()) if is_below else path}:{frame.f_lineno}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +170,7 @@ class Stage:
     options: Mapping[str, str]
     schema: Schema | None
     pressure: HopSettings
-    declared_at: SourceLine
+    declared_at: str
     interval: str | timedelta = "1 second"
     on_failure: "str | OnFailure" = "stop"
     on_outage: str = "hold"
@@ -198,7 +187,7 @@ class Link:
     name: str
     channel: "Channel"
     schema: Schema | None
-    declared_at: SourceLine
+    declared_at: str
 
     def __str__(self) -> str:
         return f"Channel {self.name!r} ({self.declared_at})"

@@ -4,8 +4,8 @@ Everything comes through pip and through the Ivy that pyspark carries; nothing h
 streaming query in production.
 """
 
-from headrace.local.broker import KafkaBroker
 from headrace.local.java import Java, connector_jars, ensure_java, find_java, kafka_server_jars
+from headrace.local.servers import KafkaBroker
 
 __all__ = [
     "Java",

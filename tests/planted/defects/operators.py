@@ -157,7 +157,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a port that another process has reserved",
-        "local/server.py",
+        "local/servers.py",
         "if _can_be_bound(port) and _reserved(port):",
         "if _can_be_bound(port):",
         "tests/local/test_broker.py",

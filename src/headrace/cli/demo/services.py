@@ -21,7 +21,7 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import BrokerError, HeadraceError, SetupError
 from headrace.journal import Journal, Records
 from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
-from headrace.local.server import ServerProcess
+from headrace.local.servers import ServerProcess
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
