@@ -13,7 +13,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import (
     BrokerError,
     DataLossError,

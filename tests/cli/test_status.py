@@ -17,9 +17,9 @@ from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 
 import headrace
+from headrace.core.system import this_process
 from headrace.flow.signal_codec import encode
 from headrace.ledger import GateClaim, Ledger
-from headrace.processes import this_process
 from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
 
 

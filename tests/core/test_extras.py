@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 import headrace
-from headrace.core.extras import EXTRAS, needs_extra
+from headrace.core.system import EXTRAS, needs_extra
 from headrace.errors import SetupError
 from headrace.ledger import Ledger
 

@@ -13,11 +13,11 @@ from tests.ledger.samples import stored
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import is_gone, new_owner
 from headrace.execution.handler_runs import BatchLeases
 from headrace.ledger import Ledger, Status, Timeouts
-from headrace.processes import is_gone, new_owner
 
-TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush=True); input()"
+TELL_OWNER = "from headrace.core.system import new_owner; print(new_owner(), flush=True); input()"
 
 
 def begin(ledger: Ledger, owner: str, start: int = 0) -> str:

@@ -31,6 +31,7 @@ from headrace.backfill import MAX_BACKFILLS
 from headrace.control import EstimatorSettings
 from headrace.control.sink_outage import OutageSettings
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Batch, Handler
@@ -52,7 +53,6 @@ from headrace.ledger import (
     PlannedRange,
     Status,
 )
-from headrace.processes import new_owner
 from headrace.testing import MemoryReader
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))

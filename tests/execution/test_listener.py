@@ -14,11 +14,11 @@ from tests.ledger.samples import stored
 from headrace import Batch
 from headrace.control import EstimatorSettings, IntervalLaw, SourceCost
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener
 from headrace.ledger import ErrorReport, Ledger, RateSample, Status
-from headrace.processes import new_owner
 from headrace.testing import MemoryLog, StreamHarness
 from headrace.testing.memory_reader import TESTED_GATE
 

@@ -15,6 +15,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.control.sink_outage import OutageSettings, SinkOutage
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, Handler
@@ -22,7 +23,6 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.ledger import BatchRecord, Ledger, Status
-from headrace.processes import new_owner
 
 WHOLE = OffsetRange("orders-topic", 0, 0, 40)
 BEGAN_MS = 1_700_000_000_000

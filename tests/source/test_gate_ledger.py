@@ -15,6 +15,7 @@ from tests.services.waiting import wait_until
 
 from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.system import is_gone, new_owner, number_of, this_process
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import (
     GateQuery,
@@ -24,7 +25,6 @@ from headrace.ledger import (
     Status,
     batch_key,
 )
-from headrace.processes import is_gone, new_owner, number_of, this_process
 from headrace.source.gate_ledger import GateIdentity, GateLedger, await_turn, describe_process
 from headrace.source.stream_offset import StreamOffset
 from headrace.testing import ManualClock
@@ -266,7 +266,7 @@ def await_gate(gate: Gate) -> None:
 @pytest.fixture
 def ended() -> str:
     """The name of a process that has ended."""
-    tell = "from headrace.processes import this_process; print(this_process())"
+    tell = "from headrace.core.system import this_process; print(this_process())"
     told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
     return told.stdout.strip()
 
@@ -313,7 +313,9 @@ def test_a_query_whose_process_has_ended_is_replaced_at_once(ended: str, of: str
 
 @pytest.mark.integration
 def test_a_process_that_ended_and_that_nobody_has_asked_about_is_gone() -> None:
-    says = "from headrace.processes import this_process; print(this_process(), flush=True); input()"
+    says = (
+        "from headrace.core.system import this_process; print(this_process(), flush=True); input()"
+    )
     command = [sys.executable, "-c", says]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

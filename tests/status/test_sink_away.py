@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.control.sink_outage import SinkOutage
+from headrace.core.system import new_owner
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.gate_page import impossible_actions
 from headrace.dashboard.live import LedgerLink
@@ -22,7 +23,6 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.metrics.exposition import exposition
-from headrace.processes import new_owner
 from headrace.status.attention import NeedKind, Urgency
 from headrace.status.explanation import explain
 from headrace.status.lags import GateLag

@@ -4,7 +4,7 @@ import sys
 
 try:
     from headrace.cli.exits import ExitStatus, interrupts_kept
-    from headrace.core.extras import needs_extra
+    from headrace.core.system import needs_extra
     from headrace.errors import HeadraceError
 except KeyboardInterrupt:  # somebody has thought again at once
     sys.exit(130)

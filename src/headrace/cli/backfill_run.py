@@ -41,6 +41,7 @@ from headrace.backfill.monitor import (
 from headrace.cli.exits import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.shared_options import start_spark
+from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.execution.batch import Batch, Handler, call_handler
 from headrace.execution.batch_reader import SparkBatchReader
@@ -50,7 +51,6 @@ from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.connection import OF_A_QUERY
-from headrace.processes import new_owner
 from headrace.status.sentences import SHORT
 from headrace.status.sources import SourceAccess
 

@@ -4,7 +4,7 @@ Pages are made on the server from the ledger alone, and load nothing from elsewh
 and errors are shown as text.
 """
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.dashboard.security import DashboardSettings
 
 with needs_extra("dashboard", "The dashboard"):

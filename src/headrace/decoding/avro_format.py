@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
 from headrace.decoding.formats import Columns, Decoded

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded
 from headrace.errors import OptionError
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
 from headrace.errors import OptionError

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
 from headrace.control import BatchProgress
+from headrace.core.system import this_process
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
 from headrace.ledger.connection import OF_A_QUERY
-from headrace.processes import this_process
 from headrace.spark_versions import Py4JError
 
 _LOG: Final = logging.getLogger("headrace.execution")

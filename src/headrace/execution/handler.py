@@ -21,6 +21,7 @@ from headrace.control.size_ceiling import (
     learn_from,
     split_of,
 )
+from headrace.core.system import is_gone
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.execution.batch import Batch, HandlerTransaction, call_handler
@@ -31,7 +32,6 @@ from headrace.execution.handler_runs import OWNER_POLL_S, RunContext
 from headrace.execution.rejections import Rejections
 from headrace.execution.stopping import watch_for_stops
 from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, batch_key
-from headrace.processes import is_gone
 from headrace.spark_versions import is_remote
 
 _LOG: Final = logging.getLogger("headrace.execution")

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.isolation import Ranges
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
 from headrace.errors import HandlerExitError, SinkDownError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
@@ -23,7 +24,6 @@ from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.error_report import query_stopped
-from headrace.processes import new_owner
 from headrace.source.stream_offset import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")

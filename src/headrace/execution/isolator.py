@@ -18,13 +18,13 @@ from headrace.control.isolation import (
     Run,
     Step,
 )
+from headrace.core.system import is_gone
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.execution.handler_runs import OWNER_POLL_S, BatchLeases, HandlerRuns, RunContext
 from headrace.execution.sink_waiting import is_away
 from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
-from headrace.processes import is_gone
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

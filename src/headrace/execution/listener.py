@@ -23,12 +23,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
+from headrace.core.system import is_here
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import all_states, record_end, state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, batch_key
 from headrace.ledger.error_report import root_cause
-from headrace.processes import is_here
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import PLANS_FROM_START, active_context
 

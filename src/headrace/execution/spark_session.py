@@ -21,6 +21,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from headrace.core.system import this_process
 from headrace.errors import OptionError, SetupError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
@@ -28,7 +29,6 @@ from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import normalize_url, without_secrets
-from headrace.processes import this_process
 from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
 from headrace.spark_versions import Py4JError, is_remote, known_settings, warn_of_limits

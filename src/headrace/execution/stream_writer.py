@@ -19,6 +19,7 @@ from headrace.backfill import (
     OwnerSettings,
     Schedule,
 )
+from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.errors import OptionError
 from headrace.execution.batch import Handler
@@ -29,7 +30,6 @@ from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger
-from headrace.processes import new_owner
 from headrace.source.connector import Connector
 
 _LOG: Final = logging.getLogger("headrace.execution")

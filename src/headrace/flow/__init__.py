@@ -6,7 +6,7 @@ ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.flow.flow import Flow
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.signal_codec import StageState

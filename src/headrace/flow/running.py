@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import LedgerError
 from headrace.ledger.connection import Timeouts
 

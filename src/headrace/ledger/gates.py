@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, Text, bindparam, case, or_, select, upda
 
 from headrace.control.pressure import RateLimit
 from headrace.control.size_ceiling import known_ceiling
+from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
 from headrace.ledger.database import Store, changed_rows
@@ -18,7 +19,6 @@ from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.ledger.tables import NowMs, batch_table, gate
-from headrace.processes import is_gone
 
 Begun = tuple[int, BatchRecord]
 """Number of calls of a gate's `begin`, and the batch of the last one, whatever its outcome."""

@@ -23,7 +23,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import SetupError
 from headrace.local.java import Java, cache_folder
 

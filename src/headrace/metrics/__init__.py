@@ -3,7 +3,7 @@
 Each module collects one subject from the ledger; `exposition` puts them together.
 """
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 
 with needs_extra("metrics", "Metrics"):
     from headrace.metrics.exposition import MetricsMemory, exposition

@@ -1,6 +1,6 @@
 """Receivers: records from senders that keep them only until they are acknowledged."""
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 
 with needs_extra("receivers", "Receiving records"):
     from headrace.receivers.deduplicator import Receipt

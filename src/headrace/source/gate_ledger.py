@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from headrace.control import EstimatorSettings, OperatorLimits, Plan
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.core.system import is_gone, new_owner, number_of
 from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.ledger import (
@@ -31,7 +32,6 @@ from headrace.ledger import (
     Timeouts,
 )
 from headrace.ledger.connection import OF_A_QUERY
-from headrace.processes import is_gone, new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset
 

@@ -13,7 +13,7 @@ estimator. A test has the records, the time and the crashes in its hand. ::
         assert sink.rows == ["a", "b", "c"]
 """
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 
 with needs_extra("spark", "headrace.testing"):
     from headrace.testing.memory import (

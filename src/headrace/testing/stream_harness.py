@@ -22,6 +22,7 @@ from headrace.backfill import (
 from headrace.core.backoff import Backoff
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, call_handler, check_handler
@@ -31,7 +32,6 @@ from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
 from headrace.ledger.connection import NO_RETRIES, Timeouts
-from headrace.processes import new_owner
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
 from headrace.source.source_options import (

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import BrokerError, HeadraceError, SetupError
 from headrace.journal import Journal, Records

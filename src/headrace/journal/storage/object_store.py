@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.journal.block import Part
 from headrace.journal.storage import Entry, Storage
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import OptionError, SetupError
 from headrace.journal.block import Part
 from headrace.journal.names import temporary_name

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.journal.records import Records
 from headrace.receivers.http.http_body import message_id_of
 from headrace.receivers.http.http_connection import HttpRejection

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from headrace.certificates import client_context
-from headrace.core.extras import needs_extra
+from headrace.core.system import needs_extra
 from headrace.errors import ReceiverError
 from headrace.journal.records import Headers
 from headrace.receivers.connections import set_unless_done
