@@ -132,7 +132,6 @@ class OpenBatch:
     """A batch that waits for a backfill. Times are ms since the epoch.
 
     Attributes:
-        batch_key: Its key.
         created_time_ms: When it was planned.
         backfills: How many backfills of it have failed.
         ended_ms: When its last attempt ended: by its failure, or because its lease ran out.

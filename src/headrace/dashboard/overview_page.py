@@ -42,22 +42,15 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
 """Orders in which gates can be sorted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PageColumn:
+def _page_column(column: GateColumn, following: GateColumn | None) -> dict[str, object]:
     """A cell of the page: a column of the list, and one that stands smaller beside it."""
-
-    column: GateColumn
-    beside: GateColumn | None
-
-    @property
-    def name(self) -> str:
-        """Name of the cell: that of the column, or of both."""
-        names = [each.header for each in (self.column, self.beside) if each is not None]
-        return " · ".join(names)
+    beside = following if following is not None and following.is_beside else None
+    name = column.header if beside is None else f"{column.header} · {beside.header}"
+    return {"column": column, "beside": beside, "name": name}
 
 
 _COLUMNS: Final = tuple(
-    _PageColumn(column, following if following is not None and following.is_beside else None)
+    _page_column(column, following)
     for column, following in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
     if not column.is_beside
 )

@@ -211,9 +211,6 @@ class SparkBatchReader:
     """Reads with Spark what a gate's batches read, with the options of the stream's reader.
 
     Attributes:
-        spark: The session.
-        connector: Of the source.
-        options: The stream's.
         derived: Runs what the stream derives from what it reads; None where that is written as it
             was read.
         transform: What the stream derives, as a function of what is read.

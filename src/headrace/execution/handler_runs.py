@@ -147,8 +147,6 @@ class RunContext:
     """Context of a gate's runs. A stream, its backfill and a command each have one.
 
     Attributes:
-        ledger: The gate's.
-        handler: The user's.
         policy: What follows an exception in it. Default: the query stops.
         reader: Reads a batch once more. None, the default, where the policy skips nothing.
         records: Reads what the handler rejects. Default: the reader.

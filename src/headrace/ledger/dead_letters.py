@@ -113,7 +113,6 @@ class ClaimedLetters:
 
     Attributes:
         call: The claim's name.
-        letters: Their ids.
     """
 
     call: str

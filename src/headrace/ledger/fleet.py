@@ -137,12 +137,9 @@ class SeriesPoint:
         time_ms: When the first batch of it was planned (ms since the epoch).
         lag: The highest lag of its batches; None where none was known.
         duration_ms: Longest duration of a batch; None if none has ended.
-        records: Number of their records.
         rate_per_s: The lowest rate that was in force; None where there was none.
         capacity_per_s: Processing rate (records/s); None if none was reported.
-        failed: Number of failed batches.
         checkpoint_id: The identity of their checkpoint; of several, one.
-        batches: Number of batches.
     """
 
     time_ms: int

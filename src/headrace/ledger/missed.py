@@ -115,7 +115,6 @@ class Span:
     Without an overlap, the counts add up to those of ``offsets``.
 
     Attributes:
-        checkpoint_id: The run.
         offsets: Range from the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
         processed: Number in batches that succeeded, could read them and did not reject them; they

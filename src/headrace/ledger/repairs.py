@@ -52,10 +52,6 @@ class RepairRecord:
 
     Attributes:
         number: Counts up; a later action has a higher one.
-        gate: Gate of the failures.
-        kind: Kind of action.
-        by: Author of the action.
-        why: The reason in their words.
         time_ms: When, by the database's clock.
         target: Subjects of the action, in words.
         outcome: Outcome; None while it is being done, or if that was interrupted.
@@ -79,10 +75,8 @@ class AlikeBatches:
         error_class: The exception's class with its module; None where a batch has no error.
         message: The message of one of them.
         status: ``failed``, ``backfilling`` or ``dead``.
-        number: Number of batches.
         records: Total of their offsets.
         oldest_ms: When the oldest of them was planned.
-        newest_ms: When the newest was.
         key: The key of one of them.
     """
 

@@ -55,7 +55,6 @@ class Result:
 
     Attributes:
         times_s: When the samples were taken (s).
-        series: By stage.
         batches: Those that have ended, by stage.
         signals: How many were sent, by stage that sent them; those that were lost too.
         largest_bytes: The largest queue there ever was, by stage, between samples too.

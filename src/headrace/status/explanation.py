@@ -52,11 +52,9 @@ class Explanation:
     """Why a batch has the size it has. None is what is not known.
 
     Attributes:
-        gate: The gate.
         key: The batch, as `headrace batches` names it.
         number: Spark's number of it; None before it has run.
         planned_ms: Time of its plan (ms since the epoch).
-        interval_ms: The gate's interval now.
         records: The offsets in it.
         lag: Those that waited before it.
         reason: Reason for the size of the batch as a whole.
@@ -71,7 +69,6 @@ class Explanation:
         throttled_by: The stage after it that throttles the gate, if that limited the batch.
         operator: Operator limits in force then, in words.
         ceiling: The largest batch that the handler takes, as known now, in words.
-        sentences: All of it in words.
     """
 
     gate: str

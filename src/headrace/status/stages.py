@@ -24,8 +24,6 @@ class StageSnapshot:
     """A stage at one moment, in ``headrace status --json`` one object for each, after the gates.
 
     Attributes:
-        flow: The flow's name.
-        stage: The stage's.
         state: ``free``, ``throttled``, or ``bottleneck``: it throttles others, and nobody it.
         throttled_by: The stage directly after it that throttles it; None while it is free.
         throttle_level: How hard; 0 while it is free.

@@ -30,7 +30,6 @@ class Measured:
 
     Attributes:
         settings: Of the law, with the lowest rate.
-        interval_ms: The gate's interval.
         rate_per_s: The rate in force (records/s); None if there is none.
         rates_per_s: What the newest batches have taught, the newest first.
         took_ms: How long each of them took.

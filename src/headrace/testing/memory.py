@@ -155,7 +155,6 @@ class Record:
     Attributes:
         value: None for a tombstone.
         key: None where it has none.
-        headers: Names and values.
         timestamp_ms: Its time (ms since the epoch). Default: that of the log's clock.
     """
 

@@ -27,7 +27,6 @@ class Frame:
         runs: all calls of the handlers so far.
         sent: how many orders there are for each lane.
         began_s: when the first handler was called.
-        now_s: the moment.
         span_s: what the charts have room for, at least.
     """
 
