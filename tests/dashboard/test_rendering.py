@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from headrace.dashboard.flow_pages import layers_of
+from headrace.dashboard.overview_page import layers_of
 from headrace.dashboard.pages import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.ledger import BatchRecord, Kind, Status

@@ -80,7 +80,7 @@ def epilog_of(words: str) -> str | None:
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "demo": "headrace.cli.demo.command",
+        "demo": "headrace.cli.demo",
         "up": "headrace.cli.up",
         "status": "headrace.cli.status",
         "why": "headrace.cli.status",

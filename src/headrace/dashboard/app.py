@@ -30,10 +30,15 @@ from headrace import __version__
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.action_forms import perform
 from headrace.dashboard.failure_pages import batch_page, failures_page, group_page, letter_page
-from headrace.dashboard.flow_pages import flows_page, receivers_page
 from headrace.dashboard.gate_page import batches_page, gate_page, partitions_page, series_of
 from headrace.dashboard.live import LedgerLink, LiveHub
-from headrace.dashboard.overview_page import actions_page, overview_page, verify_page
+from headrace.dashboard.overview_page import (
+    actions_page,
+    flows_page,
+    overview_page,
+    receivers_page,
+    verify_page,
+)
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, environment
 from headrace.dashboard.security import (
     DashboardSettings,

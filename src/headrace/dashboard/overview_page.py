@@ -1,9 +1,9 @@
-"""The first page: what needs somebody now, then all gates, the most urgent first."""
+"""Pages over all gates: the overview and its list, the flows, the receivers."""
 
 import heapq
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice, zip_longest
 from typing import Any, Final, Self
@@ -15,7 +15,7 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, RepairRecord, Verdict, verify
+from headrace.ledger import Kind, Ledger, RepairRecord, Verdict, verify
 from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.sentences import (
@@ -26,8 +26,9 @@ from headrace.status.sentences import (
     finding_sentences,
     gone_offsets,
 )
-from headrace.status.snapshot import GateSnapshot
-from headrace.status.stages import flow_needs
+from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.status.stages import BOTTLENECK, StageSnapshot, flow_needs
+from headrace.status.states import ReceiverState
 
 MOST_NEEDS: Final = 20
 """Sentences below the one of their kind; the list of gates goes on with the others."""
@@ -319,4 +320,91 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.repaired),
         about={"gate": gate, "is_first": operator_limits is repairs is None},
+    )
+
+
+def flows_page(site: Site, _name: str, _query: Query) -> Page:
+    """The flows whose stages publish how they are doing in this ledger."""
+
+    def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
+        stages: dict[str, list[StageSnapshot]] = defaultdict(list)
+        for stage in fleet.stages:
+            stages[stage.flow].append(stage)
+        flows = {
+            name: [
+                [_stage_view(ledger, fleet, each) for each in layer] for layer in layers_of(of_flow)
+            ]
+            for name, of_flow in stages.items()
+        }
+        return View({"flows": site.render("flows.html", flows=flows, now_ms=now_ms)})
+
+    return Page(
+        key="/flows",
+        title="Flows",
+        template="flows.html",
+        look=look,
+        revision=lambda fleet: (fleet.elsewhere, fleet.revisions),
+        about={},
+    )
+
+
+def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str, object]:
+    """Return a stage, its lag, and since when it is a bottleneck, if it is one."""
+    gate = f"{stage.flow}.{stage.stage}"
+    snapshot = fleet.snapshots.get(gate)
+    return {
+        "snapshot": stage,
+        "since_ms": _over_since_ms(ledger, gate) if stage.state == BOTTLENECK else None,
+        "lag": snapshot.lag if snapshot else None,
+    }
+
+
+def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
+    """Since when every batch of a gate has taken about its interval or longer."""
+    gate = ledger.gates.get(gate_name)
+    since_ms = None
+    for batch in ledger.batches.newest(gate_name, 200, kind=Kind.LIVE, children=False):
+        ended_ms = batch.end_time_ms
+        if gate is None or (
+            ended_ms is not None and ended_ms - batch.created_time_ms < 0.9 * gate.interval_ms
+        ):
+            break
+        since_ms = batch.created_time_ms
+    return since_ms
+
+
+def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
+    """The stages of one flow, each in a layer below all that are before it."""
+    depth = {each.stage: 0 for each in stages}
+    for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
+        for each in stages:
+            before = [depth[name] + 1 for name in each.upstream if name in depth]
+            depth[each.stage] = min(max([0, *before]), len(stages))
+    return [
+        [each for each in stages if depth[each.stage] == number]
+        for number in sorted(set(depth.values()))
+    ]
+
+
+def receivers_page(site: Site, _name: str, _query: Query) -> Page:
+    """Return the page of receivers, by journal and lane."""
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
+        for each in ledger.fleet.receivers():
+            journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
+        values = {
+            "journals": journals,
+            "silent": ReceiverState.SILENT,
+            "now_ms": now_ms,
+        }
+        return View({"receivers": site.render("receivers.html", **values)})
+
+    return Page(
+        key="/receivers",
+        title="Receivers",
+        template="receivers.html",
+        look=look,
+        revision=lambda fleet: fleet.elsewhere[:1],
+        about={},
     )
