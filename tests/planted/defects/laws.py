@@ -42,7 +42,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a wait that doubles without bound",
-        "core/timing.py",
+        "core/backoff.py",
         "return min(self.first_ms << min(failures - 1, self._doublings), self.most_ms)",
         "return self.first_ms << (failures - 1)",
         "tests/core/test_backoff.py",
