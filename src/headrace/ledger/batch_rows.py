@@ -300,12 +300,15 @@ UNRESOLVED_COUNTS: Final = (
     .group_by(gate.c.name, batch_table.c.status)
 )
 
-WAITING_LETTERS: Final = (
-    select(gate.c.name, func.count().label("number"))
-    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
-    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
-    .group_by(gate.c.name)
+_waits: Final = and_(
+    dead_letter.c.gate == gate.c.name, dead_letter.c.status == DeadLetterStatus.WAITING
 )
+
+# Counted gate by gate: of a join SQLite would read the index of all dead letters.
+WAITING_LETTERS: Final = select(
+    gate.c.name,
+    select(func.count()).where(_waits).correlate(gate).scalar_subquery().label("number"),
+).where(exists().where(_waits))
 
 
 def unresolved_from(batches: Iterable[Any], letters: Iterable[Any]) -> dict[str, Unresolved]:
