@@ -64,7 +64,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         ) -> Iterator[Signals]:
             with (
                 ZookeeperSession(settings) as session,
-                zookeeper_signals(session, flow, name, after) as signals,
+                zookeeper_signals(session, flow, name, after, secret=b"of a bench") as signals,
             ):
                 yield signals
 

@@ -105,7 +105,7 @@ class _Member:
         self._before = _name(number - 1) if number else None
         self._after = _name(number + 1) if number + 1 < chain else None
         self._signals = zookeeper_signals(
-            session, FLOW, self._name, [self._after] if self._after else []
+            session, FLOW, self._name, [self._after] if self._after else [], secret=b"of a bench"
         )
         self._run = Epoch(1, "run")
         self._lease_ms = lease_ms

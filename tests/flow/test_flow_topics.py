@@ -11,6 +11,7 @@ from tests.services.zookeeper import ZookeeperServer
 from headrace.errors import OptionError, SourceError
 from headrace.execution import Batch
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
+from headrace.ledger import Ledger
 
 PARTITIONS = 2
 RECORDS = 600  # in each partition, and again after the restart
@@ -77,7 +78,11 @@ def test_each_record_arrives_once_before_and_after_a_restart(
     every = {f"parsed {part}/{n}" for part in range(PARTITIONS) for n in range(2 * RECORDS)}
     with flow.start(spark):
         wait_until(lambda: every <= set(arrived()), timeout_s=100)
-        with ZookeeperSession(signals) as session, zookeeper_signals(session, "shop", "x") as seen:
+        with (
+            ZookeeperSession(signals) as session,
+            Ledger.open(flow.ledger) as ledger,
+            zookeeper_signals(session, "shop", "x", secret=ledger.signals.secret("shop")) as seen,
+        ):
             assert wait_until(seen.states).keys() <= {"parse", "store"}
     assert len(arrived()) == len(every)
 

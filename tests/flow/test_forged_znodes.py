@@ -1,10 +1,13 @@
 """Somebody who may write to ZooKeeper, and what they can do to a flow: two stages with agents."""
 
+import hashlib
+import hmac
 import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.exceptions import (
@@ -41,7 +44,7 @@ class Flow:
             path = f"{world.root}/taskstate/{stage.name}"
             wait_until(lambda path=path: world.stranger.exists(path), WAIT_S)  # type: ignore[misc]
         self.message = f"{world.root}/taskmessage/parse/store"
-        self.presence = f"{world.root}/taskpresence/store"
+        self.state = f"{world.root}/taskstate/store"
 
     def throttled_by(self) -> str | None:
         self.parse.admit()
@@ -49,7 +52,15 @@ class Flow:
 
     def forge(self, *, started_ms: int | None = None, ephemeral: bool = True) -> None:
         """Put a signal where the one of ``store`` would be, instead of whatever is there."""
-        body = {
+        stranger = self.world.stranger
+        with suppress(NoNodeError):
+            stranger.delete(self.message)
+        body = self.body(started_ms=started_ms)
+        stranger.create(self.message, body, ephemeral=ephemeral, makepath=True)
+
+    def body(self, *, started_ms: int | None = None) -> bytes:
+        """A signal of ``store`` that throttles ``parse`` as hard as can be."""
+        signal = {
             "flow": self.world.flow,
             "sender": "store",
             "receiver": "parse",
@@ -58,10 +69,7 @@ class Flow:
             "level": 20,
             "lease_ms": 600_000,
         }
-        stranger = self.world.stranger
-        with suppress(NoNodeError):
-            stranger.delete(self.message)
-        stranger.create(self.message, json.dumps(body).encode(), ephemeral=ephemeral, makepath=True)
+        return json.dumps(signal).encode()
 
     def assert_forgery_throttles_nobody(self) -> None:
         wait_until(self._is_removed, WAIT_S)
@@ -119,33 +127,78 @@ def test_a_forged_signal_throttles_nobody_and_is_logged_once(
 def test_what_a_stage_has_said_nobody_else_can_write_over(flow_of_two: Flow) -> None:
     flow, stranger = flow_of_two, flow_of_two.world.stranger
     root = flow.world.root
-    for path in (flow.presence, f"{root}/taskstate/parse", f"{root}/taskstate/store"):
+    for path in (f"{root}/taskstate/parse", f"{root}/taskstate/store"):
         wait_until(lambda path=path: stranger.exists(path), WAIT_S)  # type: ignore[misc]
         with pytest.raises(NoAuthError):
             stranger.set(path, b"{}")
 
 
-def test_who_takes_the_presence_of_a_stage_throttles_nobody_and_loses_it_again(
-    flow_of_two: Flow, caplog: pytest.LogCaptureFixture
+def forgeries(flow: Flow, own: bytes) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """What somebody writes in place of a stage's nodes: the path, the data, and how it is made.
+
+    ``own`` is what the stage itself has written there.
+    """
+    signature, _, text = own.partition(b" ")
+    session = flow.world.stranger.client_id[0]
+    as_its_own = hmac.new(
+        b"guessed",
+        b"%d %b %b" % (session, f"{flow.world.root}/taskstate".encode(), text),
+        hashlib.sha256,
+    ).hexdigest()
+    signal = flow.body(started_ms=FUTURE)
+    of_flow = {"flow": flow.world.flow, "stage": "store", "throttled_by": None}
+    bodies = [
+        b"",
+        b" ",
+        b"{}",
+        signal,
+        b" " + signal,
+        b"0" * 64 + b" " + signal,
+        signature + b" " + signal,  # a signature of the stage's, on another text
+        as_its_own.encode() + b" " + signal,  # of another secret
+        own,  # word for word, in another session
+        own[:-1],
+        json.dumps(of_flow).encode(),
+        b"\xff" * 5_000,
+    ]
+    for path in (flow.message, flow.state):
+        for body in bodies:
+            yield path, body, {"ephemeral": True}
+    for body in (signal, own):
+        yield flow.message, body, {"ephemeral": False}
+
+
+def put(flow: Flow, path: str, body: bytes, how: dict[str, Any]) -> bool:
+    """Write one of them in place of what is there; whether that went well."""
+    stranger = flow.world.stranger
+    with suppress(NoNodeError):
+        stranger.delete(path)
+    try:
+        stranger.create(path, body, makepath=True, **how)
+    except (NodeExistsError, ConnectionLoss, SessionExpiredError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("when", ["runs", "restarts", "is gone"])
+def test_who_makes_all_nodes_of_a_stage_anew_neither_slows_nor_blinds_another(
+    flow_of_two: Flow, when: str
 ) -> None:
-    flow, stranger = flow_of_two, flow_of_two.world.stranger
+    flow = flow_of_two
+    own = wait_until(lambda: flow.world.stranger.get(flow.state)[0])
+    if when == "restarts":
+        flow.world.expire("store")
+    if when == "is gone":
+        flow.store.close()
+    made = [put(flow, *each) for each in forgeries(flow, own) if flow.throttled_by() is None]
+    assert len(made) == 26, "none of them throttles"
+    assert sum(made) > 20
+    assert bottlenecks(ledger_states(flow.ledger, flow.world.flow).values()) == []
+    if when != "is gone":
+        flow.assert_store_can_throttle()
 
-    def is_taken() -> bool:
-        try:
-            stranger.delete(flow.presence)
-            stranger.create(flow.presence, b"", ephemeral=True)
-        except (NodeExistsError, NoNodeError):
-            return False
-        return True
 
-    wait_until(is_taken, WAIT_S)
-    flow.forge()
-    flow.assert_forgery_throttles_nobody()
-
-    def is_back() -> bool:
-        stat = stranger.exists(flow.presence)
-        return stat is not None and stat.ephemeralOwner == flow.world.sessions["store"].id
-
-    wait_until(is_back, WAIT_S)
-    assert "was made by somebody else and is replaced" in caplog.text
+def test_what_stands_in_the_way_of_a_stage_s_message_is_removed(flow_of_two: Flow) -> None:
+    flow = flow_of_two
+    flow.world.stranger.create(f"{flow.message}/child/grandchild", b"", makepath=True)
     flow.assert_store_can_throttle()

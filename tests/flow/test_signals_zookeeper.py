@@ -20,6 +20,7 @@ from tests.services.zookeeper import ZookeeperServer
 from headrace.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
 from headrace.flow.signal_codec import encode
+from headrace.flow.zookeeper_transport import MAX_CHILDREN
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")
@@ -57,7 +58,8 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
         (f"{root}/taskstate/b", state_of_stage("b", flow=world.flow)),
     ):
         data, stat = world.stranger.get(path)
-        assert data.decode() == encode(value)
+        signature, _, text = data.decode().partition(" ")
+        assert (text, len(signature)) == (encode(value), 64)
         assert stat.ephemeralOwner == world.sessions["b"].id
 
 
@@ -279,28 +281,27 @@ def test_what_cannot_be_deleted_comes_once_and_is_told_once(
     wait_until(lambda: world.messages("a") == [])
 
 
-def told_of(caplog: pytest.LogCaptureFixture, node: str) -> bool:
-    """Whether it was told that a node cannot be deleted for its children."""
-    return any(node in line and "has children" in line for line in caplog.messages)
-
-
-def test_a_message_with_children_is_told_and_stops_nobody(
-    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_below_a_stage_s_own_are_removed(world: ZookeeperWorld) -> None:
     world.forge("taskmessage/a/b/child", b"", ephemeral=False)
     world.forge("taskstate/b/child", b"", ephemeral=False)
-    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
+    a, b = world.join("a", ["b"]), world.join("b")
     b.publish(state_of_stage("b", flow=world.flow))
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    wait_until(lambda: "b" in a.states())
+
+
+def test_too_many_nodes_below_one_are_told_and_stop_nobody(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(MAX_CHILDREN + 1):
+        world.forge(f"taskmessage/a/b/{number}", b"", ephemeral=False)
+    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
     b.send(to_a(world, 1))
     from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)
     assert a.receive(WAIT_S) == [from_c]
-    for node in ("taskmessage/a/b", "taskstate/b"):
-        wait_until(partial(told_of, caplog, f"{world.root}/{node} in ZooKeeper"))
-    world.stranger.delete(f"{world.root}/taskmessage/a/b/child")
-    world.stranger.delete(f"{world.root}/taskstate/b/child")
-    assert a.receive(WAIT_S) == [to_a(world, 1)]
-    wait_until(lambda: "b" in a.states())
+    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "too many are below" in caplog.text)
 
 
 def test_with_a_user_nobody_else_reads_or_writes(
@@ -336,8 +337,8 @@ def test_with_a_user_nobody_else_reads_or_writes(
 def test_two_stages_of_a_process_share_a_session(world: ZookeeperWorld) -> None:
     with ZookeeperSession(world.settings) as session:
         with (
-            zookeeper_signals(session, world.flow, "a", ["b"]) as a,
-            zookeeper_signals(session, world.flow, "b") as b,
+            zookeeper_signals(session, world.flow, "a", ["b"], secret=b"s") as a,
+            zookeeper_signals(session, world.flow, "b", secret=b"s") as b,
         ):
             b.publish(state_of_stage("b", flow=world.flow))
             b.send(to_a(world, 1))

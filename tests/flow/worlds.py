@@ -1,5 +1,7 @@
 """A flow's stages over one transport, and whoever else writes there."""
 
+import hashlib
+import hmac
 import subprocess
 import sys
 import threading
@@ -31,6 +33,7 @@ from headrace.ledger import Ledger, normalize_url
 SESSION_TIMEOUT_S = 30.0
 """Longer than a busy machine stalls: a session that ends by itself takes with it what was said."""
 
+SECRET = b"the flow's secret"
 BRIEF_SESSION_S = 1.0
 """For who waits for its end."""
 
@@ -256,7 +259,9 @@ class ZookeeperWorld(World):
             )
         )
         self.sessions[stage] = session
-        return self.enter_context(zookeeper_signals(session, self.flow, stage, downstream))
+        return self.enter_context(
+            zookeeper_signals(session, self.flow, stage, downstream, secret=SECRET)
+        )
 
     def cut_off(self, stage: str) -> None:
         self.sessions[stage].close()
@@ -278,10 +283,15 @@ class ZookeeperWorld(World):
         gone.set()
 
     def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
-        self.forge(f"taskmessage/{receiver}/{sender}", body)
+        self.forge(f"taskmessage/{receiver}/{sender}", self._signed(body))
 
     def forge_state(self, stage: str, body: bytes) -> None:
-        self.forge(f"taskstate/{stage}", body)
+        self.forge(f"taskstate/{stage}", self._signed(body))
+
+    def _signed(self, body: bytes) -> bytes:
+        """As somebody writes it who has the flow's secret."""
+        told = b"%d %b %b" % (self.stranger.client_id[0], f"{self.root}/taskstate".encode(), body)
+        return hmac.new(SECRET, told, hashlib.sha256).hexdigest().encode() + b" " + body
 
     def forge(self, path: str, body: bytes | None, **how: Any) -> None:
         """Make a node under the flow's root, which is ephemeral if nothing else is said."""

@@ -311,8 +311,9 @@ def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage
         from headrace.flow.zookeeper_transport import zookeeper_signals  # noqa: PLC0415
 
     session = opened.enter_context(ZookeeperSession(flow.signals))
+    secret = ledger.signals.secret(flow.name)
     return lambda stage: zookeeper_signals(
-        session, flow.name, stage.name, graph.downstream(stage.name)
+        session, flow.name, stage.name, graph.downstream(stage.name), secret=secret
     )
 
 

@@ -74,7 +74,8 @@ class ZookeeperSession:
 
         settings = ZookeeperSettings("zk1:2181,zk2:2181", user="flows", password=secret)
         with ZookeeperSession(settings) as session:
-            signals = zookeeper_signals(session, "clicks", "enrich", downstream=["store"])
+            secret = ledger.signals.secret("clicks")
+            signals = zookeeper_signals(session, "clicks", "enrich", ["store"], secret=secret)
 
     Args:
         settings: The servers, and how to sign in.

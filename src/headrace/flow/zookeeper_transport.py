@@ -4,18 +4,19 @@
 
     /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest signal, until it is taken
     /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
-    /headrace/<flow>/taskpresence/<stage>               that its session is the stage's
 
 All are ephemeral, so what a stage has written is gone soon after it: at once if it ends in good
 order, and else when its session expires. Anybody may read them, and only their makers may change
-them. A signal or a state counts only if it is of the session that the stage's presence is of:
-servers say whose an ephemeral node is, and nobody can make one for another session. A stage whose
-presence is not its own replaces it, and logs that.
+them. Each is signed with the flow's secret, which is in the ledger, for the session that wrote it:
+servers say whose an ephemeral node is, and nobody can make one for another session. So neither a
+text of somebody else's nor a copy of a stage's own counts.
 """
 
-import logging
+import hashlib
+import hmac
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.exceptions import (
@@ -50,23 +51,30 @@ _ATTEMPTS: Final = 3
 _ANY_VERSION: Final = -1
 
 _NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
-_NOT_ITS: Final = "It is not of the session of that stage."
+_NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
 
-_LOG: Final = logging.getLogger("headrace.flow")
+MAX_CHILDREN: Final = 100
+"""Most nodes that are removed below one that stands in a stage's way."""
 
 
 def zookeeper_signals(
-    session: ZookeeperSession, flow: str, stage: str, downstream: Collection[str] = ()
+    session: ZookeeperSession,
+    flow: str,
+    stage: str,
+    downstream: Collection[str] = (),
+    *,
+    secret: bytes,
 ) -> Signals:
     """Take part in a flow's signals over ZooKeeper.
 
     A signal arrives within milliseconds. The stages of a process best share a session, which must
-    stay open until the signals are closed.
+    stay open until the signals are closed. The secret is the flow's, of the ledger
+    (`SignalStore.secret`): all of its stages sign with it.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
     """
-    transport = _ZookeeperTransport(session, flow, stage, downstream)
+    transport = _ZookeeperTransport(session, flow, stage, downstream, secret)
     return Signals(transport, flow, stage, downstream)
 
 
@@ -76,18 +84,21 @@ class _ZookeeperTransport:
     poll_interval_s = POLL_S
 
     def __init__(
-        self, session: ZookeeperSession, flow: str, stage: str, downstream: Collection[str]
+        self,
+        session: ZookeeperSession,
+        flow: str,
+        stage: str,
+        downstream: Collection[str],
+        secret: bytes,
     ) -> None:
         self._session = session
+        self._secret = secret
         self._downstream = frozenset(downstream)
         root = f"{session.settings.chroot}/{flow}"
         self._messages = f"{root}/taskmessage"
         self._inbox = f"{self._messages}/{stage}"
         self._states = f"{root}/taskstate"
         self._state = f"{self._states}/{stage}"
-        self._presences = f"{root}/taskpresence"
-        self._presence = f"{self._presences}/{stage}"
-        self._present_in: int | None = None
         self._wake: Callable[[], None] = lambda: None
         self._clock: tuple[int, float] | None = None
 
@@ -104,8 +115,8 @@ class _ZookeeperTransport:
         self._session.add_listener(self._connected)
 
     def put(self, item: PressureSignal | StageState) -> None:
-        data = encode(item).encode("ascii")
-        self._be_present()
+        text = encode(item).encode("ascii")
+        data = b"%b %b" % (self._signature(self._session.id or 0, text), text)
         if isinstance(item, PressureSignal):
             path = f"{self._messages}/{item.receiver}/{item.sender}"
             self._write(path, data, [self._create, self._set])
@@ -113,8 +124,6 @@ class _ZookeeperTransport:
             self._write(self._state, data, [self._set, self._create])
 
     def poll(self) -> Sequence[RawSignal]:
-        if self._present_in is not None:
-            self._be_present()
         # Read the folder again, whatever the event says.
         names = self._children(self._inbox, watch=lambda _event: self._wake())
         strangers = [name for name in names if name not in self._downstream]
@@ -156,52 +165,33 @@ class _ZookeeperTransport:
                 return names
         raise self._contended(path)
 
-    def _be_present(self) -> None:
-        """Make the presence one of this session."""
-        session_id = self._session.id
-        stat = self._session.request("exists", self._presence)
-        if self._is_ours(stat):
-            self._present_in = session_id
-            return
-        if stat is not None and self._present_in == session_id:
-            _LOG.warning(
-                "The node %s in ZooKeeper at %s was made by somebody else and is replaced; see"
-                " that the stage runs once, and give the flow a user and a password.",
-                self._presence,
-                self._session.settings.servers,
-            )
-        self._write(self._presence, b"", [self._set, self._create])
-        self._present_in = session_id
-
     def _read(self, folder: str, names: Iterable[str]) -> list[RawSignal]:
         """Return the contents of the nodes of these names that are still there."""
-        submitted = [
-            (
-                name,
-                self._session.submit("get", f"{folder}/{name}"),
-                self._session.submit("exists", f"{self._presences}/{name}"),
-            )
-            for name in names
-        ]
+        submitted = [(name, self._session.submit("get", f"{folder}/{name}")) for name in names]
         found = (self._raw(folder, *each) for each in submitted)
         return [each for each in found if each is not None]
 
-    def _raw(self, folder: str, name: str, node: Any, present: Any) -> RawSignal | None:
+    def _raw(self, folder: str, name: str, node: Any) -> RawSignal | None:
         try:
             data, stat = self._session.result(f"{folder}/{name}", node)
-            presence = self._session.result(f"{self._presences}/{name}", present)
         except NoNodeError:
             return None
         except UnreachableError:
             raise
         except SignalError as error:
             return RawSignal(name, "", 0, _ANY_VERSION, fault=str(error))
+        signature, _, text = (data or b"").partition(b" ")
         fault = None
         if not stat.ephemeralOwner:
             fault = _NOT_EPHEMERAL
-        elif presence is None or presence.ephemeralOwner != stat.ephemeralOwner:
-            fault = _NOT_ITS
-        return RawSignal(name, data or b"", self._age_ms(stat.mtime), stat.version, fault)
+        elif not hmac.compare_digest(signature, self._signature(stat.ephemeralOwner, text)):
+            fault = _NOT_SIGNED
+        return RawSignal(name, text, self._age_ms(stat.mtime), stat.version, fault)
+
+    def _signature(self, session: int, text: bytes) -> bytes:
+        """Return what proves that a stage of the flow wrote a text in this session, in hex."""
+        told = b"%d %b %b" % (session, self._states.encode("ascii"), text)
+        return hmac.new(self._secret, told, hashlib.sha256).hexdigest().encode("ascii")
 
     def _age_ms(self, written_ms: int) -> int:
         try:
@@ -259,11 +249,23 @@ class _ZookeeperTransport:
             self._session.request("delete", path, version)
         except NoNodeError:
             pass  # it is gone, as it should be
-        except NotEmptyError as error:
+        except NotEmptyError:
+            # No stage makes nodes below its own: somebody has put this in its way.
+            self._clear(path)
+            self._session.request("delete", path, version)
+
+    def _clear(self, path: str, depth: int = 3) -> None:
+        """Delete the nodes below one, of which there may be some, and some levels."""
+        names = self._session.request("get_children", path, watch=None)
+        if not depth or len(names) > MAX_CHILDREN:
             raise SignalError(
                 f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
-                " deleted, for it has children; remove it."
-            ) from error
+                " deleted, for too many are below it; remove it."
+            )
+        for name in names:
+            with suppress(NoNodeError):
+                self._clear(f"{path}/{name}", depth - 1)
+                self._session.request("delete", f"{path}/{name}", _ANY_VERSION)
 
     def _make(self, path: str) -> None:
         try:

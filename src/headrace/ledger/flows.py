@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Final
 
 from sqlalchemy import (
@@ -20,7 +21,7 @@ from sqlalchemy import (
 
 from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
 from headrace.ledger.database import Store, changed_rows
-from headrace.ledger.tables import NowMs, batch_table, output, signal, stage_state
+from headrace.ledger.tables import NowMs, batch_table, flow_secret, output, signal, stage_state
 from headrace.ledger.transitions import Status
 
 MOST_CHARACTERS: Final = 4096
@@ -70,6 +71,8 @@ _WITHDRAW: Final = delete(stage_state).where(
     stage_state.c.body == bindparam("text"),
 )
 
+_SECRET: Final = select(flow_secret.c.secret).where(flow_secret.c.flow == bindparam("flow"))
+
 _FORGET_SIGNALS: Final = tuple(
     delete(table).where(
         table.c.flow == bindparam("flow"), table.c.written_ms < NowMs() - REMEMBERED_MS
@@ -101,6 +104,13 @@ class SignalStore(Store):
     def published(self, flow: str) -> tuple[StoredSignal, ...]:
         """The published states of a flow's stages; also of stages that are gone."""
         return self._read(_STATES, {"flow": flow})
+
+    def secret(self, flow: str) -> bytes:
+        """Return the secret of a flow, made at the first call: who can read the ledger has it."""
+        new = {"flow": flow, "secret": token_hex(32)}
+        self._database.change(self._database.insert(flow_secret).on_conflict_do_nothing(), new)
+        text: str = self._database.scalar(_SECRET, flow=flow)
+        return bytes.fromhex(text)
 
     def flows(self) -> tuple[str, ...]:
         """The flows with a published state of a stage, by name."""

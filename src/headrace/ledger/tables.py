@@ -373,6 +373,14 @@ signal: Final = Table(
 )
 """Newest signal of a flow's stage to one directly before it, until that one takes it."""
 
+flow_secret: Final = Table(
+    "flow_secret",
+    metadata,
+    Column("flow", Text, primary_key=True),
+    Column("secret", Text, nullable=False),
+)
+"""Secret of each flow, by which its stages sign what they write where others may write, too."""
+
 stage_state: Final = Table(
     "stage_state",
     metadata,
