@@ -1,6 +1,5 @@
 """``headrace dashboard``: the ledger as web pages."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli import shared_options as opt
+from headrace.cli.printing import logged
 from headrace.dashboard import DashboardSettings, serve
 from headrace.dashboard.security import is_loopback, new_token
 
@@ -79,8 +79,5 @@ def dashboard(
             typer.echo(f"To act there, sign in with the token {made}")
         sys.stdout.flush()
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    logging.getLogger("headrace.dashboard").addHandler(handler)
-    logging.getLogger("headrace.dashboard").setLevel(logging.INFO)
-    serve(settings, started)
+    with logged(sys.stderr, of="headrace.dashboard"):
+        serve(settings, started)

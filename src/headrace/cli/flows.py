@@ -1,6 +1,7 @@
 """``headrace flow``: flows that a user declares, drawn with stages as boxes in layers, and run."""
 
 import os
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -8,7 +9,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli.exits import ExitStatus, stopped_by_signals
-from headrace.cli.printing import print_json, printable, write_picture
+from headrace.cli.printing import logged, print_json, printable, write_picture
 from headrace.cli.shared_options import AsJson, Picture, load_flow, start_spark
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
@@ -248,7 +249,7 @@ def run_flow(
     """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.
 
     A batch that is interrupted then is run again when the flow is started again.
-    Ctrl-C once more ends it at once.
+    Ctrl-C once more ends it at once. The log, on the standard error, has each change of pressure.
     Exit status 0: it was ended so, or by SIGTERM.
     Exit status 1: a stage failed, or the flow is wrong.
     """
@@ -260,7 +261,8 @@ def run_flow(
     try:
         running = wanted.start(spark, stages=stage)
         typer.echo(f"Flow {wanted.name} runs: {', '.join(running.queries)}. Ctrl-C ends it.")
-        _run_until_stopped(spark, running)
+        with logged(sys.stderr, of="headrace"):
+            _run_until_stopped(spark, running)
     except StreamingQueryException as failure:
         notes = " ".join(getattr(failure, "__notes__", ()))
         raise HeadraceError(f"{printable(str(failure))[:MOST_CHARACTERS]} {notes}") from failure

@@ -2,12 +2,14 @@
 
 import io
 import json
+import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TextIO, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -160,6 +162,36 @@ def grid(rows: Iterable[tuple[RenderableType, ...]], columns: str = "") -> Table
     for row in rows:
         made.add_row(*row)
     return made
+
+
+class TextLines(logging.Formatter):
+    """The local time, the level where it is more than information, and one line of text."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
+        return f"{record.asctime} {level}{printable(record.message)}"
+
+
+@contextmanager
+def logged(
+    stream: TextIO, lines: logging.Formatter | None = None, *, of: str | None = None
+) -> Iterator[None]:
+    """Write what is logged within to a stream, as `TextLines` if nothing else is said.
+
+    ``of`` names the logger whose lines they are. Default: all, with warnings of other packages.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(lines or TextLines())
+    logger = logging.getLogger(of)
+    logger.addHandler(handler)
+    logging.getLogger(of or "headrace").setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def show(picture: RenderableType) -> None:

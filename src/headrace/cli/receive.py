@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from headrace.cli.printing import printable
+from headrace.cli.printing import TextLines, logged
 from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, secret_of
 from headrace.errors import OptionError
 from headrace.receivers import (
@@ -326,25 +326,9 @@ def _listen(receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValue
 
 def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], as_json: bool) -> None:
     """Run it, with its log as text on the standard error, or as JSON on the standard output."""
-    handler = logging.StreamHandler(sys.stdout if as_json else sys.stderr)
-    handler.setFormatter(JsonLog() if as_json else TextLines())
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("headrace").setLevel(logging.INFO)
-    try:
+    stream, lines = (sys.stdout, JsonLog()) if as_json else (sys.stderr, TextLines())
+    with logged(stream, lines):
         host(receiver, hosting, listen)
-    finally:
-        logging.getLogger().removeHandler(handler)
-
-
-class TextLines(logging.Formatter):
-    """The local time, the level where it is more than information, and one line of text."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: D102
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
-        return f"{record.asctime} {level}{printable(record.message)}"
 
 
 class JsonLog(logging.Formatter):

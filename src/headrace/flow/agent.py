@@ -350,13 +350,13 @@ class StageAgent:
         since_ms = before.since_ms if before is not None and same else wall_ms
         self._throttled = _Throttled(by, since_ms, round(limit.level))
         if before is None or (before.by, before.level) != (by, self._throttled.level):
+            held_s = (wall_ms - since_ms) / 1000
             _LOG.info(
-                "Stage %r of flow %r is throttled by %r for %.1f s, now at level %.2g: at most"
-                " %.4g records/s.",
+                "Stage %r of flow %r is throttled by %r%s at level %.2g: %.4g records/s at most.",
                 self._spec.stage,
                 self._spec.flow,
                 by,
-                (wall_ms - since_ms) / 1000,
+                f", for {held_s:.1f} s now," if held_s else "",
                 limit.level,
                 limit.rate_per_s,
             )
