@@ -137,10 +137,23 @@ class _Requests(BaseHTTPRequestHandler):
     def log_message(self, *_arguments: object) -> None: ...
 
 
+_PORTS: set[int] = set()
+"""Ports of earlier ones: what has asked a registry remembers its schemas by its address."""
+
+
+def _new_server() -> RegistryServer:
+    server = RegistryServer()
+    while server.server_address[1] in _PORTS:
+        server.server_close()
+        server = RegistryServer()
+    _PORTS.add(server.server_address[1])
+    return server
+
+
 @contextmanager
 def registry_server() -> Iterator[RegistryServer]:
     """A registry without schemas, until the end of the block."""
-    with RegistryServer() as server:
+    with _new_server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
