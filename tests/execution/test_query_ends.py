@@ -1,7 +1,10 @@
 """Real gated queries that end, or whose handler fails in Spark, on a real broker."""
 
+import os
 import signal
+import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +99,18 @@ def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) 
     assert "ValueError: this cannot be kept" in (job.ledger.gates.all()[0].ended_error or "")
 
 
+def terminate_once_it_waits() -> None:
+    """Send SIGTERM to this process when its main thread is in ``awaitTermination``."""
+    main = threading.main_thread().ident or 0
+
+    def waits() -> bool:
+        stack = traceback.extract_stack(sys._current_frames()[main])
+        return {"awaitTermination", "send_command"} <= {frame.name for frame in stack}
+
+    wait_until(waits, DEADLINE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) -> None:
     handled, may_end, began = Handled(), threading.Event(), threading.Event()
 
@@ -134,7 +149,8 @@ def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) ->
     job.orders.produce(b"2")
     wait_until(lambda: len(handled.records) == 2, DEADLINE_S)  # what was stopped is over
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    signal.raise_signal(signal.SIGTERM)
+    threading.Thread(target=terminate_once_it_waits).start()
+    assert again.awaitTermination(DEADLINE_S)
     wait_until(lambda: says_stopped("SIGTERM"), DEADLINE_S)
     assert (again.isActive, again.exception()) == (False, None)
 

@@ -4,6 +4,7 @@ Their planner sees the stop and plans no batch more; only the process that has t
 """
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -45,11 +46,15 @@ def watch_for_stops(*, at_sigterm: bool) -> None:
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Not here: the main thread may be in a call to Spark, and its connection takes no other.
+    threading.Thread(target=_end_all, name="headrace-sigterm", daemon=True).start()
+
+
+def _end_all() -> None:
     running = [state for state in all_states().values() if state.is_active()]
     if not running:
-        signal.raise_signal(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
     for state in running:
-        # In threads of their own, for the main one may be in a call to Spark.
         threading.Thread(target=_end, args=(state, _AT_SIGTERM), daemon=True).start()
 
 
