@@ -1,4 +1,4 @@
-"""Queries are ended for an operator, and at SIGTERM, once their batch is done: by whom, and why.
+"""Queries are ended for an operator, once their batch is done, and at SIGTERM: by whom, and why.
 
 Their planner sees the stop and plans no batch more; only the process that has the query can end it.
 """
