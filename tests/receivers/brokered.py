@@ -13,7 +13,8 @@ from paho.mqtt.properties import Properties
 from tests.receivers.serving import DEADLINE_S
 
 from headrace.receivers import MqttReceiver, MqttSettings
-from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttConnection, tls_context
+from headrace.receivers.mqtt.mqtt_connection import MqttConnection, tls_context
+from headrace.receivers.mqtt.mqtt_message import MESSAGE_ID
 
 TOPIC = "sensors/1"
 _PUBLISH, _PUBACK = 3, 4

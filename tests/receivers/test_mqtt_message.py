@@ -1,11 +1,21 @@
 """The settings of an MQTT receiver, and the records that are made of messages."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from headrace.journal.records import Records
-from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttMessage
+from headrace.receivers.mqtt.mqtt_message import (
+    MESSAGE_ID,
+    MOST_PROPERTIES,
+    MqttMessage,
+    message_of,
+)
 from headrace.receivers.mqtt.mqtt_receiver import records_of
 
 
@@ -14,18 +24,18 @@ def message(*ids: str) -> MqttMessage:
     return MqttMessage(1, 1, "sensors/1", b"21.5", properties)
 
 
-@pytest.mark.parametrize("given", ["m", "x" * 200, "\N{SNOWMAN}" * 200])
-def test_a_message_id_of_1_to_200_characters_is_the_record_s(given: str) -> None:
-    assert not message(given).has_unfit_id
-    assert _ids(message(given), message()) == [given, None]
+@pytest.mark.parametrize("message_id", ["m", "x" * 200, "\N{SNOWMAN}" * 200])
+def test_a_message_id_of_1_to_200_characters_is_the_record_s(message_id: str) -> None:
+    assert not message(message_id).has_unfit_id
+    assert _ids(message(message_id), message()) == [message_id, None]
 
 
-@pytest.mark.parametrize("given", ["", "x" * 201, "x" * 65_535, "m\x001"])
-def test_a_message_whose_id_is_empty_or_longer_is_a_record_without_one(given: str) -> None:
-    assert message(given).has_unfit_id
-    assert _ids(message(given), message("m")) == [None, "m"]
+@pytest.mark.parametrize("message_id", ["", "x" * 201, "x" * 65_535, "m\x001"])
+def test_a_message_whose_id_is_empty_or_longer_is_a_record_without_one(message_id: str) -> None:
+    assert message(message_id).has_unfit_id
+    assert _ids(message(message_id), message("m")) == [None, "m"]
     # What the publisher wrote stays to be seen.
-    assert message(given).headers == [(MESSAGE_ID, given.encode())]
+    assert message(message_id).headers == [(MESSAGE_ID, message_id.encode())]
 
 
 def test_of_two_message_ids_that_differ_none_counts() -> None:
@@ -61,3 +71,36 @@ def test_a_record_has_what_the_message_had() -> None:
         ids=["7", None],
         timestamp_ms=1_000,
     )
+
+
+def packet(payload: bytes, *names: str, qos: int = 1) -> bytes:
+    """PUBLISH as paho-mqtt writes it, without its first byte and its length."""
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.ContentType = "text/plain"
+    properties.ResponseTopic = "answers"
+    properties.MessageExpiryInterval = 60
+    properties.UserProperty = [(name, "1") for name in names]
+    number = b"\0\7" if qos else b""
+    packed: bytes = properties.pack()  # type: ignore[no-untyped-call]
+    return b"\0\1t" + number + packed + payload
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_packet_is_read_as_it_was_written(qos: int) -> None:
+    read = message_of(qos << 1, packet(b"21.5", "a", "ä", "a", qos=qos))
+    properties = [("a", "1"), ("ä", "1"), ("a", "1")]
+    assert read == MqttMessage(7 * qos, qos, "t", b"21.5", properties, "text/plain")
+
+
+def test_of_many_user_properties_the_first_are_taken_and_the_payload_is_whole() -> None:
+    named = (b"\x26\0\1a\0\1b" * MOST_PROPERTIES, b"\x26\0\1a\0\1b" * 3)
+    length = bytes([len(b"".join(named)) & 127 | 128, len(b"".join(named)) >> 7])
+    read = message_of(2, b"\0\1t\0\7" + length + b"".join(named) + b"payload")
+    assert (len(read.properties), read.is_cut, read.payload) == (MOST_PROPERTIES, True, b"payload")
+    assert read.size_bytes > 100 * MOST_PROPERTIES
+
+
+@given(st.integers(0, 3), st.integers(0, 60), st.binary(max_size=8))
+def test_a_damaged_packet_is_a_message_or_an_error(qos: int, size: int, more: bytes) -> None:
+    with suppress(ValueError):
+        message_of(qos << 1, packet(b"21.5", "a")[:size] + more)

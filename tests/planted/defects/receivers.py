@@ -85,8 +85,8 @@ DEFECTS: Final = (
     Planted(
         "an MQTT message that is acknowledged though it was not stored",
         "receivers/mqtt/mqtt_receiver.py",
-        "                receipt.result()\n                connection.acknowledge(messages)\n",
-        "                connection.acknowledge(messages)\n                receipt.result()\n",
+        "                receipt.result()\n                connection.acknowledge(packets)\n",
+        "                connection.acknowledge(packets)\n                receipt.result()\n",
         "tests/receivers/test_mqtt.py",
     ),
     Planted(

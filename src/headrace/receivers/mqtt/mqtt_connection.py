@@ -7,19 +7,17 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from headrace.certificates import client_context
 from headrace.core.system import needs_extra
 from headrace.errors import ReceiverError
-from headrace.journal.records import Headers
 from headrace.receivers.connections import set_unless_done
-from headrace.receivers.id_window import is_message_id
+from headrace.receivers.mqtt.mqtt_message import MqttMessage, Packet, message_of
 from headrace.receivers.settings import MqttSettings
 
 with needs_extra("mqtt", "Receiving from MQTT"):
-    from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
+    from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTv5
     from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
@@ -34,65 +32,10 @@ _ANSWER_S: Final = 10.0
 _PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
 """Protocol version, client id, user or password, not authorized, banned, method: they stay so."""
 
-MESSAGE_ID: Final = "headrace-message-id"
-"""The user property that a publisher gives a message, so that it is stored once.
-
-An id that is not valid (`is_message_id`), or one of several, is ignored, and its message may be
-stored twice: the broker would send a rejected message for ever.
-"""
-
-_FRAME_BYTES: Final = 256
+_MAX_ARRIVED_BYTES: Final = 32 * 2**20
 _TAKEN_OVER: Final = 0x8E
 _RETAINED_ONCE: Final = 1
 """Retained messages are sent when a subscription is new, not each time it is confirmed."""
-
-
-@dataclass(frozen=True, slots=True)
-class MqttMessage:
-    """A message as it was published, with its packet id on this connection.
-
-    With QoS 1 it is to be acknowledged. In ``properties``, its user properties in their order, a
-    name may be there twice.
-    """
-
-    mid: int
-    qos: int
-    topic: str
-    payload: bytes
-    properties: Sequence[tuple[str, str]] = ()
-    content_type: str | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the message, an upper estimate (bytes)."""
-        named = sum(len(name) + len(value) for name, value in self.properties)
-        return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
-
-    @property
-    def message_id(self) -> str | None:
-        """Its message id; None if it has none, or one that is ignored."""
-        ids = self._ids
-        return ids[0] if len(ids) == 1 and is_message_id(ids[0]) else None
-
-    @property
-    def has_unfit_id(self) -> bool:
-        """Whether it has a message id that is ignored."""
-        return bool(self._ids) and self.message_id is None
-
-    @property
-    def _ids(self) -> list[str]:
-        """Different message ids: of several nobody knows which is the message's own."""
-        return list({value: None for name, value in self.properties if name == MESSAGE_ID})
-
-    @property
-    def headers(self) -> Headers:
-        """The record's headers: the user properties, then ``content-type`` where it has one."""
-        found: list[tuple[str, bytes | None]] = [
-            (name, value.encode()) for name, value in self.properties
-        ]
-        if self.content_type is not None:
-            found.append(("content-type", self.content_type.encode()))
-        return found
 
 
 class MqttConnection:
@@ -100,12 +43,22 @@ class MqttConnection:
 
     The broker sends no more than ``receive_maximum`` messages of QoS 1 before one of them is
     acknowledged. No broker throttles messages with QoS 0, so no more are kept either: the socket is
-    not read then. Messages not acknowledged when it is closed, or lost, the broker sends again over
-    the next one. Belongs to one event loop; the network has a thread of its own.
+    not read then, nor while ``max_arrived_bytes`` have arrived and were not taken. A larger message
+    is not read: no connection would take it, and it stays with the broker. Messages that are not
+    acknowledged when it is closed, or lost, the broker sends again over the next one. Belongs to
+    one event loop; the network has a thread of its own.
     """
 
-    def __init__(self, settings: MqttSettings, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        settings: MqttSettings,
+        context: ssl.SSLContext | None,
+        max_arrived_bytes: int = _MAX_ARRIVED_BYTES,
+    ) -> None:
         self._settings = settings
+        self._max_arrived_bytes = max_arrived_bytes
+        self._arrived_bytes = 0
+        self._has_room = threading.Condition()
         self._context = context
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
@@ -160,18 +113,23 @@ class MqttConnection:
             left_bytes -= taken[-1].size_bytes
         if not self._arrived:
             self._some.clear()
+        with self._has_room:
+            self._arrived_bytes -= sum(message.size_bytes for message in taken)
+            self._has_room.notify_all()
         return taken
 
-    def acknowledge(self, messages: Sequence[MqttMessage]) -> None:
+    def acknowledge(self, packets: Sequence[Packet]) -> None:
         """Acknowledge messages to the broker, in the order in which they came."""
-        for message in messages:
-            self._client.ack(message.mid, message.qos)
+        for packet in packets:
+            self._client.ack(packet.mid, packet.qos)
             self._places.release()
 
     async def close(self) -> None:
         """Write what was acknowledged, and disconnect; the broker keeps the session."""
         self._is_closing = True
         self._places.release()  # the network's thread may wait for a place: it sees the closing
+        with self._has_room:
+            self._has_room.notify_all()
         was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
         self._client.disconnect()
         if was_connected:
@@ -195,6 +153,8 @@ class MqttConnection:
         settings = self._settings
         client = _Client(
             self._on_failure,
+            self._on_message,
+            self._max_arrived_bytes,
             CallbackAPIVersion.VERSION2,
             settings.client_id,
             protocol=MQTTv5,
@@ -207,13 +167,15 @@ class MqttConnection:
             client.tls_set_context(self._context)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
-        client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
         return client
 
     # The network's thread calls the following methods.
 
     def _on_failure(self, error: Exception) -> None:
+        if isinstance(error, ReceiverError):
+            self._resolve(self.lost, error)
+            return
         what = f"what it sent cannot be read: {type(error).__name__}: {error}"
         self._resolve(self.lost, ConnectionError(what))
 
@@ -244,21 +206,20 @@ class MqttConnection:
                 return
         self._resolve(self._subscribed, None)
 
-    def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
+    def _on_message(self, message: MqttMessage) -> None:
         self._places.acquire()
         if self._is_closing:
             self._places.release()  # the next message, which is not taken either, does not wait
             return
-        properties = message.properties
-        taken = MqttMessage(
-            message.mid,
-            message.qos,
-            message.topic,
-            bytes(message.payload),
-            getattr(properties, "UserProperty", ()),
-            getattr(properties, "ContentType", None),
-        )
-        self._loop.call_soon_threadsafe(self._arrive, taken)
+        with self._has_room:
+            self._has_room.wait_for(lambda: self._is_closing or self._fits(message))
+            self._arrived_bytes += message.size_bytes
+        self._loop.call_soon_threadsafe(self._arrive, message)
+
+    def _fits(self, message: MqttMessage) -> bool:
+        """Whether a message has room beside those that were not taken; alone it always has."""
+        together_bytes = self._arrived_bytes + message.size_bytes
+        return not self._arrived_bytes or together_bytes <= self._max_arrived_bytes
 
     def _on_disconnect(
         self, _client: Client, _data: Any, flags: DisconnectFlags, reason: ReasonCode, _more: Any
@@ -290,11 +251,36 @@ class _Client(Client):
     """Says why its network's thread ends where it ends by an error, such as a topic in no UTF-8.
 
     That thread would be gone without a word, and with it pings, acknowledgements and reconnection.
+    Messages are read by `message_of`, and too large ones are not read, which the library cannot.
     """
 
-    def __init__(self, on_failure: Callable[[Exception], None], *named: Any, **more: Any) -> None:
+    def __init__(
+        self,
+        on_failure: Callable[[Exception], None],
+        on_message: Callable[[MqttMessage], None],
+        max_packet_bytes: int,
+        *named: Any,
+        **more: Any,
+    ) -> None:
         super().__init__(*named, **more)
         self._tell_failure = on_failure
+        self._take_message = on_message
+        self._max_packet_bytes = max_packet_bytes
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """Read some of a packet, of which ``bufsize`` is left, unless that is too much."""
+        if bufsize > self._max_packet_bytes:
+            raise ReceiverError(
+                f"A message of {bufsize} bytes is larger than the {self._max_packet_bytes} that it"
+                " may have, an eighth of max_memory_bytes; raise it, or publish it in parts."
+            )
+        return super()._sock_recv(bufsize)
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        self._in_packet["packet"] = bytearray()
+        self._take_message(message_of(self._in_packet["command"], packet))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def loop_forever(
         self, timeout: float = 1.0, retry_first_connection: bool = False

@@ -13,10 +13,11 @@ from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.event_log import event
 from headrace.receivers.id_window import MAX_ID_CHARACTERS
 from headrace.receivers.intake import Intake
+from headrace.receivers.mqtt.mqtt_message import MOST_PROPERTIES, MqttMessage, Packet
 from headrace.receivers.settings import MqttSettings, Reread, renewed
 
 if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
-    from headrace.receivers.mqtt.mqtt_connection import MqttConnection, MqttMessage
+    from headrace.receivers.mqtt.mqtt_connection import MqttConnection
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -94,7 +95,8 @@ class MqttReceiver:
         return tls + note
 
     async def _connect(self, intake: Intake) -> None:
-        connection = self._make_connection(self.settings, self._context)
+        most_bytes = intake.settings.bodies_bytes // 2
+        connection = self._make_connection(self.settings, self._context, most_bytes)
         try:
             has_session = await connection.open()
             await self._pass_on(connection, intake, has_session=has_session)
@@ -139,11 +141,11 @@ class MqttReceiver:
         self, connection: "MqttConnection", submitted: "asyncio.Queue[_Submitted]"
     ) -> None:
         while True:
-            messages, receipt = await submitted.get()
+            packets, receipt = await submitted.get()
             await asyncio.wait([receipt])
             if not receipt.cancelled():  # else it was withdrawn, and the broker sends it again
                 receipt.result()
-                connection.acknowledge(messages)
+                connection.acknowledge(packets)
             submitted.task_done()
             self._delay_s = self.settings.reconnect_s
 
@@ -175,14 +177,15 @@ class MqttReceiver:
         intake.health.no_broker = f"The broker {self.settings.url} is unreachable: {reason}."
 
 
-_Submitted = tuple["Sequence[MqttMessage]", asyncio.Task[Receipt]]
+_Submitted = tuple[Sequence[Packet], asyncio.Task[Receipt]]
+"""What is to be acknowledged then; payloads are not kept, for the intake has them."""
 
 
 async def _take(
     connection: "MqttConnection", intake: Intake, submitted: "asyncio.Queue[_Submitted]"
 ) -> None:
     most_bytes = min(_SUBMIT_BYTES, intake.settings.buffer_bytes // 4)
-    is_logged = False
+    is_logged = is_cut_logged = False
     while True:
         # Messages that go into the buffer all or none are acknowledged so too.
         messages = await connection.next(intake.records_at_once, most_bytes)
@@ -193,12 +196,20 @@ async def _take(
                 " and others like it are stored without, and stored twice if they come twice.",
                 MAX_ID_CHARACTERS,
             )
+        if not is_cut_logged and any(message.is_cut for message in messages):
+            is_cut_logged = True
+            _LOG.warning(
+                "A message has more than %d user properties; it and others like it are stored with"
+                " the first of them.",
+                MOST_PROPERTIES,
+            )
         receipt = intake.submit_nowait(records_of(messages, wall_clock_ms()))
-        submitted.put_nowait((messages, receipt))
+        submitted.put_nowait(([message.packet for message in messages], receipt))
+        del messages
         await intake.buffered(receipt)
 
 
-def records_of(messages: "Sequence[MqttMessage]", now_ms: int) -> Records:
+def records_of(messages: Sequence[MqttMessage], now_ms: int) -> Records:
     """A record for each message."""
     return Records.of(
         [message.payload for message in messages],
