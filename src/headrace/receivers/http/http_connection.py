@@ -373,7 +373,7 @@ class _TlsProtocol(_LimitedProtocol):
             self.clients.remove(self)
             return
         self.clients.remove(self)
-        if self._is_lost:
+        if self._is_lost or secured is None:  # evicted during the handshake
             return
         super().connection_made(secured)
         self._is_secured = True
