@@ -1,12 +1,13 @@
 """Who may be connected, who has to go, and how rejections are counted."""
 
 import asyncio
+import socket
 
 from tests.receivers.serving import Journal, in_loop, receiving
 
 from headrace.errors import JournalError
 from headrace.receivers import TcpReceiver, TcpSettings
-from headrace.receivers.connections import Connections
+from headrace.receivers.connections import Acceptor, Connections, listen
 from headrace.receivers.event_log import RejectionCounts, Rejections
 
 
@@ -63,3 +64,21 @@ async def test_rejected_senders_of_lines_are_counted_by_kind() -> None:
         refused = intake.rejections.drain()
     assert refused
     assert refused.counts == {"not stored": 1, "not taken": 1}
+
+
+@in_loop
+async def test_the_newest_connection_is_accepted_first_and_the_others_stay() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        acceptor = Acceptor(listener, Connections(1))
+        senders = [socket.create_connection(address, 10) for _ in range(3)]
+        accepted = [await acceptor.next()]
+        senders.append(socket.create_connection(address, 10))
+        accepted += [await acceptor.next() for _ in range(2)]
+        shown = [connection.getpeername() for connection in accepted]
+        assert shown == [senders[number].getsockname() for number in (2, 3, 1)]
+        acceptor.close()
+        senders[0].settimeout(10)
+        assert senders[0].recv(1) == b""
+        for connection in (*accepted, *senders):
+            connection.close()

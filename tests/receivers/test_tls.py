@@ -234,7 +234,11 @@ def test_handshakes_take_places_and_the_longest_idle_one_goes(place: Place, make
         patience = {"header_s": 1_000} if make is http else {"line_s": 1_000}
         receiver = make(place, max_connections=2, **patience)
         async with serving(receiver):
-            silent = [socket.create_connection(("127.0.0.1", receiver.port)) for _ in range(2)]
+            silent = []
+            for _ in range(2):
+                silent.append(socket.create_connection(("127.0.0.1", receiver.port)))
+                for _ in range(20):  # it is accepted: of several that wait, the newest would be
+                    await asyncio.sleep(0)
             _, writer = await asyncio.open_connection(
                 "127.0.0.1", receiver.port, ssl=place.trusting()
             )

@@ -1,6 +1,9 @@
 """The port that a receiver listens on, and how many senders may be connected to it."""
 
 import asyncio
+import contextlib
+import errno
+import logging
 import socket
 import time
 from collections import deque
@@ -14,7 +17,16 @@ from headrace.receivers.settings import HttpSettings, Reread, TcpSettings, renew
 
 Answer = TypeVar("Answer")
 
+_LOG: Final = logging.getLogger("headrace.receivers")
+
 _BACKLOG: Final = 1024
+
+_MOST_WAITING: Final = 256
+"""Connections that are accepted and wait; further ones wait in the system's queue. Each takes a
+descriptor, and nothing else."""
+
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_DESCRIPTORS_S: Final = 0.1
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -194,3 +206,55 @@ class Connections:
         evict = self._open[connection]
         self.remove(connection)
         evict()
+
+
+class Acceptor:
+    """Accepts connections one at a time, the newest first.
+
+    Senders that reconnect at once whenever they have lost their place wait behind one that comes
+    now and then: otherwise it would wait until each of them has had another turn. Between two
+    connections the others are served. Belongs to one event loop.
+    """
+
+    def __init__(self, listener: socket.socket, connections: Connections) -> None:
+        self._listener = listener
+        self._connections = connections
+        self._waiting: list[socket.socket] = []
+
+    async def next(self) -> socket.socket:
+        """Wait for a connection, which is the caller's to close."""
+        while True:
+            try:
+                if not self._waiting:
+                    accepted, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+                    self._waiting.append(accepted)
+                self._accept_waiting()
+            except ConnectionError:
+                continue  # it was gone before it was accepted
+            except OSError as error:
+                if not self._waiting:
+                    await self.make_room(error)
+                    continue
+            return self._waiting.pop()
+
+    def close(self) -> None:
+        """Close those that wait."""
+        for connection in self._waiting:
+            connection.close()
+        self._waiting = []
+
+    async def make_room(self, error: OSError) -> None:
+        """Wait for a descriptor where there was none; raises any other error."""
+        if error.errno not in _NO_DESCRIPTORS:
+            raise error
+        # The next connection that closes makes a place; there is no way to wait for one.
+        if not self._connections.evict_slowest():
+            _LOG.warning("A connection cannot be accepted: %s", error)
+        await asyncio.sleep(_NO_DESCRIPTORS_S)
+
+    def _accept_waiting(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(self._waiting) < _MOST_WAITING:
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                self._waiting.append(connection)

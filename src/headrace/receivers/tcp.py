@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
-import logging
 import socket
 from collections.abc import Collection
 from typing import Final
@@ -11,7 +9,12 @@ from typing import Final
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.receivers.access import Access, Tokens
-from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
+from headrace.receivers.connections import (
+    Acceptor,
+    Connections,
+    ListeningReceiver,
+    set_unless_done,
+)
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
 from headrace.receivers.line_buffer import LineBuffer
@@ -20,12 +23,7 @@ from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuff
 from headrace.receivers.sender_buffer import SenderBuffer
 from headrace.receivers.settings import Framing, Reread, TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
-
-_LOG: Final = logging.getLogger("headrace.receivers")
-
-
-_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_NO_DESCRIPTORS_S: Final = 0.1
+from headrace.receivers.turns import Turns
 
 _BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
     "lines": LineBuffer,
@@ -33,6 +31,9 @@ _BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
     "nul": NulBuffer,
     "auto": AutoBuffer,
 }
+
+_LARGE_BYTES: Final = 4096
+"""So much, and more, is made records in a turn: others may have as much at the same time."""
 
 _LINGER_S: Final = 2.0
 """Time for which the lines of a rejected sender are read and dropped (s). If the connection were
@@ -54,7 +55,7 @@ class SharedBySenders:
         intake: Intake,
         settings: TcpSettings,
         *,
-        read_bytes: int = 256 * 1024,
+        read_bytes: int = 64 * 1024,
         readers: int = 16,
         max_unanswered: int = 256,
         access: Access | None = None,
@@ -70,6 +71,7 @@ class SharedBySenders:
         self.connections = Connections(intake.settings.connections(settings.max_connections))
         self.unfinished = MemoryBudget(intake.settings.unfinished_bytes)
         self.reading = asyncio.Semaphore(readers)
+        self.turns = Turns()
 
 
 class LineSender:
@@ -197,7 +199,9 @@ class LineSender:
                     continue  # there is nothing to read after all
                 if not data:
                     break
-                if whole := self._lines.add(data):
+                whole = self._lines.add(data)
+                del data  # while the lines wait for their turn, or for memory, they are here once
+                if whole:
                     await self._take(whole)
                 self._lines.check()
         if self._lines.is_unfinished:
@@ -249,6 +253,8 @@ class LineSender:
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
         for part in self._lines.parts_of(whole):
+            if len(part) >= _LARGE_BYTES:
+                await self._shared.turns.wait()
             await self._submit_some(part)
 
     async def _submit_some(self, lines: bytes) -> None:
@@ -321,15 +327,24 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
         """
         listener, access = self._take_listener()
         shared = SharedBySenders(intake, self.settings, access=access)
+        acceptor = Acceptor(listener, shared.connections)
         senders: dict[asyncio.Task[None], LineSender] = {}
         try:
             while True:
-                sender = LineSender(await _accept(listener, shared), shared, self.settings)
+                connection = await acceptor.next()
+                if (context := access.context) is not None:
+                    try:
+                        connection = shared.tunnels.open(connection, context)
+                    except OSError as error:
+                        await acceptor.make_room(error)
+                        continue
+                sender = LineSender(connection, shared, self.settings)
                 serving = sender.start()
                 senders[serving] = sender
                 serving.add_done_callback(senders.pop)
                 await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
         finally:
+            acceptor.close()
             listener.close()
             for sender in senders.values():
                 sender.stop()
@@ -344,22 +359,3 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
             task.cancel()
         if stuck:
             await asyncio.wait(stuck)
-
-
-async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            connection = (await loop.sock_accept(listener))[0]
-            if (context := shared.access.context) is None:
-                return connection
-            return shared.tunnels.open(connection, context)
-        except ConnectionError:
-            continue  # it was gone before it was accepted
-        except OSError as error:
-            if error.errno not in _NO_DESCRIPTORS:
-                raise
-            # The next connection that closes makes a place; there is no way to wait for one.
-            if not shared.connections.evict_slowest():
-                _LOG.warning("A connection cannot be accepted: %s", error)
-            await asyncio.sleep(_NO_DESCRIPTORS_S)
