@@ -235,6 +235,14 @@ def test_what_would_grow_in_memory_is_refused() -> None:
         assert refused.value.status == 413
 
 
+def test_a_small_body_has_parts_by_its_size_for_each_log_record_takes_two_bytes() -> None:
+    for content_type in (b"application/json", b"application/x-protobuf"):
+        request = Request({"type": "http", "headers": [(b"content-type", content_type)]})
+        form = OtlpFormat(request, HttpSettings())
+        form.count(b"x" * 2_000)
+        assert form.parts >= 500
+
+
 @in_loop
 async def test_an_export_that_is_repeated_under_its_message_id_is_stored_once() -> None:
     body = request("a", "b").SerializeToString()

@@ -29,6 +29,7 @@ from headrace.receivers.lane_health import LaneHealth
 from headrace.receivers.memory_budget import warm_up
 from headrace.receivers.settings import IntakeSettings, require_port
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
+from headrace.receivers.unused_memory import keep_giving_back
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""
@@ -173,10 +174,7 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Do what `host` does until ``stop`` is set, without handling signals.
-
-    Rejections are logged every ``rejections_s`` (s). Default: 60.
-    """
+    """Do what `host` does until ``stop`` is set, without signals; log rejections at intervals."""
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
@@ -217,7 +215,8 @@ async def _run(
     running = asyncio.create_task(receiver.receive(intake))
     stopping = asyncio.create_task(stop.wait())
     losing = asyncio.create_task(intake.lost())
-    tasks = (running, stopping, losing, asyncio.create_task(_keep_logging(intake, rejections_s)))
+    logging_ = asyncio.create_task(_keep_logging(intake, rejections_s))
+    tasks = (running, stopping, losing, logging_, asyncio.create_task(keep_giving_back()))
     try:
         await asyncio.wait((running, stopping, losing), return_when=asyncio.FIRST_COMPLETED)
     finally:

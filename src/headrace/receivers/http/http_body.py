@@ -59,11 +59,13 @@ class BodyFormat(Protocol):
 
     Attributes:
         message_id: The sender's id for all of it; None if it has none.
-        parts: How many parts have been counted, each of which takes time to parse.
     """
 
     message_id: str | None
-    parts: int
+
+    @property
+    def parts(self) -> int:
+        """How many parts have been counted, each of which takes time to parse."""
 
     def count(self, piece: bytes) -> None:
         """Look at some of the body; raises HttpRejection to have no more of it read."""
@@ -91,7 +93,6 @@ class RequestBody:
 
     Attributes:
         ended: Whether all of it was read.
-        was_bytes: How large it was, decompressed, when its memory was released.
     """
 
     def __init__(self, request: Request, bodies: Bodies) -> None:
@@ -103,7 +104,6 @@ class RequestBody:
         self._reserved_bytes = 0
         self._stream = request.stream()
         self.ended = False
-        self.was_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -166,7 +166,6 @@ class RequestBody:
     def release(self) -> None:
         """Give back the memory."""
         self._pieces = []
-        self.was_bytes = max(self.was_bytes, self._reserved_bytes)
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0
 

@@ -1,11 +1,13 @@
 """Records over HTTP: the receiver for services, devices and shell scripts."""
 
 import asyncio
+import contextlib
 import math
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -19,7 +21,7 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError, SetupError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
-from headrace.receivers.connections import Connections, ListeningReceiver
+from headrace.receivers.connections import Acceptor, Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.http.http_body import (
     Bodies,
@@ -36,7 +38,7 @@ from headrace.receivers.http.http_connection import (
 from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.http.status_server import QuietServer
 from headrace.receivers.intake import Intake, RetryAfter
-from headrace.receivers.memory_budget import GiveBack, MemoryBudget
+from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings, Reread
 from headrace.receivers.turns import Turns
 
@@ -44,6 +46,9 @@ CurrentSettings: TypeAlias = Callable[[], HttpSettings]
 """The settings of a request that begins now."""
 
 _JSON: Final = "application/json"
+
+_LARGE_BYTES: Final = 64 * 1024
+"""A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
 _PARSED_AT_ONCE: Final = 2
 """Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
@@ -58,12 +63,14 @@ class Exchange:
         success: The answer when the records are durable, if there were any.
         failure: The body of any other answer, and its content type.
         turn: How many large bodies are read at a time, each in a thread.
+        turn_bytes: From which size on a body that has many parts waits for a turn.
     """
 
     form: Callable[[Request], BodyFormat]
     success: Callable[[Request, Receipt | None], Response]
     failure: Callable[[Request, HttpRejection], tuple[bytes, str]]
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
+    turn_bytes: int = _LARGE_BYTES
 
 
 def records_exchange(current: CurrentSettings) -> Exchange:
@@ -85,7 +92,10 @@ def records_exchange(current: CurrentSettings) -> Exchange:
 
 
 def logs_exchange(current: CurrentSettings) -> Exchange:
-    """``POST /v1/logs``, of which one at a time is decoded: no budget counts that memory."""
+    """``POST /v1/logs``, of which one at a time is decoded, unless it has few parts.
+
+    No budget counts that memory: each log record has its resource, which a small body has once.
+    """
 
     def form(request: Request) -> BodyFormat:
         try:
@@ -107,14 +117,8 @@ def logs_exchange(current: CurrentSettings) -> Exchange:
 
         return otlp.failure(request, rejection.sentence)
 
-    return Exchange(form, success, failure, asyncio.Semaphore(1))
+    return Exchange(form, success, failure, asyncio.Semaphore(1), turn_bytes=0)
 
-
-_LARGE_BODY_BYTES: Final = 8 * 2**20
-"""After bodies from this size on together, unused memory is given back to the system."""
-
-_LARGE_BYTES: Final = 64 * 1024
-"""A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
 _MANY_PARTS: Final = 256
 """A body with so many parts is parsed in a thread as well: that takes as long."""
@@ -171,7 +175,9 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
             ReceiverError: The port cannot be opened.
         """
         listener, access = self._take_listener()
-        server = QuietServer(self._config(intake, access))
+        connections = Connections(intake.settings.connections(self.settings.max_connections))
+        acceptor = Acceptor(listener, connections)
+        server = _Server(self._config(intake, access, connections), acceptor)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await asyncio.shield(serving)
@@ -179,9 +185,8 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
             server.should_exit = True
             await serving
 
-    def _config(self, intake: Intake, access: Access) -> uvicorn.Config:
+    def _config(self, intake: Intake, access: Access, connections: Connections) -> uvicorn.Config:
         settings = self.settings
-        connections = Connections(intake.settings.connections(settings.max_connections))
         turns = Turns()
         budget = MemoryBudget(intake.settings.bodies_bytes)
         bodies = Bodies(settings, budget, connections, turns)
@@ -198,6 +203,39 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
             h11_max_incomplete_event_size=settings.max_header_bytes,
             timeout_keep_alive=int(settings.header_s) + 1,  # longer: the headers are timed anyway
             timeout_graceful_shutdown=self._stop_s,
+        )
+
+
+class _Server(QuietServer):
+    """Takes connections from an acceptor; asyncio would take hundreds in one round of its loop."""
+
+    def __init__(self, config: uvicorn.Config, acceptor: Acceptor) -> None:
+        super().__init__(config)
+        self._acceptor = acceptor
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        self._acceptor.close()
+        await super().shutdown(sockets)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection = await self._acceptor.next()
+            with contextlib.suppress(OSError):  # it has gone
+                await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
 
@@ -223,7 +261,6 @@ def application(
     intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies
 ) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
-    unused = GiveBack()
 
     async def take(request: Request, exchange: Exchange) -> Response:
         body = RequestBody(request, replace(bodies, settings=current()))
@@ -236,10 +273,7 @@ def application(
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         finally:
-            bodies_bytes = max(body.was_bytes, bodies.budget.reserved_bytes)
             body.release()
-            if bodies_bytes >= _LARGE_BODY_BYTES:
-                unused.soon()
         return exchange.success(request, receipt)
 
     exchanges = (records_exchange(current), logs_exchange(current))
@@ -297,7 +331,7 @@ async def _handle(
 ) -> Receipt | None:
     form = exchange.form(request)
     await body.read(form)
-    records = await _parsed(form, body, exchange.turn)
+    records = await _parsed(form, body, exchange)
     if records is None:
         return None
     receipt = _submit(intake, records, form.message_id, wait_s)
@@ -308,13 +342,13 @@ async def _handle(
         raise HttpRejection(503, str(error)) from error
 
 
-async def _parsed(form: BodyFormat, body: RequestBody, turn: asyncio.Semaphore) -> Records | None:
+async def _parsed(form: BodyFormat, body: RequestBody, exchange: Exchange) -> Records | None:
     now_ms = wall_clock_ms()
-    if body.size_bytes < _LARGE_BYTES:
-        if form.parts < _MANY_PARTS:
-            return form.records(body.take(), now_ms)
+    if body.size_bytes < _LARGE_BYTES and form.parts < _MANY_PARTS:
+        return form.records(body.take(), now_ms)
+    if body.size_bytes < exchange.turn_bytes:
         return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
-    async with turn:
+    async with exchange.turn:
         return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 
 

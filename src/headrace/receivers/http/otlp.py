@@ -34,6 +34,10 @@ as it is sent and large when it is decoded takes no more memory than a hundred t
 _MAX_JSON_NODES: Final = 500_000
 """The most braces, brackets and commas in a body of JSON: each costs up to 100 bytes of memory."""
 
+_PART_BYTES: Final = 4
+"""A body has a part for so many bytes: a log record in Protocol Buffers may have 2, and in JSON a
+resource, which each log record has in its value, may have most of the body."""
+
 _RESOURCE_LOGS, _RESOURCE, _SCOPE_LOGS = 1, 1, 2
 _SCOPE, _LOG_RECORDS, _SCHEMA_URL = 1, 2, 3
 
@@ -54,21 +58,27 @@ class OtlpFormat:
     def __init__(self, request: Request, settings: HttpSettings) -> None:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
-        self.parts = 0
+        self._size_bytes = self._nodes = 0
         self.message_id = message_id_of(request)
         self._is_json = media_type_of(request) == JSON
         if media_type_of(request) not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
 
+    @property
+    def parts(self) -> int:
+        """At least as many as it has log records, resources and scopes, by its size."""
+        return self._size_bytes // _PART_BYTES
+
     def count(self, piece: bytes) -> None:
-        """Count what makes objects of JSON, so that no more is read than is allowed.
+        """Count bytes, and what makes objects of JSON, so that no more is read than is allowed.
 
         Raises:
             HttpRejection: There are too many (413).
         """
+        self._size_bytes += len(piece)
         if self._is_json:
-            self.parts += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
-            if self.parts > _MAX_JSON_NODES:
+            self._nodes += piece.count(b"{") + piece.count(b"[") + piece.count(b",")
+            if self._nodes > _MAX_JSON_NODES:
                 raise HttpRejection(
                     413,
                     f"The body has more than {_MAX_JSON_NODES} braces, brackets and commas; send"
