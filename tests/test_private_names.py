@@ -54,6 +54,11 @@ PRIVATE: Final = {
         "our_state": "h11:Connection",
         "their_state": "h11:Connection",
     },
+    "paho": {
+        "_handle_publish": "paho.mqtt.client:Client",
+        "_in_packet": "paho.mqtt.client:Client",
+        "_sock_recv": "paho.mqtt.client:Client",
+    },
     "fsspec": {
         "_call": "fsspec.implementations.webhdfs:WebHDFS",
         "session": "fsspec.implementations.webhdfs:WebHDFS",
