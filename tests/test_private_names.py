@@ -54,7 +54,7 @@ PRIVATE: Final = {
         "our_state": "h11:Connection",
         "their_state": "h11:Connection",
     },
-    "paho": {
+    "paho-mqtt": {
         "_handle_publish": "paho.mqtt.client:Client",
         "_in_packet": "paho.mqtt.client:Client",
         "_sock_recv": "paho.mqtt.client:Client",
