@@ -152,9 +152,12 @@ class _Reports:
         deadline_s = time.monotonic() + _REPORT_S
         while time.monotonic() < deadline_s and self._expected.empty():
             last = self._query.lastProgress
-            if last is not None and last.batchId >= batch_id:
+            if last is not None and last.batchId == batch_id:
+                return str(last.json)
+            if last is not None and last.batchId > batch_id:
                 break
             time.sleep(_REPORT_LOOK_S)
+        # A later batch has ended, or is about to: among all that the server keeps.
         found = (each for each in self._query.recentProgress if each.batchId == batch_id)
         report = next(found, None)
         return None if report is None else str(report.json)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final, Self
 from uuid import UUID
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
@@ -118,7 +118,7 @@ class StreamState:
 
     def is_active(self) -> bool:
         """Whether a query stands behind the gate and runs; no, where it cannot be asked."""
-        with contextlib.suppress(Py4JError):
+        with contextlib.suppress(Py4JError, PySparkException):
             return self._query is not None and bool(self._query.isActive)
         return False
 
@@ -168,8 +168,6 @@ class StreamState:
         The batch is its key, empty where the gate had nothing in it.
         """
         with self._changing:
-            self._running = False
-            self._start_ms, self._end_ms = progress.start_ms, progress.end_ms
             ended = replace(
                 progress,
                 waited_ms=self._waited_ms.pop(batch, 0),
@@ -179,9 +177,7 @@ class StreamState:
             )
             for each in (self._helped, self._limited, self._had_no_sink):
                 each.discard(batch)
-            call = self._on_batch_end
-        if call is not None:
-            call()
+        self.handler_ended(progress.start_ms, progress.end_ms)
         return ended
 
     def handler_ended(self, start_ms: int, end_ms: int) -> None:

@@ -9,13 +9,18 @@ import signal
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Set
 from types import FrameType
 from typing import Final
 
+from pyspark.errors import PySparkException
+
+from headrace.control import OperatorAction
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError
 from headrace.execution.gate_state import StreamState, all_states, shared_ledger
 from headrace.ledger import Ledger, Status
+from headrace.spark_versions import Py4JError
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -55,46 +60,76 @@ def _end_all() -> None:
     if not running:
         os.kill(os.getpid(), signal.SIGTERM)
     for state in running:
-        threading.Thread(target=_end, args=(state, _AT_SIGTERM), daemon=True).start()
+        _end(state, _AT_SIGTERM)
 
 
 def _watch() -> None:
-    idle: set[str] = set()
+    idle: set[StreamState] = set()
     while True:
         time.sleep(LOOK_S)
-        gates: dict[str, dict[str, StreamState]] = defaultdict(dict)
-        for (url, gate), state in all_states().items():
-            if state.is_active():
-                gates[url][gate] = state
-        for url, states in gates.items():
-            try:
-                idle = _end_those_asked(shared_ledger(url), states, idle)
-            except HeadraceError:
-                _LOG.debug("Whether a query is to end is not known now.", exc_info=True)
+        try:
+            idle = look(all_states(), idle)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            _LOG.exception("Whether a query of this process is to end is not known now.")
 
 
-def _end_those_asked(
-    ledger: Ledger, states: dict[str, StreamState], idle_before: set[str]
-) -> set[str]:
-    """End the queries that are to end and run no batch; those that plan none are idle twice."""
-    idle = set()
+def look(
+    followed: Mapping[tuple[str, str], StreamState], idle_before: Set[StreamState]
+) -> set[StreamState]:
+    """End the queries that are to end and run no batch, if their planners have seen that.
+
+    One that plans nothing, as with a long interval, ends when it is idle at two looks.
+
+    Args:
+        followed: The gates' states by ledger and name.
+        idle_before: The answer of the look before.
+
+    Returns:
+        Those that are to end and run no batch.
+    """
+    gates: dict[str, dict[str, StreamState]] = defaultdict(dict)
+    for (url, gate), state in followed.items():
+        if state.stopped_by is None and state.is_active():
+            gates[url][gate] = state
+    idle: set[StreamState] = set()
+    for url, states in gates.items():
+        try:
+            for state, stop in _idle(shared_ledger(url), states):
+                idle.add(state)
+                if stop.seen_ms is not None or state in idle_before:
+                    _end(state, stop.author)
+        except HeadraceError:
+            _LOG.debug("Whether a query is to end is not known now.", exc_info=True)
+    return idle
+
+
+def _idle(
+    ledger: Ledger, states: Mapping[str, StreamState]
+) -> Iterator[tuple[StreamState, OperatorAction]]:
+    """Yield the queries that are to end and run no batch, with the stop of each."""
     with cancel_when(lambda: not any(map(StreamState.is_active, states.values())), "no query runs"):
         for gate in ledger.operator_limits.to_stop(list(states)):
             stop = ledger.operator_limits.of(gate).stop
             running = ledger.operator_limits.open_batches(gate).get(Status.IN_PROGRESS, 0)
             # What waits for its sink is run again at the next start, under its own key.
-            may_end = not running or ledger.sink_outages.get(gate) is not None
-            if stop is None or not may_end:
-                continue
-            idle.add(gate)
-            if stop.seen_ms is not None or gate in idle_before:
-                _end(states[gate], stop.author)
-    return idle
+            is_idle = not running or ledger.sink_outages.get(gate) is not None
+            if stop is not None and is_idle:
+                yield states[gate], stop
 
 
 def _end(state: StreamState, by: str) -> None:
+    """End a query, in a thread of its own: that may take long, and others are to end, too."""
     state.stopped_by = by
+    threading.Thread(target=_stop, args=(state, by), name="headrace-stop", daemon=True).start()
+
+
+def _stop(state: StreamState, by: str) -> None:
     query = state.query
-    if query is not None:
-        _LOG.warning("The query %r is stopped by %s.", query.name or str(query.id), by)
+    if query is None:
+        return
+    _LOG.warning("The query %r is stopped by %s.", query.name or str(query.id), by)
+    try:
         query.stop()
+    except (Py4JError, PySparkException) as error:
+        _LOG.warning("The query %r could not be stopped: %s", query.name or str(query.id), error)
+        state.stopped_by = None  # it is tried again

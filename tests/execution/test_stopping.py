@@ -1,0 +1,102 @@
+"""Which queries of a process end when an operator has asked for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.services.waiting import wait_until
+
+from headrace.core.ranges import OffsetRange
+from headrace.execution.gate_state import StreamState, shared_ledger
+from headrace.execution.stopping import look
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, normalize_url
+
+
+@dataclass
+class Query:
+    """A query that runs until it is stopped, which may fail so often."""
+
+    name: str
+    fails: int = 0
+    id: str = "an id"
+    isActive: bool = True
+
+    def stop(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise PySparkException("it does not answer")
+        self.isActive = False
+
+
+@dataclass
+class Gate:
+    """A gate called orders in a ledger of its own, with a query."""
+
+    url: str
+    ledger: Ledger
+    state: StreamState
+    query: Query
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[list[Gate]]:
+    made = []
+    for number in range(2):
+        url = normalize_url(f"sqlite:///{tmp_path}/{number}.db")
+        ledger = shared_ledger(url)
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        gate = Gate(url, ledger, StreamState("orders"), Query(str(number)))
+        gate.state.follow(cast(StreamingQuery, gate.query))
+        made.append(gate)
+    yield made
+    for gate in made:
+        gate.query.isActive = False
+        gate.ledger.close()
+
+
+def seen(gates: list[Gate], *idle_before: StreamState) -> set[StreamState]:
+    """Look at these gates alone, not at those of other tests of this process."""
+    return look({(gate.url, "orders"): gate.state for gate in gates}, set(idle_before))
+
+
+def ended(gate: Gate) -> bool:
+    return not gate.query.isActive
+
+
+def test_queries_of_two_ledgers_end_though_their_gates_have_one_name(gates: list[Gate]) -> None:
+    for gate in gates:
+        gate.ledger.operator_limits.stop("orders", "ops", "a new version")
+    idle = seen(gates)
+    assert idle == {gate.state for gate in gates}
+    assert not any(map(ended, gates)), "none plans anything, and that is not certain yet"
+    seen(gates, *idle)
+    wait_until(lambda: all(map(ended, gates)))
+    assert [gate.state.stopped_by for gate in gates] == ["ops: a new version"] * 2
+
+
+def test_a_query_that_runs_a_batch_goes_on_and_one_whose_planner_has_seen_the_stop_ends(
+    gates: list[Gate],
+) -> None:
+    busy, done = gates
+    planned = PlannedRange(OffsetRange("orders", 0, 0, 10))
+    busy.ledger.batches.begin(PlannedBatch("orders", "run", (planned,), "rate", "localhost:9092"))
+    for gate in gates:
+        newest: Any = gate.ledger.operator_limits.stop("orders", "ops").newest
+        gate.ledger.operator_limits.mark_seen("orders", newest)
+    assert seen(gates) == {done.state}
+    wait_until(lambda: ended(done))
+    assert not ended(busy)
+
+
+def test_a_stop_that_fails_is_tried_again(gates: list[Gate]) -> None:
+    gate = gates[0]
+    gate.query.fails = 1
+    gate.ledger.operator_limits.stop("orders", "ops")
+    seen(gates, gate.state)
+    wait_until(lambda: not gate.query.fails and gate.state.stopped_by is None)
+    seen(gates, gate.state)
+    wait_until(lambda: ended(gate))
