@@ -3,13 +3,13 @@
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 from tests.flow.samples import a_signal, state_of_stage
@@ -297,6 +297,27 @@ def test_too_many_nodes_below_one_are_told_and_stop_nobody(
     for number in range(MAX_CHILDREN + 1):
         world.forge(f"taskmessage/a/b/{number}", b"", ephemeral=False)
     a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
+    b.send(to_a(world, 1))
+    from_c = a_signal(sender="c", flow=world.flow)
+    c.send(from_c)
+    assert a.receive(WAIT_S) == [from_c]
+    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "too many are below" in caplog.text)
+
+
+def test_nodes_that_come_back_below_one_all_the_time_are_told_and_stop_nobody(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = "taskmessage/a/b"
+    world.forge(f"{node}/child", b"", ephemeral=False)
+    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
+
+    def ask(request: Callable[..., Any], what: str, path: str, *rest: Any, **how: Any) -> Any:
+        if what == "delete" and path.endswith(node):
+            raise NotEmptyError  # as if somebody had made the next one just now
+        return request(what, path, *rest, **how)
+
+    for session in world.sessions.values():
+        monkeypatch.setattr(session, "request", partial(ask, session.request))
     b.send(to_a(world, 1))
     from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)

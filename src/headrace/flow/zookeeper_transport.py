@@ -245,27 +245,33 @@ class _ZookeeperTransport:
         return True
 
     def _delete(self, path: str, version: int = _ANY_VERSION) -> None:
+        """Delete a node, with what is below it: no stage makes nodes there."""
         try:
-            self._session.request("delete", path, version)
+            try:
+                self._session.request("delete", path, version)
+            except NotEmptyError:
+                self._clear(path)
+                self._session.request("delete", path, version)
         except NoNodeError:
             pass  # it is gone, as it should be
-        except NotEmptyError:
-            # No stage makes nodes below its own: somebody has put this in its way.
-            self._clear(path)
-            self._session.request("delete", path, version)
+        except NotEmptyError as error:  # somebody makes them again all the time
+            raise self._in_the_way(path) from error
 
     def _clear(self, path: str, depth: int = 3) -> None:
         """Delete the nodes below one, of which there may be some, and some levels."""
         names = self._session.request("get_children", path, watch=None)
-        if not depth or len(names) > MAX_CHILDREN:
-            raise SignalError(
-                f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
-                " deleted, for too many are below it; remove it."
-            )
+        if len(names) > (MAX_CHILDREN if depth else 0):
+            raise self._in_the_way(path)
         for name in names:
             with suppress(NoNodeError):
                 self._clear(f"{path}/{name}", depth - 1)
                 self._session.request("delete", f"{path}/{name}", _ANY_VERSION)
+
+    def _in_the_way(self, path: str) -> SignalError:
+        return SignalError(
+            f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be deleted,"
+            " for too many are below it; remove it."
+        )
 
     def _make(self, path: str) -> None:
         try:
