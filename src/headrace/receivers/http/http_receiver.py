@@ -36,7 +36,7 @@ from headrace.receivers.http.http_connection import (
     with_strict_framing,
 )
 from headrace.receivers.http.status_routes import status_routes
-from headrace.receivers.http.status_server import QuietServer
+from headrace.receivers.http.status_server import QuietServer, quiet_config
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings, Reread
@@ -190,19 +190,12 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         turns = Turns()
         budget = MemoryBudget(intake.settings.bodies_bytes)
         bodies = Bodies(settings, budget, connections, turns)
-        return uvicorn.Config(
+        return quiet_config(
             application(intake, lambda: self.settings, access, bodies),
-            http=limited_protocol(connections, settings, intake.rejections, access, turns),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            h11_max_incomplete_event_size=settings.max_header_bytes,
+            limited_protocol(connections, settings, intake.rejections, access, turns),
+            settings,
+            stop_s=self._stop_s,
             timeout_keep_alive=int(settings.header_s) + 1,  # longer: the headers are timed anyway
-            timeout_graceful_shutdown=self._stop_s,
         )
 
 

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from headrace.receivers.connections import Connections, listen
 from headrace.receivers.event_log import Rejections
@@ -28,6 +30,34 @@ class QuietServer(uvicorn.Server):
         yield
 
 
+def quiet_config(
+    app: ASGIApp, protocol: Any, settings: HttpSettings, *, stop_s: int, **more: Any
+) -> uvicorn.Config:
+    """Return uvicorn's configuration without its log, websockets, and what it says of itself.
+
+    Args:
+        app: What is served.
+        protocol: Class of the connections, as `limited_protocol` makes it.
+        settings: Its limits.
+        stop_s: How long a stop waits for requests that are being answered (s).
+        **more: More of uvicorn's settings.
+    """
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+        timeout_graceful_shutdown=stop_s,
+        **more,
+    )
+
+
 @contextlib.asynccontextmanager
 async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[int]:
     """Serve ``/health``, ``/ready`` and ``/metrics``; answers the port.
@@ -40,21 +70,8 @@ async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[
     listener = listen(host, port)
     settings = HttpSettings(host=host, max_connections=_CONNECTIONS)
     protocol = limited_protocol(Connections(_CONNECTIONS), settings, Rejections(), None, Turns())
-    server = QuietServer(
-        uvicorn.Config(
-            Starlette(routes=status_routes(intake)),
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            h11_max_incomplete_event_size=settings.max_header_bytes,
-            timeout_graceful_shutdown=_STOP_S,
-        )
-    )
+    app = Starlette(routes=status_routes(intake))
+    server = QuietServer(quiet_config(app, protocol, settings, stop_s=_STOP_S))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1]
