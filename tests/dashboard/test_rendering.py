@@ -8,7 +8,6 @@ from markupsafe import escape
 from headrace.dashboard.overview_page import layers_of
 from headrace.dashboard.pages import bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
-from headrace.ledger import BatchRecord, Kind, Status
 from headrace.status.stages import StageSnapshot, busy_share
 from headrace.testing import ManualClock
 
@@ -72,29 +71,11 @@ def test_a_session_ends_and_wrong_tokens_are_counted() -> None:
     assert sessions.of(cookie) is None
 
 
-def batch(created_ms: int, ended_ms: int | None) -> BatchRecord:
-    status = Status.IN_PROGRESS if ended_ms is None else Status.SUCCESS
-    return BatchRecord(
-        f"{created_ms}",
-        "g",
-        "c",
-        Kind.LIVE,
-        status,
-        1,
-        created_ms,
-        "rate",
-        1,
-        None,
-        None,
-        end_time_ms=ended_ms,
-    )
-
-
 def test_busy_is_the_part_of_the_time_in_which_a_batch_ran() -> None:
     assert busy_share([], 0, 1_000) == 0
-    assert busy_share([batch(0, 500), batch(600, 800)], 0, 1_000) == 0.7
-    assert busy_share([batch(0, 500), batch(250, 750)], 0, 1_000) == 0.75
-    assert busy_share([batch(-900, None)], 0, 1_000) == 1
+    assert busy_share([(0, 500), (600, 800)], 0, 1_000) == 0.7
+    assert busy_share([(0, 500), (250, 750)], 0, 1_000) == 0.75
+    assert busy_share([(-900, None)], 0, 1_000) == 1
 
 
 def stage(name: str, *upstream: str) -> StageSnapshot:

@@ -184,6 +184,10 @@ _LIVE: Final = (
     .limit(1)
 )
 
+_SPANS: Final = _LIVE.with_only_columns(
+    batch_table.c.created_time_ms, batch_table.c.end_time_ms
+).limit(bindparam("limit"))
+
 _named_or_all_gates = select(gate.c.name).where(
     or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
 )
@@ -303,6 +307,14 @@ class BatchQueries(IsolationQueries):
 
         found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+
+    def spans(self, gate_name: str, limit: int) -> list[tuple[int, int | None]]:
+        """When the last batches of a gate's live stream began and ended (ms), newest first.
+
+        One that runs has not ended: None.
+        """
+        rows = self._database.rows(_SPANS, gate=gate_name, limit=limit)
+        return [(row.created_time_ms, row.end_time_ms) for row in rows]
 
     def failed(
         self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()

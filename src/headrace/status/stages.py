@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.signal_codec import bottlenecks
-from headrace.ledger import BatchRecord, Kind, Ledger
+from headrace.ledger import Ledger
 from headrace.status.attention import Need, NeedKind, Urgency, Where
 
 BOTTLENECK: Final = "bottleneck"
@@ -100,17 +100,23 @@ def _stages(
 
 
 def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
-    batches = ledger.batches.newest(gate, MOST_BATCHES, kind=Kind.LIVE, children=False)
-    oldest_ms = batches[-1].created_time_ms if batches else now_ms
-    return busy_share(batches, max(oldest_ms, now_ms - WINDOW_MS), now_ms)
+    spans = ledger.batches.spans(gate, MOST_BATCHES)
+    oldest_ms = spans[-1][0] if spans else now_ms
+    return busy_share(spans, max(oldest_ms, now_ms - WINDOW_MS), now_ms)
 
 
-def busy_share(batches: Sequence[BatchRecord], since_ms: int, now_ms: int) -> float:
-    """The part of a time in which one of these batches ran; one that runs still does up to now."""
+def busy_share(spans: Sequence[tuple[int, int | None]], since_ms: int, now_ms: int) -> float:
+    """The part of a time in which a batch ran; one that has not ended runs up to now.
+
+    Args:
+        spans: When each batch began, and when it ended (ms).
+        since_ms: Begin of the time.
+        now_ms: End of the time.
+    """
     ran_ms, until_ms = 0, since_ms
-    for batch in sorted(batches, key=lambda each: each.created_time_ms):
-        began_ms = max(batch.created_time_ms, until_ms)
-        ended_ms = min(now_ms if batch.end_time_ms is None else batch.end_time_ms, now_ms)
+    for created_ms, end_ms in sorted(spans, key=lambda span: span[0]):
+        began_ms = max(created_ms, until_ms)
+        ended_ms = min(now_ms if end_ms is None else end_ms, now_ms)
         if ended_ms > began_ms:
             ran_ms += ended_ms - began_ms
             until_ms = ended_ms
