@@ -1,4 +1,4 @@
-"""What a backfill beside a stream costs the stream: its batch times, with and without."""
+"""Cost of a backfill to the stream beside it: the stream's batch times, with and without."""
 
 import time
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Both rate laws on a real broker, with handlers whose cost is known: PID beside the learned law.
 
 A handler takes ``a + b n`` seconds for n records, with noise; after some batches it becomes four
-times slower, is back, and becomes twice as fast. What counts is what the gate plans, against the
-best batch, and not how long it takes: noise alone would unsettle that.
+times slower, is back, and becomes twice as fast. A law is judged by the batches that the gate
+plans, against the best batch, and not by their times: noise alone would unsettle those.
 """
 
 import time
@@ -43,7 +43,7 @@ OUTLIERS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a handler costs: a over the interval, the noise of its time, whether it has outliers."""
+    """Cost of a handler: a over the interval, the noise of its time, whether it has outliers."""
 
     fixed: float
     noise: float
@@ -71,8 +71,8 @@ class CostlyHandler:
     """Takes what its job costs: it reads, and then waits for the rest of the time.
 
     Attributes:
-        batches: Of each phase.
-        took_ms: How long each batch took in here.
+        batches: Number of batches in each phase.
+        took_ms: Time that each batch took in the handler (ms).
     """
 
     job: Job
@@ -96,7 +96,7 @@ class CostlyHandler:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What one law made of a job.
+    """Result of one law on a job.
 
     Attributes:
         settled: Batches until settled, by phase; all of the phase where it never was.
@@ -121,7 +121,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def figures(job: Job, pid: Driven, learned: Driven) -> Iterator[Figure]:
-    """What is asked of the learned law against PID, and what it did."""
+    """Yield the targets of the learned law against PID, and its results."""
 
     def figure(name: str, unit: str, of: str, target: Target | None = None) -> Figure:
         found = [getattr(learned, of)], [getattr(pid, of)]
@@ -165,7 +165,7 @@ def driven(
     """The figures of a run."""
     real_ms = [each.durationMs["triggerExecution"] for each in progress]
     rows = [each.numInputRows for each in progress]
-    # What a batch costs besides its handler, as it is on this machine.
+    # The cost of a batch besides its handler, on this machine.
     besides = [a - b for a, b in zip(real_ms[2:], took_ms[2:], strict=False)]
     fixed_s = job.fixed * INTERVAL_MS / 1000 + median(besides) / 1000
     parts, used = [], []
@@ -179,7 +179,7 @@ def driven(
     lasted_s = began_s[-1] - began_s[0] + real_ms[-1] / 1000
     return Driven(
         settled=tuple(settled_after(phase) for phase in phases),
-        # What is less is none.
+        # A smaller jitter counts as none.
         jitter=max(fmean(abs(b - a) / max(a, 1e-9) for a, b in last), 0.001),
         used=fmean(used[batches // 2 : batches]),
         p95_ms=quantiles(real_ms, n=20)[-1],
@@ -188,7 +188,7 @@ def driven(
 
 
 def settled_after(parts: Sequence[float]) -> int:
-    """How many batches it takes until some in a row are near the best; all where none are."""
+    """Return the number of batches until some in a row are near the best; all where none are."""
     near = [abs(part - 1) <= TOLERANCE for part in parts]
     found = (n for n in range(len(near) - IN_A_ROW + 1) if all(near[n : n + IN_A_ROW]))
     return next(found, len(near))

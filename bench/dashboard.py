@@ -1,4 +1,4 @@
-"""What the dashboard costs, how soon a batch is on its page, and whether batches notice viewers."""
+"""Cost of the dashboard, delay until a batch is on its page, and effect of viewers on batches."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ HISTORY: Final = 1_000
 """Batches in the ledger before."""
 
 TICKS_PER_S: Final = 100
-"""Of the processor time in `/proc`."""
+"""Ticks a second of the processor time in `/proc`."""
 
 PERIOD_S: Final = 1.0
 """Between two batches."""
@@ -92,7 +92,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _run(ledger: Ledger, first: int, batches: int) -> tuple[list[float], dict[int, float]]:
-    """How long each batch took in the ledger (ms), and when it was there (s), by its lag."""
+    """Return the time of each batch in the ledger (ms), and when it was there (s), by its lag."""
     took_ms, there_s = [], {}
     for number in range(first, first + batches):
         batch = replace(planned(GATES[0], "bench", number, 4), lag=700_000 + number)

@@ -110,7 +110,7 @@ def _rate(stage: Stage, topic: str, rows: int, decode: Decode) -> float:
 
 
 def _one_bad_record(stage: Stage, scale: Scale) -> Figure:
-    """How much longer the handler and its batch take with one bad record (ms)."""
+    """Measure the time that one bad record adds to the handler and its batch (ms)."""
     good = stage.topics.orders(1, BATCH_ROWS)
     with_bad = stage.topics.filled(1, BATCH_ROWS, "one-bad", _one_bad())
     times_ms = in_turn(

@@ -42,7 +42,7 @@ ACTIONS: Final[dict[str, Callable[[DataFrame], object]]] = {
 }
 
 Times = dict[str, list[float]]
-"""Of each action, its times in the batches of a run (ms)."""
+"""Times of each action in the batches of a run (ms)."""
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""What a benchmark finds: a figure of Headrace's, the native connector's beside it, the target."""
+"""Results of a benchmark: Headrace's figure, the native connector's beside it, the target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -59,14 +59,14 @@ class Figure:
     """One row of the table.
 
     Attributes:
-        name: What was measured.
-        unit: Of the figures of both sides.
+        name: The quantity that was measured.
+        unit: The unit of both sides' figures.
         headrace: Headrace's.
         native: The native connector's, or what else it is compared with, such as a raw limit; None
             for what Headrace alone has.
         ratio: Headrace's figure over the native one, round by round; None without a native one.
         target: For the ratio or, without one, for Headrace's median. None: nothing was promised.
-        details: What is worth keeping beside it, as JSON can hold it.
+        details: Further values worth keeping, of types that JSON has.
         absolute: Whether the target is for Headrace's median although there is a ratio.
     """
 

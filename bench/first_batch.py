@@ -1,4 +1,4 @@
-"""How long a program waits for its first batch, in a process and a Spark of its own."""
+"""Time that a program waits for its first batch, in a process and a Spark of its own."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -60,7 +60,7 @@ def measure(stage: Stage, _scale: Scale) -> Iterator[Figure]:
 
 
 def figures(kind: str, trace: Trace) -> Iterator[Figure]:
-    """What is asked of a run, and what it did.
+    """Yield the targets of a run, and its results.
 
     Raises:
         HeadraceError: The machine had too much else to do for it to mean anything.
@@ -173,7 +173,7 @@ def recovered(trace: Trace, name: str) -> float:
 
 
 def turned(trace: Trace, name: str) -> tuple[int, int]:
-    """How often a rate limit changed its direction while the slow stage was slow, and after."""
+    """Count the turns of a rate limit while the slow stage was slow, and after."""
     edges = [trace.slow_ms / 1000, trace.fast_ms / 1000, trace.end_ms / 1000]
     slow, fast = (turns(trace.changes, name, *edges[n : n + 2]) for n in (0, 1))
     return slow, fast

@@ -35,7 +35,7 @@ STEADY_S: Final = 20
 SLOW_S: Final = 70
 FAST_S: Final = 150
 CALM_S: Final = 30
-"""How long all stages are to be free before the run ends, if that is before the time is over."""
+"""Time that all stages must be free for the run to end before its time is over (s)."""
 
 _WATCH_S: Final = 0.2
 _BATCHES: Final = 1_000
@@ -60,7 +60,7 @@ class Watched:
 
     @property
     def location(self) -> str:
-        """What it is."""
+        """The channel's."""
         return self.channel.location
 
     @property
@@ -120,7 +120,7 @@ class _WatchedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What was seen of a run; times in ms since the epoch.
+    """Observations of one run; times in ms since the epoch.
 
     Attributes:
         steady_ms: Since when it had been running as it should.
@@ -130,7 +130,7 @@ class Trace:
         changes: The changes of the stages' rate limits, in their order.
         looks: By stage, when it looked at its queue, and what waited (bytes).
         batches: By stage, the oldest first.
-        fixed_ms: What a batch of the slow stage takes besides its handler's sleep.
+        fixed_ms: Time that a batch of the slow stage takes besides its handler's sleep.
         overload_bytes: The threshold.
     """
 
@@ -151,7 +151,7 @@ class SlowedFlow:
     Args:
         flow: Without channels and stages yet.
         channels: The five that the stages read, in their order; the first one is full.
-        source_options: What keeps the first stage to the load.
+        source_options: Options that limit the first stage to the load.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class SlowedFlow:
 
 
 def rate_per_s(batches: Sequence[BatchRecord], from_ms: int, until_ms: int) -> float:
-    """What a stage did between two times, from the end of one batch to that of another."""
+    """Return a stage's rate between two times, from the end of one batch to that of another."""
     ended = [(b.end_time_ms, b.planned_records) for b in batches if b.end_time_ms is not None]
     within = [each for each in ended if from_ms <= each[0] < until_ms]
     records = sum(records for (_, (_, records)) in pairwise(within))

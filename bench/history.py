@@ -29,7 +29,7 @@ GATES: Final = ("bench", "other")
 
 INTERVAL_MS: Final = 1_000
 RECORDS: Final = 1_000
-"""Of a batch, in each of its partitions."""
+"""Records of a batch in each of its partitions."""
 
 PARTITIONS: Final = 2
 TOPIC_ID: Final = "the topic's id"
@@ -118,7 +118,7 @@ def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBat
 
 
 def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator[_Row]:
-    # Of ten batches the last one is the other gate's, and each gate's follow each other.
+    # Every tenth batch is the other gate's; the numbers of each gate's batches have no gaps.
     tens, one = divmod(number, 10)
     gate, own = (GATES[1], tens) if one == 9 else (GATES[0], number - tens)
     batch = planned(gate, RUN, own, PARTITIONS)

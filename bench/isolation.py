@@ -1,4 +1,4 @@
-"""What one record that cannot be processed costs: how long its batch is isolated."""
+"""Cost of one record that cannot be processed: the time that isolating its batch takes."""
 
 import time
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Handler:
 
     Attributes:
         failed_ms: When it refused it for the first time.
-        runs: How often it was called since.
+        runs: Number of calls since then.
     """
 
     failed_ms: float = 0.0
@@ -63,7 +63,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _isolate(stage: Stage, topic: str, runs: list[int], *, derived: bool) -> float:
-    """How long it takes (s)."""
+    """Return the time from the record's first failure to its dead letter (s)."""
     url, handler = stage.fresh_ledger(), Handler()
     gate = Gate("isolation", interval="1 second", ledger=url)
     options = {"backpressure.initialRate": ROWS, "maxOffsetsPerTrigger": ROWS}

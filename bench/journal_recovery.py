@@ -1,4 +1,4 @@
-"""How long a journal of many blocks takes until it can be written and read again after a crash."""
+"""Time until a journal of many blocks can be written and read again after a crash."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ from headrace.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)
 RECORDS: Final = 10
-"""Of each block."""
+"""Records of each block."""
 
 _LANE: Final = 0
 
@@ -58,7 +58,7 @@ def _fill(folder: Path, blocks: int) -> None:
 
 
 def _recovered(folder: Path, blocks: int) -> dict[str, float]:
-    """How long each step takes (s)."""
+    """Return the time that each step takes (s)."""
     journal = Journal.open(str(folder))
     end = blocks * RECORDS
     steps: dict[str, Callable[[], object]] = {
@@ -85,7 +85,7 @@ def _remember(journal: Journal) -> None:
 
 
 def _plan(folder: Path, end: int) -> None:
-    """What a query asks of its source before its first batch."""
+    """Ask the source what a query asks it before its first batch."""
     log = JournalLog(parse_options({"path": str(folder)}, streaming=True))
     lanes = log.partitions(log.topics(must_exist=True))
     earliest, latest = log.bounds(lanes)

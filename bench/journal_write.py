@@ -1,4 +1,4 @@
-"""How fast records become durable in a journal, beside plain synced writes of the same blocks."""
+"""Rate of durable records in a journal, beside plain synced writes of the same blocks."""
 
 import shutil
 import time

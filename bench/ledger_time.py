@@ -1,4 +1,4 @@
-"""What the ledger costs a batch, and what its questions cost, beside a short and a long history."""
+"""Cost of the ledger to a batch, and cost of its queries, with a short and a long history."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +45,7 @@ class _Side:
     driver: Ledger
     run: int = 0
     calls_ms: dict[str, list[float]] = field(default_factory=dict)
-    """How long each kind of call took, batch by batch."""
+    """Time that each kind of call took, batch by batch (ms)."""
 
     def one_batch_ms(self, partitions: int) -> float:
         """Run a batch that follows the one before."""
@@ -119,7 +119,7 @@ def _pruned(sides: Mapping[str, _Side], batches: int) -> Iterator[Figure]:
 
 
 def _covered(sides: Mapping[str, _Side]) -> Iterator[Figure]:
-    """How long each range takes, of all that there are."""
+    """Measure the time for each range, in a read of all ranges."""
     for name, side in sides.items():
         ranges = 0
 
@@ -143,7 +143,7 @@ def _took_ms(call: Callable[[], object]) -> float:
 
 
 def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, float]:
-    """How long each call took, in their order: the planner's, the handler's, the listener's."""
+    """Time the calls of a batch in order: the planner's, the handler's, the listener's (ms)."""
     planner, driver, key = side.planner, side.driver, batch.batch_key
     sample = RateSample(
         gate=GATE,

@@ -83,5 +83,5 @@ def _figures(
 
 
 def _most_of(values: Sequence[float]) -> float:
-    """What 99 in a hundred do not exceed."""
+    """Return the value that 99 in a hundred do not exceed."""
     return sorted(values)[min(len(values) - 1, round(0.99 * len(values)))]

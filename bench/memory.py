@@ -34,7 +34,7 @@ ROLES: Final = {
     "python_streaming_source_runner": PLANNER,
     "pyspark.daemon pyspark.worker": WORKER,
 }
-"""What is found in the command of a Python process that Spark has started."""
+"""Role of a Python process that Spark has started, by text in its command."""
 
 Sample = Mapping[str, float]
 

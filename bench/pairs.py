@@ -41,7 +41,7 @@ def alternating(sides: Sequence[str], rounds: int) -> Iterator[str]:
 def in_turn(
     sides: Mapping[str, Callable[[], float]], rounds: int, warm_ups: int
 ) -> dict[str, list[float]]:
-    """What each side answers in each round, after some rounds that do not count."""
+    """Return each side's answer in each round, after some rounds that do not count."""
     for side in alternating(list(sides), warm_ups):
         sides[side]()
     answers: dict[str, list[float]] = {side: [] for side in sides}
@@ -51,7 +51,7 @@ def in_turn(
 
 
 def ratios(values: Sequence[float], to: Sequence[float]) -> Spread:
-    """How large the values are against those of the other side in the same round.
+    """Divide each value by the other side's value of the same round.
 
     >>> ratios([4, 9, 5], to=[2, 3, 5])
     Spread(median=2.0, least=1.0, most=3.0)

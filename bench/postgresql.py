@@ -48,7 +48,7 @@ def a_postgresql(stage: Stage) -> Iterator[str]:
 def fresh_schema(url: str, *, awaits_syncs: bool = True) -> Iterator[str]:
     """The URL of a schema of PostgreSQL that is there as long as the block.
 
-    Whoever connects with it does not wait for the log to be synced, unless ``awaits_syncs``.
+    Connections by this URL do not wait for the log to be synced, unless ``awaits_syncs``.
     """
     name = f"headrace_bench_{time.time_ns()}"
     database = sqlalchemy.make_url(normalize_url(url))
@@ -66,15 +66,15 @@ def fresh_schema(url: str, *, awaits_syncs: bool = True) -> Iterator[str]:
 
 @dataclass
 class Watched:
-    """What a server did while it was watched.
+    """Activity of a server while it was watched.
 
     Attributes:
         commits: Transactions.
         wal_bytes: Written to its log.
         connections: The most at a time.
-        does: What its connections were doing when it was looked, and how often.
+        does: Number of times that a look found its connections doing each activity.
         cpu_s: Processor time of all of its processes; None if it is on another machine.
-        seconds: How long it was watched.
+        seconds: Time that it was watched.
     """
 
     commits: int = 0

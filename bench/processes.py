@@ -19,7 +19,7 @@ SEND_S: Final = 300
 LINES: Final = "lines"
 POSTS: Final = "posts"
 COMMANDS: Final = {LINES: ("tcp", "--acknowledge"), POSTS: ("http",)}
-"""What each kind of sender sends to."""
+"""Arguments of the receiver that each kind of sender sends to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def sending(what: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
 
 
 def found(process: "subprocess.Popen[str]") -> Any:
-    """What a sender found, when it has ended.
+    """Return a sender's findings when it has ended.
 
     Raises:
         HeadraceError: It failed; the reason is on the standard error.
@@ -162,7 +162,7 @@ def resident_mb(process_id: int) -> float:
 
 
 def cpu_seconds(process_id: int) -> float:
-    """How long a process has been computing, as Linux counts it."""
+    """Return the processor time of a process, as Linux counts it."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

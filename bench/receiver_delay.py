@@ -1,4 +1,4 @@
-"""How long senders wait for their acknowledgements: alone, and beside many who never end."""
+"""Delay of senders' acknowledgements: alone, and beside many who never end."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ RECORDS: Final = 100
 """Sent at once."""
 
 CONNECTIONS: Final = 32
-"""Of the sender of requests: each waits for its answer, so fewer could not keep the pace."""
+"""Connections of the sender of requests: each waits for its answer, and fewer are too slow."""
 
 WARM_UP_S: Final = 1
 
@@ -67,7 +67,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _tail_ms(stage: Stage, scale: Scale, kind: str, slow: int, halves_ms: list[float]) -> float:
-    """What 99 of 100 acknowledgements keep within; their median is noted."""
+    """Return the delay that 99 of 100 acknowledgements keep within; note their median."""
     journal = stage.fresh_folder("journal")
     what, how = f"{kind}.at_a_pace", {"per_s": PER_S, "records": RECORDS}
     if kind == POSTS:
@@ -94,6 +94,6 @@ def tail(values: Sequence[float]) -> float:
 
 
 def sync_ms_of(stage: Stage, scale: Scale) -> float:
-    """What it takes to write and sync what comes in one interval, most of the time."""
+    """Return the median time to write and sync the data of one interval (ms)."""
     data = chunk(int(PER_S * INTERVAL_MS / 1000))
     return median(synced_writes(stage.folder, data, scale.repetitions)) * 1000

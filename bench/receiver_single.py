@@ -22,7 +22,7 @@ REQUESTS: Final = ((1, 1), (1, 16), (1, 64), (500, 16))
 """Records in each, and connections that each wait for their answer."""
 
 PROMISED: Final = {1: AtLeast(1), 500: AtLeast(200_000)}
-"""Of single records the rate beside Kafka's, of 500 the records a second."""
+"""Target for single records: the rate beside Kafka's; for 500: the records a second."""
 
 SYNCS: Final = 3
 WARM_UP_REQUESTS: Final = 200

@@ -26,10 +26,10 @@ class Flood:
     """One way of sending as much as is taken.
 
     Attributes:
-        name: Of the figure.
+        name: Name of the figure.
         kind: `LINES` or `POSTS`.
         settings: The text of the receiver's settings file.
-        target: Of the figure.
+        target: Target of the figure.
     """
 
     name: str

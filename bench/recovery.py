@@ -1,7 +1,7 @@
-"""How fast the loop settles when a handler of known capacity becomes four times slower, and back.
+"""Settling of the loop when a handler of known capacity becomes four times slower, and back.
 
-The law alone, in simulation with the same numbers, tells how many batches that takes; a real run
-may take two more, for it has noise.
+A simulation of the law alone, with the same numbers, gives the expected number of batches; a real
+run may take two more, for it has noise.
 """
 
 import math
@@ -56,7 +56,7 @@ class Script:
         return self.steady + self.slow + self.steady
 
     def capacity_per_s(self, number: int) -> float:
-        """How fast this batch is handled; those after the end take no time."""
+        """Return the handler's capacity at this batch; those after the end take no time."""
         if number >= self.batches:
             return math.inf
         return SLOW_PER_S if self.steady <= number < self.steady + self.slow else CAPACITY_PER_S
@@ -68,7 +68,7 @@ class TimedHandler:
 
     Attributes:
         script: The capacity at each batch.
-        took_ms: How long each batch took in here.
+        took_ms: Time that each batch took in the handler (ms).
         late: The batches that took longer than that to read.
     """
 
@@ -97,7 +97,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     handler = TimedHandler(script)
     progress = _run(stage, script, handler)
     real_ms = [p.durationMs["triggerExecution"] for p in progress]
-    # What a batch costs besides its handler, as it is on this machine.
+    # The cost of a batch besides its handler, on this machine.
     fixed_ms = round(median(real_ms[n] - handler.took_ms[n] for n in range(2, script.steady)))
     in_theory = in_simulation(script, fixed_ms)
     phases = {
@@ -131,7 +131,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def settled_after(batches: Sequence[BatchProgress]) -> float:
-    """How many batches it takes until all take the interval; infinite if the last does not.
+    """Count the batches until all take the interval; infinite if the last does not.
 
     Within 15 %, and for good: a later batch that does not counts, with all before it.
     """

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Amounts that the benchmarks measure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ class Scale:
         skipped_batches: Batches at a query's start that do not count.
         early_end_batches: Batches of a query whose handler does not read to the end; the first does
             not count.
-        repetitions: How often something short is measured alone.
+        repetitions: Repetitions of a short measurement that is taken alone.
         ledger_batches: In the histories of the ledgers that are compared, the short one first.
         planner_partitions: Partitions of the topic that is planned.
         steady_batches: Batches before a handler becomes slow, and after it is fast again.
@@ -29,22 +29,22 @@ class Scale:
         long_run_batches: Batches of the run whose memory is watched.
         backlog_rows: Rows that are read in one batch while the memory is watched.
         block_records: Records of a block that is written to a journal.
-        blocks: How many such blocks.
+        blocks: Number of such blocks.
         journal_blocks: Blocks of the journal that is recovered.
         receiver_records: Records that a receiver is sent at once.
         single_requests: Requests of one record, or of a few, each of which waits for its answer.
-        receiver_seconds: How long it is sent records at a pace (s).
-        limited_seconds: How long it is sent more than it may admit (s).
+        receiver_seconds: Time that a receiver is sent records at a pace (s).
+        limited_seconds: Time that a receiver is sent more than it may admit (s).
         half_open: Senders beside the good ones who never send anything whole.
-        signals: How often the delay of a signal is measured.
+        signals: Measurements of the delay of a signal.
         flow_stages: Stages of the chain whose signals are a load for ZooKeeper.
         flow_applications: Applications that these stages are in, if they share sessions.
-        load_seconds: How long that load is measured, of each kind (s).
-        executors: Of the clusters that are compared.
+        load_seconds: Time that each kind of that load is measured (s).
+        executors: Numbers of executors of the clusters that are compared.
         executor_batches: Batches of the query on each of them, those at its start included.
         executor_rows: Rows in each of these batches.
-        gates: How many gates share a ledger, and the interval of each (s).
-        gates_seconds: How long they do (s).
+        gates: Number of gates that share a ledger, and the interval of each (s).
+        gates_seconds: Time that they share it (s).
     """
 
     pairs: int = 5

@@ -1,4 +1,4 @@
-"""What more executors and more gates cost: one gate on a cluster, many gates on a ledger."""
+"""Cost of more executors and more gates: one gate on a cluster, many gates on a ledger."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a scrape of a ledger's metrics takes, of many gates and of many partitions."""
+"""Time of a scrape of a ledger's metrics, with many gates and with many partitions."""
 
 import time
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ NATIVE: Final = "kafka"
 HEADRACE: Final = "headrace-kafka"
 
 POLL_S: Final = 0.25
-"""How often a query is looked at: seldom, for that is work too."""
+"""Interval between looks at a query: long, because a look is work too."""
 
 DEADLINE_S: Final = 300
 
@@ -66,7 +66,7 @@ def discard(df: DataFrame) -> None:
 
 
 def seconds_to_discard(df: DataFrame) -> float:
-    """How long that takes."""
+    """Return the time that `discard` takes."""
     began_s = time.perf_counter()
     discard(df)
     return time.perf_counter() - began_s

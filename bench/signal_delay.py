@@ -1,4 +1,4 @@
-"""How soon a signal is there, and how soon a queue that is too long holds the stage before it."""
+"""Delay of a signal, and of the throttling of a stage by a queue that is too long after it."""
 
 import random
 import threading
@@ -43,8 +43,8 @@ GROWTH_S: Final = 1.0
 
 WITHOUT_LOOKING_S: Final = 0.9 * SETTINGS.overload_sensitivity_ms / 1000
 POLL_S: Final = 0.002
-"""How exactly a moment is known; looking more often, or before the gate can be throttled,
-would slow down what is looked at."""
+"""Resolution of a moment; looks at shorter intervals, or before the gate can be throttled,
+would slow down the stages."""
 
 WAIT_S: Final = 60
 SEED: Final = 6
@@ -85,7 +85,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _bare(stage: Stage, join: Join, times: int) -> list[float]:
-    """How long an assertion takes that is sent at any moment (ms)."""
+    """Return the delays of assertions, each sent at a random moment (ms)."""
     chance, delays_ms = random.Random(SEED), []
     with (
         Ledger.open(stage.fresh_ledger()) as ledger,
@@ -105,7 +105,7 @@ def _bare(stage: Stage, join: Join, times: int) -> list[float]:
 
 
 def _throttled(stage: Stage, join: Join, times: int) -> list[float]:
-    """How long it takes from a queue that is too long until the gate before is throttled (ms)."""
+    """Return the delays from a queue that is too long to the throttling of the gate before (ms)."""
     with ExitStack() as running, ThreadPoolExecutor(PAIRS) as threads:
         pairs = [
             running.enter_context(_Pair(stage.fresh_ledger(), f"{FLOW}-{number}", join))

@@ -1,4 +1,4 @@
-"""What the stages of a long chain cost a ZooKeeper server: at rest, and throttled."""
+"""Load of the stages of a long chain on a ZooKeeper server: at rest, and throttled."""
 
 import subprocess
 import time
@@ -34,7 +34,7 @@ SETTLE_S: Final = 2
 """After the stages were given something else to do; by then they do it."""
 
 LOOK_S: Final = 0.5
-"""How often the server is asked how many requests are waiting."""
+"""Interval between looks at the number of requests that wait at the server."""
 
 MODES: Final = {IDLE: "at rest", THROTTLING: "all throttled", CHANGING: "a tenth changes each s"}
 LEASE_MS: Final = HopSettings().lease_ms
@@ -80,12 +80,12 @@ def _started(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a server had to do for some time.
+    """Load of a server for some time.
 
     Attributes:
         cpu: The part of one core that it needed (%).
-        requests_per_s: What it was asked.
-        latency_ms: How long it needed to answer, on the average.
+        requests_per_s: Requests that it was sent.
+        latency_ms: Time that it needed for an answer, on the average.
         worst_ms: The longest.
         outstanding: Requests that were waiting, at most.
         znodes: Nodes at the end.
@@ -126,7 +126,7 @@ def _load(server: ZookeeperServer, lasts_s: float) -> _Load:
 
 
 def _statistics(server: ZookeeperServer) -> dict[str, str]:
-    """What the server tells of itself, by name."""
+    """Return the server's own statistics, by name."""
     rows = (line.partition("\t") for line in server.tell("mntr").splitlines())
     return {name: value for name, _, value in rows}
 

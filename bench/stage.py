@@ -1,4 +1,4 @@
-"""Where everything is measured: one broker and one Spark session for both sides."""
+"""Place of all measurements: one broker and one Spark session for both sides."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from headrace.local.session import local_spark
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a benchmark runs on.
+    """Services that a benchmark runs on.
 
     Attributes:
         spark: A session with Headrace registered.
         native: Another one of the same Spark, without it: its listener is work too.
-        topics: Of the broker.
+        topics: Topics of the broker.
         folder: For checkpoints and ledgers; deleted at the end.
         postgresql: The URL of a ledger to measure beside SQLite's; None for none.
     """

@@ -9,7 +9,7 @@ def synced_blocks(folder: Path, data: bytes, times: int) -> list[float]:
     """Write some bytes so many times as a block is: to a new file, synced, named, and synced.
 
     Returns:
-        How long each took until it was durable (s).
+        The time until each was durable (s).
     """
     took_s = []
     descriptor = os.open(folder, os.O_RDONLY)
@@ -33,7 +33,7 @@ def synced_writes(folder: Path, data: bytes, times: int) -> list[float]:
     """Write some bytes so many times, one after the other, to one file of a folder.
 
     Returns:
-        How long each took until it was durable (s). The file is left to whoever removes the folder.
+        The time until each was durable (s). The caller removes the file with its folder.
     """
     path = folder / "synced"
     took_s = []

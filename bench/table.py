@@ -51,7 +51,7 @@ def number(value: float) -> str:
 
 
 def _range(figure: Figure) -> str:
-    """Of the ratio or, without one, of the figure itself."""
+    """Format the range of the ratio or, without one, of the figure itself."""
     spread = figure.ratio or figure.headrace
     if spread.least == spread.most:
         return ""

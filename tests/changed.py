@@ -1,7 +1,7 @@
 """``python -m tests.changed``: the tests of the packages that differ from the main branch.
 
-Of a package of ``src/headrace`` that differs, or whose tests do, it runs the tests of all tiers; of
-packages that import it, those of the tiers unit and contract. Only direct importers count, and
+For a package of ``src/headrace`` that differs, or whose tests do, it runs the tests of all tiers;
+for packages that import it, those of the tiers unit and contract. Only direct importers count, and
 without their integration tests, for nearly every package is in the end imported by the command
 line: all tests of all importers are most of `make test`, and take many times three minutes.
 Changes that are not committed count; what lies elsewhere, `make test` covers.

@@ -28,7 +28,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.submit_options())
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing on a machine that others use, too; and each run has others.
+# The time of an example says nothing on a machine that others use, too; and each run has others.
 settings.register_profile("headrace", deadline=None, max_examples=SOME)
 settings.register_profile("soak", deadline=None, max_examples=FULL)
 settings.register_profile("unit", deadline=None, max_examples=FEW, derandomize=True)

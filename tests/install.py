@@ -41,7 +41,7 @@ UNPACKED: Final = 2.5
 
 
 def megabytes(folder: Path) -> float:
-    """How much there is in a folder, which may change meanwhile."""
+    """Return the size of a folder's files, which may change meanwhile."""
     size = 0
     for here, _, names in os.walk(folder):
         for name in names:
@@ -182,7 +182,7 @@ def run_pip(
         try:
             while pip.poll() is None:
                 time.sleep(LOOK_S)
-                # What is built there comes on top, and is removed again.
+                # Wheels that are built there add to the size, and are removed again.
                 downloaded = min(max(downloaded, megabytes(Path(folder))), to_download)
                 steps = [found[1] for line in said[-20:] if (found := _STEP.match(line))]
                 step = steps[-1] if steps else "pip starts"

@@ -1,6 +1,6 @@
 """Headrace as a stranger installs it: the wheel that this project builds, in an empty environment.
 
-Where the platform has a Spark, it is used as it is. Each package has the version of
+The platform's Spark, if it has one, is used as it is. Each package has the version of
 requirements.lock: the set-up has made wheels of them, and pip has Spark in its cache.
 """
 
@@ -27,7 +27,7 @@ PLATFORM: Final = {
     "SPARK_HOME": str(SPARK_HOME),
     "PYTHONPATH": os.pathsep.join(map(str, sorted(SPARK_HOME.glob("python/lib/*.zip")))),
 }
-"""What a platform sets that has a Spark of its own."""
+"""Environment variables of a platform that has a Spark of its own."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -45,7 +45,7 @@ class Installed:
     variables: Mapping[str, str]
 
     def run(self, program: str, *arguments: str, folder: Path) -> str:
-        """What it writes to its standard output; an error of it fails the test."""
+        """Run a program; return its standard output; assert that it succeeds."""
         done = subprocess.run(
             [self.bin / program, *arguments],
             cwd=folder,

@@ -1,4 +1,4 @@
-"""What Headrace uses of other packages that they do not promise: each name, and a bound for it.
+"""Private names of other packages that Headrace uses: each name, and a bound for it.
 
 A package that is not bounded from above may change such a name for everybody who installs Headrace
 that day. So each name is here, with where it is defined, and each package has a bound.

@@ -71,7 +71,7 @@ def mentions(file: str, name: str) -> bool:
 
 
 def faults(steps: list[Step]) -> list[str]:
-    """What is wrong with a walk."""
+    """Return the faults of a walk."""
     files = [file for file, _ in groupby(step.file for step in steps)]
     twice = sorted({file for file in files if files.count(file) > 1})
     missing = [step for step in steps if not (SOURCE / step.file).is_file()]

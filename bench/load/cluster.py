@@ -17,7 +17,7 @@ import headrace
 
 _POLL_S = 0.1
 _WAITS_S = 20e-6
-"""What a job that waits for its sink takes for a record."""
+"""Time for a record in a job that waits for its sink."""
 
 
 def run(
@@ -30,11 +30,11 @@ def run(
     skipped: int,
     waits: bool,
 ) -> None:
-    """Write how long the batches after the first ones took (ms, median), and their rows.
+    """Write the median time of the batches after the first ones (ms), and their rows.
 
     Args:
-        executors: How many, each with a core.
-        options: Of the source.
+        executors: Number of executors, each with a core.
+        options: Options of the source.
         folder: For the checkpoint, and for what Spark writes.
         ledger: The URL of a new one.
         batches: So many are run.

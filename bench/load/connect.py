@@ -27,12 +27,12 @@ def run(
     batches: int,
     skipped: int,
 ) -> None:
-    """Write how long the batches after the first ones took (ms, median), and their rows.
+    """Write the median time of the batches after the first ones (ms), and their rows.
 
     Args:
         remote: The Spark Connect server; None for a session with a JVM.
-        settings: Of that session.
-        options: Of the source.
+        settings: Settings of the session with a JVM.
+        options: Options of the source.
         folder: For the checkpoint.
         ledger: The URL of a new one.
         batches: So many are run.

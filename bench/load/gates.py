@@ -23,7 +23,7 @@ from headrace.source.gate_ledger import GateIdentity, GateLedger
 from headrace.source.stream_offset import StreamOffset
 
 RECORDS: Final = 1_000
-"""Of a batch, in all of its partitions."""
+"""Records of a batch in all of its partitions."""
 
 _LIMITS: Final = BatchLimits(seconds_per_batch=1.0, initial_rate=RECORDS)
 
@@ -40,10 +40,10 @@ def drive(
     Args:
         url: The ledger's.
         first: The number of the first gate.
-        count: How many gates.
-        interval_s: Of each.
-        seconds: How long is measured.
-        partitions: Of each gate's topic.
+        count: Number of gates.
+        interval_s: The interval of each gate.
+        seconds: Duration of the measurement.
+        partitions: Partitions of each gate's topic.
     """
     with (
         Ledger.open(url, timeouts=OF_A_QUERY) as planner,

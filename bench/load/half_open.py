@@ -8,13 +8,13 @@ _TEXTS: Final = {
     "lines": b"x" * 10_000,
     "posts": b"POST /records HTTP/1.1\r\nx-slow: " + b"x" * 10_000,
 }
-"""What each would send, far more than it has time for."""
+"""Bytes that each connection would send, far more than it has time for."""
 
 _BYTE_S: Final = 1.0
-"""How long each waits between two bytes."""
+"""Pause of each connection between two bytes."""
 
 READY: Final = "ready"
-"""What is written when all of them are connected."""
+"""Line that is written when all of them are connected."""
 
 
 def hold(port: int, kind: str, count: int, seconds: float) -> dict[str, int]:

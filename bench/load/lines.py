@@ -72,7 +72,7 @@ def without_pause(port: int, seconds: float) -> dict[str, Acknowledged]:
 
 
 def cpu_s() -> float:
-    """What this process has used of the processors so far."""
+    """Return the processor time that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -18,7 +18,7 @@ CHANGING: Final = "changing"
 END: Final = "end"
 
 CHANGES_PER_S: Final = 0.1
-"""Of each stage while it is ``changing``: a tenth of all change each second."""
+"""Changes of each stage while it is ``changing``: a tenth of all stages change each second."""
 
 LEVELS: Final = (1.0, 2.0, 3.0)
 
@@ -35,16 +35,16 @@ def take_part(
     ``throttling``, throttle the stage before at one level; ``changing``, do so at a level that
     changes now and then; ``end``. State and signal are sent again every third of a lease, as by a
     stage's agent, and the state also whenever the stage after changes its level. A line is written
-    when all are there, and then at each change: how long each signal was on its way that has come
-    since the last one (ms).
+    when all are there, and then at each change: the delay of each signal that has come since the
+    last line (ms).
 
     Args:
         hosts: ZooKeeper's.
         first: The place of the first of them in the chain.
-        count: How many they are.
-        chain: How long the chain is.
-        per_session: How many of them share a session.
-        lease_ms: Of their states and signals.
+        count: Number of stages here.
+        chain: Number of stages in the chain.
+        per_session: Number of stages that share a session.
+        lease_ms: Lease of their states and signals.
     """
     settings = ZookeeperSettings(hosts)
     chance = random.Random(first)
@@ -78,7 +78,7 @@ def _follow(orders: "_Orders", members: Sequence["_Member"]) -> list[int]:
 
 
 class _Orders:
-    """What the input said last."""
+    """The last line of the input."""
 
     def __init__(self) -> None:
         self.now = IDLE
@@ -116,7 +116,7 @@ class _Member:
         self._changed_s = 0.0
 
     def step(self, mode: str, now_s: float) -> list[int]:
-        """What its agent would do now; how long each signal it received was on its way (ms)."""
+        """Do what its agent would do now; return the delay of each signal that it received (ms)."""
         delays_ms: list[int] = []
         is_new, third_s = False, self._lease_ms / 3000
         for received in self._signals.receive():

@@ -20,7 +20,7 @@ Handler = Callable[[BatchRecord, Offsets], None]
 
 
 class PriceError(Exception):
-    """What the handlers of these tests raise."""
+    """The exception that the handlers of these tests raise."""
 
 
 def nothing(batch: BatchRecord, offsets: Offsets) -> None:

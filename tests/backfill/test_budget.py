@@ -1,4 +1,4 @@
-"""How much a backfill may run."""
+"""Budget of records that a backfill may run."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What becomes of one failed batch, with a real ledger and a runner that is a function."""
+"""Backfill of one failed batch, with a real ledger and a runner that is a function."""
 
 import logging
 from collections.abc import Callable

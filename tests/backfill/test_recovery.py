@@ -68,7 +68,7 @@ class Changing(FixedBudget):
 
 
 def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
-    """What they read."""
+    """Add batches that failed; return the places of the records that they read."""
     for number in range(count):
         start = number * RECORDS
         ranges = [OffsetRange("orders", p, start, start + RECORDS) for p in range(PARTITIONS)]
@@ -77,7 +77,7 @@ def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
 
 
 def explained(ledger: Ledger) -> dict[Where, Status]:
-    """How the ledger has each record; each of them once."""
+    """Return each record's status in the ledger; assert that it has each record once."""
     found: list[tuple[Where, Status]] = [
         (place, each.status)
         for each in ledger.history.coverage("orders")

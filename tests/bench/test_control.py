@@ -1,4 +1,4 @@
-"""What the benchmark of the laws makes of batches."""
+"""Figures that the benchmark of the laws computes from batches."""
 
 from collections.abc import Sequence
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""What is made of a flow's run; the run itself is the benchmark's."""
+"""Figures of a flow's run; the run itself is the benchmark's."""
 
 from dataclasses import replace
 

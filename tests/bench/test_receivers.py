@@ -1,4 +1,4 @@
-"""What the benchmarks of receivers send, and what they make of acknowledgements."""
+"""Records that the benchmarks of receivers send, and figures of their acknowledgements."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the benchmark of the loop's recovery makes of batches."""
+"""Figures that the benchmark of the loop's recovery computes from batches."""
 
 import math
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.services.waiting import wait_until
 
 COMMAND = (sys.executable, "-c", "from headrace.cli import main; main()")
-"""What the script ``headrace`` does, whether the package is installed or not."""
+"""Equivalent of the script ``headrace``, whether the package is installed or not."""
 
 
 def run(

@@ -126,7 +126,7 @@ def a_receiver(
 
 
 def text_of(picture: RenderableType, width: int = 100) -> str:
-    """What a pipe is given: no colours."""
+    """Return the text that a pipe is given: without colours."""
     console = Console(width=width, file=StringIO(), color_system=None)
     console.print(picture)
     output = console.file

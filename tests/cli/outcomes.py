@@ -106,7 +106,7 @@ def invoke(url: str, *arguments: str, width: int = 120) -> Result:
 
 
 def told(url: str, command: str, exit_code: int = 0, width: int = 120) -> str:
-    """What a command, written as in a shell, prints; it ends with this exit status."""
+    """Run a command, written as in a shell; return its output, and assert its exit status."""
     result = invoke(url, *shlex.split(command), width=width)
     assert result.exit_code == exit_code, result.output
     return result.stdout

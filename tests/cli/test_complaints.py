@@ -1,4 +1,4 @@
-"""What commands say when something is wrong: one sentence, without a secret; nothing is changed."""
+"""Error messages of commands: one sentence, without a secret; nothing is changed."""
 
 import shlex
 import sys

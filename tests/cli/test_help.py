@@ -1,4 +1,4 @@
-"""What every command has: ``-h``, examples that can be run, completion, and known exit statuses."""
+"""Each command has ``-h``, examples that can be run, completion, and known exit statuses."""
 
 import re
 import shlex

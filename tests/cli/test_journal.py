@@ -183,7 +183,7 @@ def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
 
 
 def because(url: str, options: str) -> str:
-    """What ``prune`` says of the first lane that it lists."""
+    """Return the reason that ``prune`` gives for the first lane that it lists."""
     command = f"journal prune orders --dry-run --older-than {options}"
     return told(url, command).splitlines()[1].split(maxsplit=6)[6].strip()
 

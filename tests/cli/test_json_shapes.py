@@ -1,4 +1,4 @@
-"""What ``--json`` prints: its fields and their kinds as stored, and each of them documented.
+"""Output of ``--json``: its fields and their kinds as stored, and each of them documented.
 
 ``UPDATE_VIEWS=1 pytest tests/cli/test_json_shapes.py`` writes the stored shapes again.
 """

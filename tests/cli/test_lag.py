@@ -1,4 +1,4 @@
-"""How the lag moves: against the arrivals that made it so."""
+"""Changes of the lag, against the arrivals that caused them."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What options stand for: moments, options of the source, and settings."""
+"""Meaning of options: moments, options of the source, and settings."""
 
 import json
 import time

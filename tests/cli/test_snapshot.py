@@ -1,4 +1,4 @@
-"""What a snapshot makes of the ledger's records."""
+"""Fields of a snapshot, from the ledger's records."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the commands show, compared with stored output: ``tests/cli/expected``.
+"""Output of the commands, compared with stored output: ``tests/cli/expected``.
 
 ``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files again; look at their difference
 before it is committed.

@@ -1,4 +1,4 @@
-"""What the contract suite shares: it runs on each version of Spark, and over Spark Connect."""
+"""Fixtures of the contract suite, which runs on each version of Spark and over Spark Connect."""
 
 import random
 import uuid

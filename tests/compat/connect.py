@@ -1,4 +1,4 @@
-"""What the suite is told by its environment where it runs over Spark Connect."""
+"""Environment variables that configure the suite where it runs over Spark Connect."""
 
 import os
 from dataclasses import dataclass

@@ -34,10 +34,10 @@ SHORT = (
     "cannot_be_decoded",
     "records_go_through_a_flow_once",
 )
-"""Of the contract suite: planning, rates, both policies, tasks that report, and a flow."""
+"""Tests of the contract suite: planning, rates, both policies, tasks that report, and a flow."""
 
 ENDS_S = 60
-"""How long a program may take to end once its main code has: a listener would keep it for ever."""
+"""Limit on a program's end after its main code (s): a listener would keep it for ever."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a batch's report says on each version of Spark."""
+"""Contents of a batch's report on each version of Spark."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -38,7 +38,7 @@ def test_the_rate_of_even_chunks_is_exact_wherever_it_is_asked_for(
 def test_looks_as_rare_as_chunks_measure_a_rate_that_is_nearly_right(
     gap_ms: int, looks: list[float], start_ms: int
 ) -> None:
-    """Of looks each 250 ms, a chunk each 200 ms seemed to be 8 000 records/s where 5 000 came."""
+    """Looks each 250 ms at a chunk each 200 ms once measured 8 000 records/s where 5 000 came."""
     rate = ChunkRate(60_000, 60_000)
     time_ms = start_ms
     for part in looks:

@@ -1,4 +1,4 @@
-"""How receivers share a rate: its laws, and many of them over time, each by itself."""
+"""Laws by which receivers share a rate, and many receivers over time, each by itself."""
 
 import math
 import random
@@ -92,7 +92,8 @@ def test_the_level_rises_to_what_all_parts_make(some: list[Demand], expected: li
     assert fair_shares(RATE, some) == pytest.approx(expected)
 
 
-# What follows lets receivers go by this law for minutes, each with the others' last words only.
+# The simulations below run receivers by this law for minutes; each knows only the others' last
+# words.
 
 STEP_S = 0.1
 MEAN_S = 5.0
@@ -160,7 +161,7 @@ def test_under_a_steady_load_the_limits_come_to_rest(demands: tuple[int, ...]) -
     for each, demand in zip(those, demands, strict=True):
         last = each.limits[-int(30 / STEP_S) :]
         assert max(last) <= min(last) * 1.01
-        # What an even part allows is let in, whatever the others want.
+        # A receiver may let in an even part, whatever the others want.
         assert each.total >= 0.95 * 120 * min(demand, RATE / len(demands))
     admitted = sum(each.total for each in those)
     assert admitted <= 1.05 * RATE * 120
@@ -177,7 +178,7 @@ def test_who_needs_its_part_again_has_it_within_two_seconds() -> None:
 
 
 def test_who_begins_is_held_back_once_and_not_again_and_again() -> None:
-    """What it takes is a mean of five seconds, and at first less than it needs."""
+    """Its intake is measured as a mean of five seconds, at first less than it needs."""
     woken, _ = simulated(60, lambda now_s: 0.0 if now_s < 30 else 300.0, steady(5_000))
     since = woken.limits[int(30 / STEP_S) :]
     leaps = [after for before, after in pairwise(since) if abs(after - before) > 0.25 * before]

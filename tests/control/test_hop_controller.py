@@ -71,7 +71,7 @@ class Looking:
 
     @property
     def changes(self) -> list[tuple[int, float]]:
-        """What was said, without what was only said again."""
+        """Return the levels that were sent, without repetitions of the one before."""
         before, changes = 0.0, []
         for time_ms, level in self.said:
             if level != before:

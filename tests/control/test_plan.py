@@ -28,7 +28,7 @@ from headrace.core.ranges import TopicPartition
 OFF = BatchLimits(1.0, initial_rate=None)
 
 
-# What limits a batch
+# Limits of a batch
 
 
 def test_without_limits_a_batch_takes_everything() -> None:

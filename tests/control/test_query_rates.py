@@ -1,4 +1,4 @@
-"""What a batch teaches the laws of a query's gates."""
+"""Samples that a batch gives the laws of a query's gates."""
 
 from collections.abc import Mapping
 from dataclasses import replace

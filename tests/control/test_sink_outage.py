@@ -23,7 +23,7 @@ HOLD = OutageSettings()
 
 
 def after(runs: int, settings: OutageSettings = HOLD, **said: Any) -> Next:
-    """What follows the failed run of this number, the first being 1."""
+    """Return the next step after the failed run of this number, the first being 1."""
     certain = said.setdefault("is_certain", True)
     outage = SinkOutage("b", 0, runs - 1, 0, "why", certain) if runs > 1 else None
     given_ = {"has_parts": True, "may_try": True, **said}

@@ -1,4 +1,4 @@
-"""What a stage that is throttled may emit."""
+"""Rate that a throttled stage may emit."""
 
 from dataclasses import replace
 
@@ -217,7 +217,7 @@ MESSAGES = st.lists(
 
 
 def level_of(run: Epoch, sequence: int) -> float:
-    """What each message says is fixed, as if it had been said once."""
+    """Return the level of a message; a sequence number has one level, however often it is sent."""
     return float((sequence * 7 + run.started_ms) % 5)
 
 

@@ -1,4 +1,4 @@
-"""What is not installed is one sentence that names the extra which installs it."""
+"""An error about a missing package is one sentence that names the extra which installs it."""
 
 import importlib
 import subprocess

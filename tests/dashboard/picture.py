@@ -22,12 +22,12 @@ from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 PICTURE: Final = Path(__file__).parents[2] / "docs/images/dashboard.png"
 GATES: Final = {"orders": -420, "payments": 0, "clicks": 310, "returns": -900}
-"""How many records the lag of each changes by from batch to batch."""
+"""Records by which the lag of each gate changes from batch to batch."""
 
 PARTITIONS: Final = 6
 
 FILLED_MS: Final = 20_000
-"""How far ahead the last batch lies when filling begins, which takes some seconds."""
+"""Time from the start of the filling, which takes some seconds, to the last batch."""
 
 
 def main() -> None:

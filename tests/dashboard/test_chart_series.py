@@ -1,4 +1,4 @@
-"""What charts show: the range of the address, or what there is in the span up to now."""
+"""Contents of charts: the range of the address, or the batches in the span up to now."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a gate's page says once, and which actions it offers."""
+"""Statements that a gate's page makes once, and actions that it offers."""
 
 from dataclasses import replace
 

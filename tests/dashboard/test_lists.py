@@ -36,7 +36,7 @@ def page_at(url: str, address: str) -> Page:
 
 
 def followed(ledger: Ledger, url: str, address: str, row: str) -> list[str]:
-    """What of every page matches, from the first one to the last."""
+    """Return the matches of all pages, from the first one to the last."""
     rows: list[str] = []
     next_one: str | None = address
     fleet = Fleet()

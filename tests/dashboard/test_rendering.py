@@ -1,4 +1,4 @@
-"""What templates make of values: everything is text, and every template can be read."""
+"""Rendering of values by templates: everything is text, and every template can be read."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is refused, over plain HTTP: forged, foreign, too large, or without a token."""
+"""Requests that are refused over plain HTTP: forged, foreign, too large, or without a token."""
 
 import re
 import socket
@@ -43,7 +43,7 @@ def address(shared: Shared) -> str:
 
 
 def limits(ledger_url: str) -> int:
-    """How often operators have limited the gate."""
+    """Return the number of times that operators have limited the gate."""
     with Ledger.open(ledger_url) as ledger:
         return len(ledger.operator_limits.history("orders"))
 

@@ -25,7 +25,7 @@ KINDS = descriptor_pb2.FieldDescriptorProto
 def files(
     *, holds_itself: bool = False, syntax: str = "proto3"
 ) -> descriptor_pb2.FileDescriptorSet:
-    """What protoc makes of an order, with everything that it imports."""
+    """Return the descriptors that protoc makes of an order, with everything that it imports."""
     found = descriptor_pb2.FileDescriptorSet()
     found.file.add().ParseFromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
     file = found.file.add(name="shop.proto", package="shop", syntax=syntax)

@@ -1,7 +1,7 @@
 """The image, as far as it can be made without Docker: its own commands, in an empty environment.
 
-What needs root is left out, and Spark is this environment's. The image itself is built by nobody
-here; hadolint reads the whole file.
+Steps that need root are left out, and Spark is this environment's. No test builds the image
+itself; hadolint reads the whole file.
 """
 
 import os

@@ -47,7 +47,7 @@ class Shop:
 
     Attributes:
         folder: All of it.
-        topic: What stands as ``orders`` on the pages.
+        topic: The topic that the pages call ``orders``.
         failed: The key of the failed batch.
         dead: The key of the dead batch.
     """

@@ -20,8 +20,8 @@ class Snippet:
     Attributes:
         page: The page.
         line: Its first line; from 1.
-        text: What is printed.
-        language: Of a block of code; empty where none is named, and of prose.
+        text: The text that is printed.
+        language: The language of a block of code; empty for prose, and where none is named.
     """
 
     page: Path
@@ -65,7 +65,7 @@ def prose(page: Path) -> Iterator[Snippet]:
 
 
 def code_spans(page: Path) -> Iterator[Snippet]:
-    """What stands between backticks in prose, without line breaks."""
+    """Yield the texts between backticks in prose, without line breaks."""
     for paragraph in prose(page):
         for found in _CODE_SPAN.finditer(paragraph.text):
             line = paragraph.line + paragraph.text[: found.start()].count("\n")

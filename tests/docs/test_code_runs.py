@@ -1,7 +1,7 @@
 """The Python of each page runs as it stands, one block after the other.
 
-An error names the page and the line. What a page cannot know, such as a broker's address, is put in
-its place.
+An error names the page and the line. Values that a page cannot know, such as a broker's address,
+are put in their places.
 """
 
 import itertools
@@ -35,7 +35,7 @@ from headrace.receivers.host import Hosting, host
 from headrace.simulation import Policy, phases, read_scenario, run
 
 ORDERS: Final = 24
-"""Of the shop: what it isolates, and what it defers."""
+"""Records of the shop: the isolated ones, and the deferred ones."""
 
 WITH_CODE: Final = {
     str(page.relative_to(ROOT)) for page in PAGES if next(blocks(page, "python"), None)
@@ -48,8 +48,8 @@ class Reader:
 
     Attributes:
         page: Its path in the repository.
-        names: What its code finds, and has defined.
-        in_place: What is put in the place of what a page cannot know.
+        names: Names that its code finds, and has defined.
+        in_place: Texts of the page, with the values that replace them because it cannot know them.
     """
 
     page: str

@@ -1,8 +1,8 @@
 """Every command in a block of a page runs as it stands, in the order of its block.
 
 It runs in a folder like the one that the pages speak of (`Shop`): with a ledger, a checkpoint,
-journals, a handler and flows. What a page cannot know, such as a key or a broker's address, is
-put in its place.
+journals, a handler and flows. Values that a page cannot know, such as a key or a broker's address,
+are put in their places.
 """
 
 import os
@@ -39,7 +39,7 @@ NOT_RUN: Final = {
     "spark-submit": "needs a cluster, and the reader's job.py",
     "keytool": "is Java's, for the reader's own stores",
 }
-"""Programs that are not run, and why. What is not here is run, or the test fails."""
+"""Programs that are not run, and why. Any other program is run, or the test fails."""
 
 IN_PLACE: Final[dict[str, Callable[[Shop], str]]] = {
     r"\blocalhost:9092\b": lambda shop: shop.topic.bootstrap_servers,
@@ -50,7 +50,7 @@ IN_PLACE: Final[dict[str, Callable[[Shop], str]]] = {
     r"(?<=dead-letters send )ID\b": lambda _: "1",
     r"(?<=dead-letters drop )ID\b": lambda _: "2",
 }
-"""What stands for something that a page cannot know."""
+"""Replacements for values that a page cannot know."""
 
 STATUSES: Final = {"failures": {0, 3}, "verify": {0, 3}}
 """Exit statuses that are no error, besides 0."""

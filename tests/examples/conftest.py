@@ -1,4 +1,4 @@
-"""What all examples run on."""
+"""Settings of Spark for all examples."""
 
 import pytest
 

@@ -71,7 +71,7 @@ def send(topic: Topic, run_here: Callable[..., str]) -> None:
 
 
 def printed_on_the_page(command: str) -> list[str]:
-    """What the page shows of a command, line by line, without what differs from run to run."""
+    """Return the page's output of a command, line by line, without values that differ by run."""
     (shown,) = (
         shown
         for block in blocks(EXAMPLES.parent / "docs/getting-started.md", "console")

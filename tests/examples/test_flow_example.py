@@ -20,7 +20,7 @@ def order(number: int) -> bytes:
 
 
 def receive(folder: Path) -> None:
-    """What `headrace receive` would have taken in; and something that is no order."""
+    """Write the orders that `headrace receive` would have taken in, and a record that is none."""
     with Journal.open(str(folder / "journals/raw"), create=True).writer(0) as writer:
         values = [order(number) for number in range(ORDERS)]
         writer.append(Records.of([*values, b"no order"], timestamp_ms=1))

@@ -1,4 +1,4 @@
-"""What the gate's tests share: a ledger of their own, and its URL."""
+"""Fixtures of the gate's tests: a ledger of their own, and its URL."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What Delta does with `Batch.delta_options`, in a process that has a Spark that can write it.
+"""Effect of `Batch.delta_options` in Delta, in a process that has a Spark that can write it.
 
     python -m tests.execution.delta_writes FOLDER
 
-Its last line is what it has found, as JSON.
+Its last line has its findings, as JSON.
 """
 
 import json
@@ -47,7 +47,7 @@ class Table:
         self._spark.sql(change)
 
     def rows(self) -> dict[str, int]:
-        """How often each batch is there."""
+        """Return the number of rows of each batch."""
         counts = self._spark.read.format("delta").load(self.path).groupBy("batch").count()
         return {row["batch"].lstrip("0"): row["count"] for row in counts.collect()}
 

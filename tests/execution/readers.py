@@ -1,4 +1,4 @@
-"""What is read by the tests of batches that fail, and a sink that fails."""
+"""Sources for the tests of batches that fail, and a sink that fails."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ Traceback (most recent call last):
 headrace.errors.BrokerError: Kafka gave nothing of orders-0 [3, 4) for 5000 ms.
 It happened while Headrace read the source, or a schema.
 """
-"""What Spark says where a task could not reach the brokers."""
+"""Spark's message where a task could not reach the brokers."""
 
 
 class OrdersLog(MemoryLog):
@@ -52,7 +52,7 @@ READER = MemoryReader(OrdersLog())
 
 
 class Poisoned(Exception):  # noqa: N818  (the tests' own)
-    """What the sink raises."""
+    """The exception that the sink raises."""
 
 
 class Killed(BaseException):

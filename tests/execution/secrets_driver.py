@@ -66,7 +66,7 @@ def main(folder: Path, servers: str, topic: str) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    # What is written is shown as well, as a command.
+    # Spark shows a write, too, as a command.
     row = spark.range(1).selectExpr("'good' as value")
     sink = {name: value for name, value in options.items() if name.startswith("kafka.")}
     row.write.format("headrace-kafka").mode("append").options(**sink, topic=topic).save()

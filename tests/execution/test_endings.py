@@ -1,4 +1,4 @@
-"""How a query's end shows in the ledger: stopped on purpose, ended by its handler, or refused."""
+"""Record of a query's end in the ledger: stopped on purpose, ended by its handler, or refused."""
 
 import functools
 import json
@@ -153,7 +153,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
 
 
 class Ended(BaseException):
-    """What a library raises to end a program."""
+    """An exception that a library raises to end a program."""
 
 
 ENDS = [SystemExit("the disk is gone"), KeyboardInterrupt(), Ended("the disk is gone")]

@@ -198,7 +198,7 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     assert samples[order[at]].processing_delay_ms > 1_000
     after = order[at + 1]
     assert samples[after].scheduling_delay_ms == 0
-    # What was planned next was planned at the rate from before.
+    # The next batch was planned at the rate from before.
     before = next(s.rate_per_s for b in reversed(order[:at]) if (s := samples[b]).rate_per_s)
     planned = stored(ledger, after)
     assert planned.rate_per_s == int(before)

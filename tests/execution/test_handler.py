@@ -30,7 +30,7 @@ ELSEWHERE = "elsewhere:1:1/run"
 
 
 class FullError(Exception):
-    """What a sink raises."""
+    """An exception that a sink raises."""
 
 
 class Scene:

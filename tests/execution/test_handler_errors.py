@@ -1,4 +1,4 @@
-"""What an exception of a handler is taken for: the source's, a stop of the query, its own."""
+"""Classes of a handler's exception: the source's, a stop of the query, its own."""
 
 import errno
 import re
@@ -138,7 +138,7 @@ def test_what_a_handler_says_by_itself_is_its_own() -> None:
 
 
 class Thrown:
-    """What Java threw, as Py4J has it."""
+    """A Java exception, as Py4J represents it."""
 
     _target_id = "o1"
 
@@ -152,7 +152,7 @@ class Thrown:
 def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None:
     with pytest.raises(InterruptedError) as caught, shorten_interrupts():
         raise Py4JJavaError("", Thrown("java.lang.InterruptedException"))
-    # Of Spark's StreamExecution.PROXY_ERROR, and without what was raised before.
+    # From Spark's StreamExecution.PROXY_ERROR, without the exception that was raised before.
     sought = "py4j.protocol.Py4JJavaError: An error occurred while calling.*InterruptedException"
     assert re.search(sought, str(caught.value))
     assert len("".join(traceback.format_exception(caught.value))) < 2000
@@ -201,7 +201,7 @@ def test_what_may_be_the_records_fault_is_not_excused(raised: Exception) -> None
 
 
 class Unreached(Exception):  # noqa: N818  (as the databases' drivers name theirs)
-    """Of a client that is no package of ours."""
+    """Exception of a client that is no package of ours."""
 
 
 Unreached.__name__ = "OperationalError"

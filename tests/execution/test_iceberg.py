@@ -31,7 +31,7 @@ TEN, FIFTY = batch("the tenth"), batch("the fiftieth")
 
 
 def frame(*values: str, during: Callable[[], object] = lambda: None) -> DataFrame:
-    """What Spark has of a batch; ``during`` is what happens while it is computed."""
+    """Return a batch's frame, as Spark would; computing it calls ``during``."""
 
     def to_arrow() -> pa.Table:
         during()

@@ -28,12 +28,12 @@ OFFSETS: Final = 4_000
 
 @dataclass
 class Fault:
-    """What goes wrong, and when; it heals after a while.
+    """A fault at random times; it heals after a while.
 
     Attributes:
-        dice: says when.
-        calls: of the handler so far.
-        healed: whether it is over.
+        dice: The chance that decides when.
+        calls: Calls of the handler so far.
+        healed: Whether it is over.
     """
 
     dice: random.Random
@@ -204,7 +204,7 @@ class Story:
         self.kept[batch.key] = given
 
     def next_ranges(self, records: int) -> list[OffsetRange]:
-        """What the stream plans next."""
+        """Return the ranges that the stream plans next."""
         counts = [records // 2, records - records // 2]
         ranges = [
             OffsetRange("orders-topic", p, self.at[p], self.at[p] + n)

@@ -200,7 +200,7 @@ class Told:
 
 
 def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[float | None, ...]]:
-    """What the estimator made of each batch that went through, the oldest first."""
+    """Return the estimator's samples of the batches that went through, the oldest first."""
     ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator=PID.to_text())
     listener, run, start_ms, offset = GateListener(lambda _gate, _run: ledger), uuid4(), START_MS, 0
     for number, each in enumerate(batches):

@@ -1,7 +1,7 @@
 """A gate whose rows somebody else keeps locked on PostgreSQL, and what goes on meanwhile.
 
-Who locks them is a connection of its own that does nothing more, as one does that is left "idle in
-transaction" by a process that was frozen between its last statement and its commit.
+A connection of its own locks them and does nothing more, as one that is left "idle in transaction"
+by a process that was frozen between its last statement and its commit.
 """
 
 import logging

@@ -50,7 +50,7 @@ def start(
 
 
 def said(folder: Path, *command: str) -> str:
-    """What a command answers of the ledger there."""
+    """Return the output of a command on the ledger there."""
     answer = CliRunner().invoke(app, [*command, "--ledger", f"sqlite:///{folder}/headrace.db"])
     assert answer.exit_code in {0, 3}, answer.output
     return answer.output
@@ -62,7 +62,7 @@ def told(folder: Path, *command: str) -> dict[str, Any]:
 
 
 def asked(folder: Path, question: str) -> list[Any]:
-    """What the ledger's tables answer to SQL."""
+    """Return the rows that an SQL query finds in the ledger's tables."""
     with sqlite3.connect(folder / "headrace.db") as file:
         return list(file.execute(question))
 
@@ -223,7 +223,7 @@ def test_isolation_reads_nothing_of_a_topic_that_was_recreated_since_its_batch_w
     df = df.filter("offset >= 0") if derived else df
     start(gate, df, handle, tmp_path, headrace.isolate())
     start(gate, df, handle, tmp_path, headrace.isolate())  # what came meanwhile
-    # What is written as it was read was read once, when the batch failed.
+    # Records that are handled as they were read were read once, when the batch failed.
     assert handled == [*["old"] * (0 if derived else 20), *["new"] * 20]
     assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
     failed = set(asked(tmp_path, "SELECT error_class FROM batch WHERE status = 'failed'"))

@@ -1,4 +1,4 @@
-"""What drivers and Spark really raise when a sink is away, and when it is not.
+"""Exceptions that drivers and Spark really raise when a sink is away, and when it is not.
 
 Disks that are full or read-only are mounted, where this user may do so.
 """
@@ -40,7 +40,7 @@ Rows = Iterator[Any]
 
 
 def raised(call: Callable[[], object]) -> Exception:
-    """What is raised; a test that fails shows it."""
+    """Return the exception that the call raises; a test that fails shows it."""
     with pytest.raises(Exception) as caught:
         call()
     return caught.value

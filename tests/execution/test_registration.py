@@ -1,4 +1,4 @@
-"""What a session is given once, and what it is built with."""
+"""Objects that a session is given once, and settings that it is built with."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +87,7 @@ def test_registering_again_is_harmless_in_this_session_and_in_those_made_of_it(
 def test_sources_of_a_session_made_of_a_registered_one_know_its_secrets(
     spark: SparkSession,
 ) -> None:
-    """What is hidden from Spark in one session is known to the sources of that session."""
+    """The sources of a session know the secrets that were hidden from Spark in it."""
     headrace.register(spark)
     other = spark.newSession()
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.sasl.password": "hunter2"}

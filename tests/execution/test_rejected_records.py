@@ -61,7 +61,7 @@ class Scene:
         return [each.letter for each in self.ledger.dead_letters.oldest("orders", limit=1_000)]
 
     def proven(self) -> tuple[int, int]:
-        """How many are processed, and how many are not but explained; nothing else is there."""
+        """Count the processed records and the explained ones; assert that there are no others."""
         found = verify(self.ledger, "orders")
         assert found.verdict is Verdict.PROVEN
         return sum(s.processed for s in found.spans), sum(s.dead for s in found.spans)

@@ -1,5 +1,5 @@
-"""What a handler rejects by name: dead letters of the same run, durable with its success, or not
-at all."""
+"""Records that a handler rejects by name: dead letters of the same run, durable with its success,
+or not at all."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """Blocks that are damaged and repaired while a gated query reads the journal, again and again.
 
-What was sent is kept by the test; each record arrives once, or a row of ``lost`` explains it.
+The test keeps the records that it sent; each arrives once, or a row of ``lost`` explains it.
 """
 
 import random
@@ -58,7 +58,7 @@ class Journalist:
         self.damages += 1
 
     def repair(self) -> None:
-        """What an operator does."""
+        """Repair the journal, as an operator does."""
         repair(self._journal)
 
 

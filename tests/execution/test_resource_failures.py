@@ -24,7 +24,7 @@ def test_a_lost_executor_or_worker_took_too_much(text: str) -> None:
     caused = ValueError("the batch cannot be kept")
     caused.__cause__ = PySparkException(text)
     assert took_too_much(caused)
-    # What a handler says by itself may have a record's text in it.
+    # A handler's own message may contain a record's text.
     assert not took_too_much(ValueError(text))
 
 

@@ -236,7 +236,7 @@ def test_a_socket_between_pyspark_and_its_jvm_is_no_sink_s() -> None:
     assert not sink_is_away(caught.value)
 
 
-# What Spark says, as text and as Java's exceptions.
+# Spark's messages, as text and as Java's exceptions.
 
 
 class Kind:

@@ -1,6 +1,6 @@
-"""What a handler gives a sink that is not the ledger's database, on real databases.
+"""Rows that a handler gives a sink that is not the ledger's database, on real databases.
 
-What is in the sink is read past the code that wrote it.
+The sink is read past the code that wrote it.
 """
 
 import threading

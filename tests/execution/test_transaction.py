@@ -1,4 +1,4 @@
-"""What a handler does with ``batch.transaction()``: the sink's rows and the ledger's word agree.
+"""Handlers' writes in ``batch.transaction()``: the sink's rows and the ledger's word agree.
 
 The sink's table and the batch's row are read with SQL, past the ledger.
 """
@@ -241,7 +241,7 @@ def end_the_transaction(connection: Connection, _batch: Batch) -> None:
 
 
 def leave_an_orphan(connection: Connection, _batch: Batch) -> None:
-    """What the database refuses when it is to commit."""
+    """Write a row that the database refuses at the commit."""
     for statement in (
         "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
         "CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",

@@ -1,4 +1,4 @@
-"""What carries signals: each kind in turn."""
+"""Carriers of signals: each kind in turn."""
 
 import re
 from collections.abc import Iterator

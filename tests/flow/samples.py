@@ -16,7 +16,7 @@ def a_signal(
     flow: str = "clicks",
     epoch: Epoch = RUN,
 ) -> PressureSignal:
-    """What stage b says to stage a before it."""
+    """Return a signal from stage b to stage a before it."""
     return PressureSignal(flow, sender, receiver, epoch, sequence, level, lease_ms)
 
 

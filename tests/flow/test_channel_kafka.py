@@ -44,7 +44,7 @@ def channel(request: pytest.FixtureRequest, to: Topic, tmp_path: Path) -> Channe
 
 @pytest.fixture
 def read(spark: SparkSession, channel: Channel, url: str, tmp_path: Path) -> Read:
-    """What a stage has read up to now."""
+    """Return a function: a stage reads the channel to its end; its values up to now, sorted."""
     found: list[str] = []
     gate = Gate("sink", interval="1 second", ledger=url)
 

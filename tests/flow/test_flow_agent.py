@@ -1,4 +1,4 @@
-"""What a stage's agent does, step by step; the time is an argument."""
+"""Steps of a stage's agent, one by one; the time is an argument."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -91,7 +91,7 @@ class Driven:
 
     @property
     def level(self) -> float:
-        """How hard it throttles the stage before it."""
+        """Level at which it throttles the stage before it."""
         return self.signals.sent[-1].level if self.signals.sent else 0
 
     @property

@@ -1,4 +1,4 @@
-"""What a stage deferred is backfilled manually as the stage would have done it."""
+"""A manual backfill runs the batches that a stage deferred as the stage would have done."""
 
 import importlib
 from pathlib import Path

@@ -55,7 +55,7 @@ Disaster = tuple[Callable[[], None], Callable[[], None]]
 def disasters(
     world: ZookeeperWorld, server: ZookeeperServer, names: Sequence[str]
 ) -> dict[str, Disaster]:
-    """What goes wrong, and how it ends."""
+    """Return the disasters, each with the repair that ends it."""
 
     def expire(*names: str) -> None:
         for name in names:

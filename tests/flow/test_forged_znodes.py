@@ -134,9 +134,9 @@ def test_what_a_stage_has_said_nobody_else_can_write_over(flow_of_two: Flow) -> 
 
 
 def forgeries(flow: Flow, own: bytes) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """What somebody writes in place of a stage's nodes: the path, the data, and how it is made.
+    """Yield the nodes that forge a stage's: the path, the data, and the options of the creation.
 
-    ``own`` is what the stage itself has written there.
+    ``own`` is the data that the stage itself has written there.
     """
     signature, _, text = own.partition(b" ")
     session = flow.world.stranger.client_id[0]

@@ -1,4 +1,4 @@
-"""What waits to be delivered."""
+"""Signals that wait to be delivered."""
 
 from tests.flow.samples import a_signal, state_of_stage
 

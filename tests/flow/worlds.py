@@ -39,7 +39,7 @@ BRIEF_SESSION_S = 1.0
 
 
 class World(ExitStack, ABC):
-    """Where the stages of one flow meet, until the block ends."""
+    """Meeting place of the stages of one flow, until the block ends."""
 
     is_apart = False
     """Whether signals go elsewhere than to the ledger."""
@@ -86,7 +86,7 @@ class World(ExitStack, ABC):
 
 @dataclass
 class Memory:
-    """What stands in a memory that stages share, each text with the time it was written."""
+    """Texts in a memory that stages share, each with the time it was written."""
 
     messages: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
     states: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -227,7 +227,7 @@ class ZookeeperWorld(World):
         )
         self.sessions: dict[str, ZookeeperSession] = {}
         self.clients: dict[str, list[KazooClient]] = {}
-        """Of each stage, in the order in which they were made."""
+        """ZooKeeper clients of each stage, in the order in which they were made."""
         self.answer_timeout_s = 3.0
         self.make_client: Callable[..., KazooClient] = KazooClient
         self._stranger: KazooClient | None = None

@@ -19,7 +19,7 @@ class Query:
         self.offset: dict[str, Any] = self._reader.first_offset()
 
     def start_again(self) -> None:
-        """What the process knows besides the checkpoint is gone."""
+        """Forget everything besides the checkpoint, as a new process does."""
         self._reader = SourceStreamReader(self._reading, None)
 
     def run(self) -> list[str]:

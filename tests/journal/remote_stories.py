@@ -1,4 +1,4 @@
-"""What holds of every journal that is reached over a network, whatever it is kept in."""
+"""Tests of every journal that is reached over a network, whatever it is kept in."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class Remote:
         url: A journal's, called orders; there is none yet.
         files: The place's, for fsspec.
         root: The journal's path there.
-        step: What ``files`` is called by to give a file its name.
+        step: The method of ``files`` that gives a file its name.
         op: The first argument of that, if it is called for other things too.
     """
 
@@ -34,7 +34,7 @@ class Remote:
     op: str | None = None
 
     def path(self, name: str) -> str:
-        """Of a file of lane 0."""
+        """Return the path of a file of lane 0."""
         return f"{self.root}/0/{name}"
 
     def names(self) -> list[str]:

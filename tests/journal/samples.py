@@ -67,7 +67,7 @@ def append(journal: Journal, *counts: int, lane: int = 0, compression: Compressi
 
 
 def folder(journal: Journal, lane: int = 0) -> Path:
-    """Where a lane's files are."""
+    """Return the folder of a lane's files."""
     return Path(journal.storage.url) / f"{lane}"
 
 

@@ -1,10 +1,10 @@
 """A power failure at any moment of what a journal does, in each way a file system may show it.
 
-A ``Recorder`` does what it is told and writes it down. What a disk may hold after a crash is then
-worked out from the first operations of that log, all of it and no more than POSIX promises:
+A ``Recorder`` carries out operations and writes them down. The contents that a disk may have after
+a crash are then worked out from the first operations of that log, by no more than POSIX promises:
 
-- what a file had when it was last synced is there; of what was written since, all, a part, zeros or
-  nothing at all;
+- the bytes that a file had when it was last synced are there; of the bytes written since, all, a
+  part, zeros or none are there;
 - a name is there, or gone, if its folder was synced since; of the changes after that, any, in any
   choice: they may reach the disk in another order than they were made.
 """
@@ -26,10 +26,10 @@ from headrace.journal.storage.local import Disk
 EVERY_SIXTH_OR_EACH: Final = pytest.mark.parametrize(
     "every", [6, pytest.param(1, marks=pytest.mark.soak)]
 )
-"""Of all calls that may fail, or moments of a crash, from any of the first ones on."""
+"""Step between the calls that fail, or the moments of a crash, from a random first one on."""
 
 FOLDER: Final = -1
-"""What a name of a folder leads to, where that of a file leads to the file's number."""
+"""Number to which the name of each folder leads; the name of a file leads to its own."""
 
 MOST_CHANGES: Final = 12
 """Changes of names that are tried in every choice; a journal syncs before there are more."""
@@ -129,7 +129,7 @@ class SyncFolder:
 
 @dataclass(frozen=True)
 class Mark:
-    """What the outside world was told at this moment."""
+    """A statement to the outside world at this moment."""
 
     what: str
     value: object
@@ -145,7 +145,7 @@ class Recorder(Fast):
 
     Args:
         base: A folder; what is in it already is durable.
-        told: What the world was told before.
+        told: Statements to the world before.
         fault: The number of the call that fails, from 0 on; None for none.
         between: Called after each operation with the count of those so far.
     """
@@ -250,7 +250,7 @@ class Recorder(Fast):
 
 @dataclass
 class State:
-    """What a disk holds for certain, and what it may hold or not."""
+    """Contents that a disk has for certain, and changes that it may have or not."""
 
     names: dict[Path, int] = field(default_factory=dict)
     data: dict[int, bytes] = field(default_factory=dict)
@@ -341,7 +341,7 @@ def _apply(change: Change, names: dict[Path, int]) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """What a disk holds: paths and bytes, or None for a folder."""
+    """Contents of a disk: paths and bytes, or None for a folder."""
 
     held: tuple[tuple[Path, bytes | None], ...]
 
@@ -361,7 +361,7 @@ def crashes(
     """Each thing that may be there after a crash, with what the world was told before it.
 
     Args:
-        recorder: What has happened.
+        recorder: The record of the operations.
         since: Only crashes after the world was told something of this name.
         within: Only those within so many operations from then on.
     """

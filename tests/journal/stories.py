@@ -1,4 +1,4 @@
-"""What a journal is put through, and what must hold after a crash at any moment of it."""
+"""Operations on a journal, and conditions that must hold after a crash at any moment of them."""
 
 import random
 import shutil
@@ -67,7 +67,7 @@ def life(recorder: Recorder, storage: StorageOf = LocalStorage) -> None:
 
 @dataclass
 class Told:
-    """What the outside world knows."""
+    """Knowledge of the outside world."""
 
     journal_id: str | None = None
     acknowledged: int = 0
@@ -77,7 +77,7 @@ class Told:
 
     @classmethod
     def by(cls, marks: list[Mark]) -> "Told":
-        """What these marks say."""
+        """Return the knowledge that these marks give."""
         told = cls()
         for mark in marks:
             match mark:
@@ -101,7 +101,7 @@ class Told:
 
 
 def violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
-    """What does not hold of a journal that is opened after a crash."""
+    """Yield the violated conditions of a journal that is opened after a crash."""
     try:
         yield from _violations(base, told, disk)
     except HeadraceError as error:
@@ -142,10 +142,10 @@ def _unasked(finding: JournalFinding, told: Told) -> bool:
 def explored(
     recorder: Recorder, scratch: Path, *, since: str = "", within: int | None = None
 ) -> Iterator[str]:
-    """What does not hold after some crash of what was recorded.
+    """Yield the conditions that some crash of the recorded operations violates.
 
     Args:
-        recorder: It has recorded it.
+        recorder: It has recorded the operations.
         scratch: A folder for what a crash leaves.
         since: Only of crashes after the world was told something of this name.
         within: Only of those within so many operations from then on.
@@ -156,9 +156,9 @@ def explored(
 
 
 def explored_twice(recorder: Recorder, scratch: Path, every: int) -> Iterator[str]:
-    """What does not hold after some crash of the recovery from some crash of what was recorded.
+    """Yield the conditions that some crash of the recovery from some recorded crash violates.
 
-    Of the states that the first crash may leave each so many-th is taken, from any on.
+    The first crash leaves one of many states; every so many-th is taken, from a random one on.
     """
     first = random.randrange(every)
     seen: set[Files] = set()

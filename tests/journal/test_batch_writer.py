@@ -29,7 +29,7 @@ KEYS = ("a", "b")
 
 
 def rows(*values: str) -> pa.RecordBatch:
-    """What a task is given."""
+    """Return the batch that a task is given."""
     count = len(values)
     return pa.record_batch(
         {
@@ -41,7 +41,7 @@ def rows(*values: str) -> pa.RecordBatch:
 
 
 def staged(journal: Journal, *tasks: pa.RecordBatch) -> list[str]:
-    """What tasks write of these records, one each."""
+    """Stage these records, one task each; return the names of the files."""
     attempt = new_attempt()
     return [
         name
@@ -61,7 +61,7 @@ def write(journal: Journal, key: str, attempt: int, *, settled: Sequence[str] = 
 
 
 def whole(key: str, attempt: int) -> list[str]:
-    """What a batch's attempt writes."""
+    """Return the values that a batch's attempt writes."""
     return [*(f"{key}{attempt}.{number}" for number in range(attempt)), f"{key}{attempt}.last"]
 
 
@@ -103,7 +103,7 @@ def run(
 
 
 def violations(base: Path, marks: list[Mark]) -> Iterator[str]:
-    """What does not hold when whoever comes after the crash runs again what was not settled."""
+    """Yield the violated conditions after a new process has run the unsettled batches again."""
     settled = [mark.value for mark in marks if mark.what == "settled"]
     seen = next((mark.value for mark in reversed(marks) if mark.what == "seen"), ())
     assert isinstance(seen, tuple)

@@ -155,7 +155,7 @@ def test_columns_come_in_the_order_asked_for_and_those_not_stored_are_null() -> 
 def test_a_payload_that_was_changed_with_its_checksum_is_refused_or_whole(
     some: Records, compression: Compression, changes: list[tuple[int, int]]
 ) -> None:
-    """Whoever may write to the journal can make the checksums right; that must not crash us."""
+    """A writer of the journal can make the checksums right; that must not crash us."""
     header, _ = read(data := stored(some, compression))
     payload = bytearray(data[HEADER_BYTES:])
     for place, value in changes:

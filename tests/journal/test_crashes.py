@@ -50,7 +50,7 @@ def test_no_crash_of_a_recovery_does_either(base: Path, tmp_path: Path, every: i
 def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> None:
     """Each call of one life fails once; that life goes on, and crashes some operations later.
 
-    What is left of the failure is then synced, and it is any life again.
+    The remains of the failure are then synced, and it is any life again.
     """
     whole = Recorder(new_base(tmp_path, 0))
     life(whole)
@@ -98,7 +98,7 @@ class Onlooker:
 
 
 def watched(tmp_path: Path, storage: type[LocalStorage] = LocalStorage) -> Iterator[str]:
-    """What does not hold if a reader looks once, at any moment of a life."""
+    """Yield the violated conditions if a reader looks once, at any moment of a life."""
     whole = Recorder(new_base(tmp_path, 0))
     life(whole)
     for after in range(1, len(whole.log)):
@@ -113,7 +113,7 @@ def test_no_crash_takes_back_what_a_reader_has_seen(tmp_path: Path) -> None:
     assert list(watched(tmp_path)) == []
 
 
-# What follows plants defects: a test of crashes that does not find them proves nothing.
+# The tests below plant defects: a test of crashes that does not find them proves nothing.
 
 
 class NoFolderSync(Recorder):

@@ -1,4 +1,4 @@
-"""What `verify` finds, and what `repair` makes of it."""
+"""Findings of `verify`, and their repair by `repair`."""
 
 import os
 import shutil

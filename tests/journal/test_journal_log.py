@@ -39,7 +39,7 @@ def write(path: Path, *lanes: Sequence[tuple[int, int]]) -> Journal:
 
 
 def first_ranges(path: Path, **options: object) -> list[OffsetRange]:
-    """What the first batch of a stream reads."""
+    """Return the ranges that the first batch of a stream reads."""
     parsed = parsed_options(path, **options)
     with closing(StreamPlanner(JournalLog(parsed), parsed.shared)) as planner:
         return next_batch(planner, planner.initial())[1]

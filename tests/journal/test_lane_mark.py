@@ -1,7 +1,7 @@
 """A lane whose last blocks disappear gives none of their offsets to other records.
 
-What was acknowledged is written down here, and blocks are read by pyarrow alone, from the files:
-after a header of 128 bytes each is one Arrow stream.
+The tests keep the records that were acknowledged, and read blocks with pyarrow alone, from the
+files: after a header of 128 bytes each is one Arrow stream.
 """
 
 import signal
@@ -81,7 +81,7 @@ def test_repair_gives_it_its_name_again(journal: Journal) -> None:
 def test_last_blocks_that_are_gone_are_declared_lost_but_the_mark_s(
     journal: Journal, since: int
 ) -> None:
-    """Of all but the first block, and of a lane of which only the mark is left."""
+    """The blocks are all but the first one, or all, which leaves only the lane's mark."""
     remove(journal, "block", since=since)
     refused(journal, since, 12)
     mended = repair(journal)

@@ -71,7 +71,7 @@ def remote(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Re
 
 
 class TestObjectStore(RemoteStories):
-    """What holds of every place that is reached over a network."""
+    """Tests of every place that is reached over a network."""
 
 
 def test_what_the_library_raises_is_told(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def write(journal: Journal, start: int, until: int) -> None:
 
 
 def sizes(journal: Journal, start: int, until: int) -> list[int]:
-    """How many records come at once, after a look at what they are."""
+    """Return the sizes of the batches that a read gives; assert that their records are right."""
     counts = []
     for batch in journal.read(OffsetRange(journal.name, 0, start, until)):
         assert batch.column("value").to_pylist() == numbers(range(start, start + batch.num_rows))

@@ -17,7 +17,7 @@ def test_lines_are_records_whatever_ends_them(lines: list[bytes]) -> None:
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n"]), max_size=8).map(b"".join))
 def test_a_last_line_may_lack_its_end(data: bytes) -> None:
     expected = [line.removesuffix(b"\r") for line in data.split(b"\n")]
-    # What comes after the last newline is a line if it is anything, and has no end to be taken off.
+    # Bytes after the last newline, if any, are a line without an end to be taken off.
     expected[-1:] = [last] if (last := data.rpartition(b"\n")[2]) else []
     got = Records.of_lines(data, timestamp_ms=7)
     assert got.batch.column("value").to_pylist() == expected

@@ -1,4 +1,4 @@
-"""What is pruned of a journal: never what a gate may still read, whatever happens meanwhile."""
+"""Pruning of a journal keeps all that a gate may still read, whatever happens meanwhile."""
 
 import itertools
 import os
@@ -58,12 +58,12 @@ def read(ledger: Ledger, journal: Journal, *bounds: int, gate: str = "orders") -
 
 
 def all_pruned(journal: Journal, ledger: Ledger, **options: Any) -> tuple[LanePruning, ...]:
-    """What is pruned of each lane, however young it is."""
+    """Prune the journal's blocks, however young they are; return the pruning of each lane."""
     return prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, **options)
 
 
 def pruned(journal: Journal, ledger: Ledger, **options: Any) -> LanePruning:
-    """What is pruned of the only lane."""
+    """Prune the journal, and return the pruning of its only lane."""
     (lane,) = all_pruned(journal, ledger, **options)
     return lane
 
@@ -235,7 +235,7 @@ def files_of(path: Path) -> list[str]:
 
 
 class Dying(LocalStorage):
-    """Of a process that dies when a file has its name, and before the name is durable."""
+    """Storage of a process that dies when a file has its name, and before the name is durable."""
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
         self._write(self._disk.create(self._root / "temporary"), parts)
@@ -246,7 +246,7 @@ class Dying(LocalStorage):
 def pruned_twice(
     base: Path, ledger: Ledger, after: int, storage: type[LocalStorage]
 ) -> Recorder | None:
-    """What is done by a pruning in whose middle another one is done; None if that was too late."""
+    """Record a pruning in whose middle another one is done; None if that was too late."""
     journal = journal_at(base / "orders")
     append(journal, 3, 3, 3)
     read(ledger, journal, 0, 8, 9)

@@ -121,7 +121,7 @@ def test_a_pack_is_made_again_from_its_blocks(journal: Journal, how: str) -> Non
 
 @dataclass(frozen=True)
 class Damages:
-    """How some blocks are damaged, and whether the pack is."""
+    """Damages of some blocks, and of the pack if it is damaged."""
 
     blocks: dict[int, str]
     pack: str | None

@@ -1,7 +1,7 @@
 """A last block that has lost its name: only the lane's mark has it still.
 
 It is what a damaged file system leaves of records that were acknowledged, and what a power failure
-may leave of records that were not. What was written is known here by its offsets.
+may leave of records that were not. The offsets identify the records that were written.
 """
 
 import json

@@ -51,7 +51,7 @@ def temporary(remote: Remote) -> list[str]:
 
 
 class TestHdfs(RemoteStories):
-    """What holds of every place that is reached over a network, and of HDFS."""
+    """Tests of every place that is reached over a network, and of HDFS."""
 
     def test_what_a_crash_left_between_writing_and_renaming_is_ignored_until_it_is_removed(
         self, remote: Remote, journal: Journal

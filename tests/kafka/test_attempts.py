@@ -1,4 +1,4 @@
-"""What stages produce, and what of it is read."""
+"""Records that stages produce, and those of them that are read."""
 
 import random
 from pathlib import Path

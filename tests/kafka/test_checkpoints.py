@@ -1,4 +1,4 @@
-"""What a query's checkpoint is good for besides: the way back, and a proof from outside."""
+"""Other uses of a query's checkpoint: the way back, and a proof from outside."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def reached(checkpoint: Path, batch: int) -> int:
-    """How many records of a topic that began at 0 are before the end of a batch."""
+    """Count the records before the end of a batch, in a topic that began at 0."""
     if batch < 0:
         return 0
     offset = json.loads((checkpoint / "offsets" / str(batch)).read_text().split("\n")[2])

@@ -86,7 +86,7 @@ def listeners(java: Java) -> Iterator[Listeners]:
 
 
 def brokers(options: Mapping[str, str]) -> int:
-    """How many brokers a client of these options is told of."""
+    """Return the number of brokers that a client of these options is told of."""
     admin = AdminClient({**client_config(options), "log_level": 0})
     return len(admin.list_topics(timeout=20).brokers)
 

@@ -22,7 +22,7 @@ TOKENS = "https://login.example.com/token"
 
 
 def sasl(options: Mapping[str, str]) -> dict[str, object]:
-    """What client_config makes of these, of SASL alone; librdkafka makes a client of it."""
+    """Return client_config's settings of SASL for these; assert that librdkafka accepts all."""
     config = client_config({**SERVERS, **options})
     Consumer({**config, "group.id": "x", "bootstrap.servers": ""}).close()
     return {name: value for name, value in config.items() if name.startswith("sasl.")}

@@ -28,7 +28,7 @@ def trust_store(location: str) -> dict[str, str]:
 
 
 def tls(options: Mapping[str, str]) -> dict[str, object]:
-    """What client_config makes of these, of TLS alone; librdkafka makes a client of it."""
+    """Return client_config's settings of TLS for these; assert that librdkafka accepts all."""
     config = client_config({**SERVERS, **options})
     Consumer({**config, "group.id": "x", "bootstrap.servers": ""}).close()
     return {name: value for name, value in config.items() if name.startswith("ssl.")}
@@ -100,7 +100,7 @@ SUITES = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
         ({IDENTIFICATION: ""}, {IDENTIFICATION: "none"}),
         ({IDENTIFICATION: "HTTPS"}, {IDENTIFICATION: "https"}),
         ({"ssl.cipher.suites": SUITES}, {"ssl.cipher.suites": SUITES}),  # in Java's names
-        # What librdkafka does anyway.
+        # The defaults of librdkafka.
         ({"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}, {}),
         ({"ssl.enabled.protocols": "TLSv1.2"}, {}),
         ({"ssl.protocol": "TLSv1.3"}, {}),

@@ -50,7 +50,7 @@ def options_of(topic: Topic) -> dict[str, str]:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged, but by the client."""
+    """Return the messages that were logged, without the client's."""
     records = [record for record in caplog.records if record.name == "headrace.kafka"]
     assert {record.levelno for record in records} <= {logging.WARNING}
     return [record.getMessage() for record in records]

@@ -183,7 +183,7 @@ def test_every_option_that_has_a_form_refuses_another(name: str) -> None:
     assert "(nonsense" in said
 
 
-# Of letters that stand together nowhere else.
+# Secrets of letters that stand together nowhere else.
 @given(st.text("QXZ#%&", min_size=6, max_size=20))
 def test_what_is_secret_is_never_shown(secret: str) -> None:
     options = stream(

@@ -1,4 +1,4 @@
-"""What brokers that die, restart or stay away mean to a read and to a look at offsets."""
+"""Reads and looks at offsets while brokers die, restart or stay away."""
 
 import threading
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ from headrace.testing import ManualClock
 
 
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
-    """What the driver's listener does after a batch."""
+    """Report a batch, as the driver's listener does after it."""
     (last,) = ledger.batches.newest("orders", 1)
     ledger.batches.succeed(last.batch_key)
     report_sample(
@@ -193,7 +193,7 @@ def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
 def test_a_checkpoint_that_is_an_older_copy_is_refused_before_anything_is_planned(
     topic: TopicFactory, url: str
 ) -> None:
-    """What it would plan has been read already, and no sink would know the keys."""
+    """Its next batch has been read already, and no sink would know the new keys."""
     orders = topic(2)
     orders.produce(*[b"x"] * 200)
     orders.produce(*[b"x"] * 200, partition=1)

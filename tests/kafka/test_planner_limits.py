@@ -94,7 +94,7 @@ def test_operator_limits_cost_a_plan_no_round_trip(topic: TopicFactory, url: str
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """What this thread says to databases, while the block runs."""
+    """Yield the statements that this thread sends to databases, while the block runs."""
     said: list[str] = []
     here = threading.get_ident()
 

@@ -185,7 +185,7 @@ def test_an_open_transaction_is_waited_for_and_not_called_lost(topic: TopicFacto
     committed = reader_of(made, "read_committed")
     assert offsets(committed, whole(made, 1)) == [0]
     impatient = replace(committed, on_loss=Losses("Kafka", fail=False).pass_over, timeout_ms=200)
-    # Of the record before it nothing is asked: a busy broker may not give even that in time.
+    # The range begins after the first record: a busy broker may not give even that in time.
     with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
         offsets(impatient, whole(made, 2, start=1))
     batches = read_ranges(committed, [whole(made, 2)])

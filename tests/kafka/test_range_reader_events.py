@@ -1,4 +1,4 @@
-"""What a client gives seldom, and no broker gives on demand: scripted."""
+"""Events that a client gives seldom, and no broker gives on demand: scripted."""
 
 import time
 from collections.abc import Callable
@@ -148,7 +148,7 @@ def test_a_refusal_after_which_records_come_is_over() -> None:
 
 
 def test_the_last_error_is_the_reason_where_nothing_comes() -> None:
-    """Of a log that no broker describes, nothing is called lost."""
+    """No record is called lost of a log that no broker describes."""
     down = KafkaError(KafkaError._TRANSPORT, "connection refused")
     config = script([record(3)], down, known=(1,), fail=False, timeout_ms=1)
     with pytest.raises(BrokerError, match=r"t-0 \[4, 9\) for 1 ms .*: connection refused"):

@@ -45,8 +45,8 @@ LOSSES = [
 ]
 
 
-# What is past the log's end is lost only when nothing has come for so long, which must be enough
-# for a busy broker to give what is before it.
+# Records past the log's end are lost only when nothing has come for so long, which must be enough
+# for a busy broker to give the records before it.
 TIMEOUT_MS = 3_000
 
 

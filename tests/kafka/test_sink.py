@@ -36,7 +36,7 @@ Record = tuple[int, bytes | None, bytes | None, Headers]
 
 
 def written_to(topic: Topic) -> list[Record]:
-    """What is in a topic."""
+    """Return the records in a topic, sorted."""
     # A record that has no headers and one that has none of them are one to Kafka.
     found = [
         (each.partition() or 0, each.key(), each.value(), cast("Headers", each.headers()) or None)

@@ -112,7 +112,7 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
 
 @pytest.fixture(scope="module")
 def timed(topic: TopicFactory) -> Topic:
-    """Of partition 0 the offsets 0, 1, 2 are of 1000, 2000, 3000 ms, of 1 the only one of 3000."""
+    """Times of partition 0, offsets 0 to 2: 1000, 2000, 3000 ms; of partition 1, offset 0: 3000."""
     made = topic(3, KEEP)
     for timestamp_ms in (1_000, 2_000, 3_000):
         made.produce(b"x", timestamp_ms=timestamp_ms)

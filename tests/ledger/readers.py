@@ -43,7 +43,7 @@ _STEPS = (
 
 
 def steps(*more: str, least: int = 0) -> st.SearchStrategy[list[Step]]:
-    """What may happen to readers, and whatever else a test knows; most of it is batches."""
+    """Steps of readers, and those that a test adds; most of them are batches."""
     names = [*_STEPS, *["begin", "succeed"] * 3, *more]
     step = st.tuples(st.sampled_from(names), st.integers(0, 1), st.integers(0, 99))
     return st.lists(step, min_size=least, max_size=40)
@@ -80,7 +80,7 @@ class Reader:
     name: str
     run: int = 0
     at: Mapping[int, int] = field(default_factory=dict)
-    """Where its newest run goes on, in the lanes that it has read."""
+    """Offsets at which its newest run goes on, in the lanes that it has read."""
     reads: list[Read] = field(default_factory=list)
     last: Read | None = None
     """The batch that began last."""
@@ -98,7 +98,7 @@ class Readers:
     """Some gates and their ledger, which is to say the same as they know of themselves.
 
     Args:
-        ledger: Where the gates are declared.
+        ledger: The ledger in which the gates are declared.
         topic_id: The journal's.
         names: The gates'.
         bounds: Answers where a lane begins and ends.

@@ -58,7 +58,7 @@ def a_sample(
     records: int = 80,
     batch_key: str | None = None,
 ) -> RateSample:
-    """What an estimator made of a batch."""
+    """Return an estimator's sample of a batch."""
     return RateSample(
         gate=gate,
         time_ms=time_ms,
@@ -78,7 +78,7 @@ def a_sample(
 def a_receiver(
     *, gate: str = "orders", journal_id: str = "5ca1ab1e", lane: int = 0, owner: str = "me"
 ) -> ReceiverReport:
-    """What a receiver says of itself."""
+    """Return a receiver's report."""
     return ReceiverReport(
         gate=gate,
         journal_id=journal_id,

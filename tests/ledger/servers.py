@@ -23,7 +23,7 @@ class PostgresqlServer:
 
     @property
     def url(self) -> str:
-        """Of its one database; the same after every start."""
+        """The URL of its one database; the same after every start."""
         # A busy machine takes its time to start a process, as the server does for a connection.
         return f"{self._server.get_uri()}&connect_timeout=60"
 

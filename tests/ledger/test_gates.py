@@ -326,7 +326,7 @@ LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
 def uncontrolled(ledger: Ledger, gate: str) -> Admission:
-    """What bounds a gate of which operators have said nothing."""
+    """Return the bounds of a gate; assert that no operator's limit is in force."""
     admission = ledger.gates.admission(gate)
     assert admission.operator is None or not admission.operator.in_force
     return replace(admission, operator=None)

@@ -1,4 +1,4 @@
-"""What is lent of the ledger's database: its transaction is not ended, its session is as before."""
+"""Connections lent by the ledger: their transaction is not ended, their session is as before."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -117,7 +117,7 @@ FILE_SESSION = [
 
 
 def session(connection: Connection) -> list[Sequence[Any]]:
-    """What can be set in it, as it is."""
+    """Return the session's settings that can change."""
     is_server = connection.dialect.name == "postgresql"
     statements = SERVER_SESSION if is_server else FILE_SESSION
     return [connection.exec_driver_sql(each).all() for each in statements]

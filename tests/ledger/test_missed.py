@@ -1,4 +1,4 @@
-"""What a gate has lost or skipped, and what of it somebody has accepted."""
+"""Records that a gate has lost or skipped, and those that somebody has accepted."""
 
 from collections import Counter
 from dataclasses import replace

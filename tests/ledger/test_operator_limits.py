@@ -1,4 +1,4 @@
-"""What operators put in force for a gate, and what is kept of it."""
+"""Limits that operators put in force for a gate, and their history."""
 
 import itertools
 import threading

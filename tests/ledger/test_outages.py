@@ -1,4 +1,4 @@
-"""What a ledger waits for, how long, and what it raises at once."""
+"""Outages that a ledger waits for, and its limit; errors that it raises at once."""
 
 import logging
 import sqlite3
@@ -43,7 +43,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def away_until(time: ManualClock, back_s: float) -> Callable[[], float]:
-    """What cannot be reached until then, and answers when it is asked after that."""
+    """Return an attempt that fails until then, and succeeds after that."""
 
     def attempt() -> float:
         if time.monotonic() < back_s:

@@ -106,7 +106,7 @@ def test_an_attempt_whose_beginning_lost_its_answer_begins_once(ledger: Ledger, 
 
 
 def test_of_many_that_finish_at_once_one_has_the_batch(ledger: Ledger) -> None:
-    """Of many batches, for it is chance whether two attempts do not see each other."""
+    """It takes many batches, for it is chance whether two attempts do not see each other."""
     names = [f"a{number}" for number in range(6)]
     with ThreadPoolExecutor(len(names)) as pool:
         for batch in range(30):

@@ -56,7 +56,7 @@ def name(postgresql: str) -> str:
 
 @contextmanager
 def sessions(url: str) -> Iterator[list[object]]:
-    """What can be seen of all sessions that the pooler lends to clients, each in a transaction."""
+    """Yield the visible state of all sessions that the pooler lends, each in a transaction."""
     seen: list[object] = []
     with ExitStack() as stack:
         for _ in range(2):

@@ -72,7 +72,7 @@ def leaves(history: Told) -> list[Covered]:
     return [row for row in history.rows if not row.has_children]
 
 
-# What is valid
+# Valid histories
 
 
 @given(valid_histories())
@@ -127,7 +127,7 @@ def test_pruning_changes_neither_the_verdict_nor_the_counts(history: Told) -> No
     )
 
 
-# What is planted is found
+# Planted defects are found
 
 
 @given(valid_histories(), st.data())
@@ -203,7 +203,7 @@ def at_an_edge(row: Covered, history: Told) -> bool:
     return row.offsets.start == first or row.offsets.until == last
 
 
-# What is told
+# Findings
 
 
 def test_a_gap_names_the_batches_around_it_and_losses_explain_what_they_cover() -> None:
@@ -505,7 +505,7 @@ def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
     assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]
 
 
-# What was rejected
+# Rejected records
 
 
 @given(valid_histories(), st.data())

@@ -1,4 +1,4 @@
-"""Whoever may only read a ledger is told all that there is to tell, and changes nothing."""
+"""Commands with no right but to read a ledger tell everything and change nothing."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def with_a_history(url: str) -> str:
 
 
 def told(url: str, command: list[str]) -> tuple[int, list[dict[str, Any]]]:
-    """What a command says, and how it ends."""
+    """Return the exit status and the output of a command."""
     result = invoke(url, *command)
     values = [json.loads(line) for line in result.stdout.splitlines()]
     for each in values:

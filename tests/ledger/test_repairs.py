@@ -1,4 +1,4 @@
-"""What operators do about failures, and what failed alike, on both databases."""
+"""Operators' actions on failures, and groups of like failures, on both databases."""
 
 import pytest
 from sqlalchemy import update

@@ -1,4 +1,4 @@
-"""What the ledger does takes as many steps with a long history as with a short one."""
+"""Each operation of the ledger takes as many steps with a long history as with a short one."""
 
 import shutil
 import sqlite3
@@ -31,7 +31,7 @@ LETTER = DeadLetter("orders", 0, 3, None, b"value", None, 0, 0, ERROR)
 
 
 def steps_of(call: Callable[[], object]) -> int:
-    """How many steps SQLite's machine takes for it."""
+    """Return the number of steps that SQLite's machine takes for the call."""
     taken = 0
 
     def count() -> int:

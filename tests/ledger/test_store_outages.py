@@ -1,4 +1,4 @@
-"""What was being written when the connection was cut is written once, and answered rightly."""
+"""A write whose connection was cut is done once, and answered rightly."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def owned(ledger: Ledger) -> None:
 
 
 def attached(ledger: Ledger, **owner: Any) -> object:
-    """What the batch's owner is told, without the run's number."""
+    """Attach the batch; return the answer to its owner, without the run's number."""
     found = ledger.batches.attach(KEY, 7, **owner)
     return found and (found.batch, found.ranges, found.was_split)
 

@@ -1,4 +1,4 @@
-"""What processes or threads do to a ledger at the same time, and what a killed one leaves."""
+"""Actions of processes or threads on a ledger at the same time, and after one is killed."""
 
 import itertools
 import threading
@@ -66,7 +66,7 @@ def test_of_processes_that_begin_a_batch_one_makes_transition_a_and_the_others_b
 
 
 def one_after_the_other(calls: Iterable[str]) -> tuple[dict[str, object], Status]:
-    """What the calls answer, and what they leave, on a batch in its first attempt."""
+    """Return the calls' answers, and the status that they leave a batch in its first attempt."""
     status, attempts, answers = Status.IN_PROGRESS, 1, dict[str, object]()
     for call in calls:
         if call == "begin" and status in {Status.IN_PROGRESS, Status.FAILED}:

@@ -198,7 +198,7 @@ def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
 
 
 def server_process(ledger: Ledger) -> int:
-    """Who serves the ledger's only connection."""
+    """Return the id of the process that serves the ledger's only connection."""
     with ledger.batches.lend() as connection:
         served_by: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
     return served_by
@@ -226,7 +226,7 @@ def test_a_connection_on_which_the_server_only_said_something_is_kept(
         with ledger.batches.lend() as connection:
             driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        # What a handler listens to ends with its transaction.
+        # A handler's LISTEN ends with its transaction.
         driver.execute("LISTEN news")
         driver.commit()
         file = driver.fileno()

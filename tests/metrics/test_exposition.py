@@ -1,4 +1,4 @@
-"""What a scrape says of a ledger, read by prometheus-client's own parsers."""
+"""Metrics in a scrape of a ledger, read by the parsers of prometheus-client."""
 
 import itertools
 import math

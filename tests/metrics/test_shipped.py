@@ -73,7 +73,7 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(troubled: str) -> None:
 def test_what_the_rules_and_the_dashboard_ask_for_is_there(troubled: str) -> None:
     with Ledger.open(troubled, create=False) as ledger:
         known = set(re.findall(rb"^# TYPE (\S+)", exposition(ledger), re.MULTILINE))
-    # What only some ledgers have: flows, and sources that were asked.
+    # Metrics that only some ledgers have: of flows, and of sources that were asked.
     known |= {b"headrace_retention_remaining_seconds", b"headrace_drain_seconds"}
     asked = set(re.findall(r"headrace_\w+", alert_rules() + grafana_dashboard()))
     of_flows = {each for each in asked if each.startswith("headrace_stage_")}

@@ -1,4 +1,4 @@
-"""What metrics learn from the sources themselves: a journal, and a real broker."""
+"""Metrics that come from the sources themselves: a journal, and a real broker."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ from headrace.testing import ManualClock
 
 
 def asked(url: str) -> dict[str, float | None]:
-    """What a scrape says of the gate ``orders`` that has asked its source."""
+    """Ask the source of the gate ``orders``; return the values that a scrape has of it."""
     now = ManualClock(now_ms=time.time_ns() // 1_000_000)
     with Ledger.open(url, create=False) as ledger:
         samples = scrape(

@@ -58,7 +58,7 @@ class Planted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the tests of one defect ended.
+    """Outcome of the tests of one defect.
 
     Attributes:
         by: The test that found it; None where none has.

@@ -1,4 +1,4 @@
-"""What MQTT tests share: a publisher, and a wire that counts what goes over it."""
+"""Helpers of MQTT tests: a publisher, and a wire that counts the packets that it carries."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ class Wire:
         delivered: The packet ids of the messages with QoS 1 that the broker has sent.
         again: Those of them that it has marked as sent again.
         acknowledged: The packet ids of PUBACKs.
-        too_early: How many PUBACKs came when fewer records than PUBACKs were durable.
+        too_early: Number of PUBACKs that came when fewer records than PUBACKs were durable.
     """
 
     def __init__(self, broker_port: int, durable: Sequence[bytes]) -> None:

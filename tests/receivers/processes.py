@@ -32,7 +32,7 @@ class ReceiverProcess:
             )
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What its log says of one kind of event so far."""
+        """Return the events of one kind in its log so far."""
         whole = self._log.read_text().rpartition("\n")[0]
         told = [json.loads(line) for line in whole.splitlines()]
         return [each for each in told if each["event"] == name]
@@ -45,7 +45,7 @@ class ReceiverProcess:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, once it does."""
+        """The address at which it listens, once it does."""
         place = urlsplit(self.wait_for("receiving")["address"])
         assert place.hostname
         assert place.port
@@ -53,7 +53,7 @@ class ReceiverProcess:
 
     @property
     def errors(self) -> str:
-        """What it wrote to the standard error."""
+        """Return the text that it wrote to the standard error."""
         return self._errors.read_text()
 
     def send(self, number: signal.Signals) -> None:

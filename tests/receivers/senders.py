@@ -33,7 +33,7 @@ class Counter:
         self.journal.failures += [JournalError("The disk is full.") for _ in range(times)]
 
     def rejected(self, kind: str) -> int:
-        """How many were rejected so, since it was opened."""
+        """Return the number of rejections of this kind, since it was opened."""
         return self._intake.rejections.totals[kind]
 
     @contextlib.asynccontextmanager

@@ -60,7 +60,7 @@ async def receiving(
 
 
 def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is compared in constant time from now on."""
+    """Return a list that takes each value compared in constant time from now on."""
     compared: list[bytes] = []
     compare = hmac.compare_digest
 

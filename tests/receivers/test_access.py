@@ -1,4 +1,4 @@
-"""Who may send: files of tokens and of certificates, and what is wrong with them."""
+"""Senders that are let in: files of tokens and of certificates, and their errors."""
 
 from pathlib import Path
 

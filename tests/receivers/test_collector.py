@@ -1,6 +1,6 @@
 """The real OpenTelemetry Collector at 413, 429, 503, without an answer and without a receiver.
 
-What it answered 200 to is the record that the receiver's journal is compared with.
+Requests that it answered 200 are the record that the receiver's journal is compared with.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Who may be connected, who has to go, and how rejections are counted."""
+"""Connections that are let in, those that are evicted, and the count of rejections."""
 
 import asyncio
 import socket

@@ -304,7 +304,7 @@ async def test_an_id_that_is_not_valid_is_refused(ids: tuple[bytes, ...]) -> Non
 async def test_a_request_with_two_ends_is_refused_and_its_connection_closed(
     path: bytes, lengths: bytes
 ) -> None:
-    """RFC 9112, 6.1. What follows it on the connection is not taken for a request, either."""
+    """RFC 9112, 6.1. Bytes that follow it on the connection are not taken for a request, either."""
     start = POST.replace(b"/records", path).replace(b"text/plain", b"application/x-ndjson")
     smuggled = POST + b"content-length: 1\r\n\r\n9"
     async with served() as it:

@@ -40,7 +40,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -
             answer = await it.post(body, BYTES)
             assert answer.status_code == 413
             assert "more than the 1000 bytes" in answer.json()["error"]
-        # What will be refused need not be sent.
+        # A client need not send a body that will be refused.
         reader, writer = await it.raw(
             POST + b"expect: 100-continue\r\ncontent-length: 1000000000\r\n\r\n"
         )
@@ -180,7 +180,7 @@ async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
         assert answer.headers["retry-after"] == "1"
         it.journal.going.set()
         assert (await first).status_code == 200
-        # What never fits is another matter.
+        # A body that never fits is another matter.
         assert (await it.post(b"y" * 1_200, BYTES)).status_code == 413
         assert it.journal.values == [b"x" * 600]
 

@@ -38,7 +38,7 @@ async def test_records_are_acknowledged_when_their_block_is_durable_and_not_befo
 
         assert await receipt == Receipt(offsets(0, 2))
         assert lane.values == [b"a", b"b"]
-        # What the append takes, and nothing else.
+        # The time of the append, and nothing else.
         assert now_s() - began_s == pytest.approx(0.05)
         assert intake.statistics.reserved_bytes == 0
 
@@ -382,7 +382,7 @@ async def test_try_submit_starts_or_says_when_to_retry() -> None:
         assert later.delay_s == pytest.approx(0.8)
         assert isinstance(intake.try_submit(records(b"y"), wait_s=0.9), asyncio.Task)
         await asyncio.sleep(0)
-        # Who comes now would wait for that one too.
+        # Records that come now would wait for that one too.
         behind = intake.try_submit(records(b"z"), wait_s=0.9)
         assert isinstance(behind, RetryAfter)
         assert behind.delay_s == pytest.approx(1.8)

@@ -1,7 +1,7 @@
 """A receiver that is killed under load loses nothing that it has acknowledged.
 
-What was sent and what was acknowledged is written down outside of it, by the senders. Over HTTP
-they send again, under the same message id, what was not answered: that is stored once.
+The senders, outside of it, write down what was sent and what was acknowledged. Over HTTP they send
+unanswered records again, under the same message id: each is stored once.
 """
 
 import http.client
@@ -32,7 +32,7 @@ _QUICK = {"block_interval_ms": 10}
 
 
 class Record:
-    """What all senders have sent, and what was acknowledged to them."""
+    """Records that all senders have sent, and those acknowledged to them."""
 
     def __init__(self) -> None:
         self.sent: set[bytes] = set()
@@ -41,7 +41,7 @@ class Record:
         self.is_over = False
 
     def problems(self, stored: list[bytes], *, once: bool) -> list[str]:
-        """What is wrong with what is in the journal."""
+        """Return the faults of the journal's records."""
         counted = Counter(stored)
         lost = self.acknowledged - counted.keys()
         strange = counted.keys() - self.sent

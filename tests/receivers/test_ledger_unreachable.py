@@ -18,7 +18,7 @@ from headrace.ledger import Ledger
 
 RATE_PER_S = 400.0
 LINES = 800
-"""Of which the rate lets in no more than a burst at once: the rest takes some looks."""
+"""Lines of which the rate lets in no more than a burst at once: the rest takes some looks."""
 
 
 def publish(url: str, time_ms: int, rate_per_s: float) -> None:

@@ -31,7 +31,7 @@ def taken(
     kind: type[SenderBuffer] = MessageBuffer,
     **settings: object,
 ) -> tuple[list[bytes], str]:
-    """What is taken of data that comes in these pieces, and what is wrong with what comes next."""
+    """Return the messages taken of data in these pieces, and the error of the next one."""
     room = MemoryBudget(1_000)
     buffer = kind(TcpSettings(max_line_bytes=LONGEST, **settings), room)  # type: ignore[arg-type]
     values: list[bytes] = []

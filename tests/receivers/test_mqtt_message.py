@@ -34,7 +34,7 @@ def test_a_message_id_of_1_to_200_characters_is_the_record_s(message_id: str) ->
 def test_a_message_whose_id_is_empty_or_longer_is_a_record_without_one(message_id: str) -> None:
     assert message(message_id).has_unfit_id
     assert _ids(message(message_id), message("m")) == [None, "m"]
-    # What the publisher wrote stays to be seen.
+    # The publisher's id stays visible in the headers.
     assert message(message_id).headers == [(MESSAGE_ID, message_id.encode())]
 
 

@@ -1,7 +1,7 @@
 """Programs that people send with, each at 413, 429, 503, without an answer and without a receiver.
 
-What each is given to send is the record that its journal is compared with: what the program says is
-sent is there, and what is there twice is said.
+The records that each is given to send are compared with its journal: those that the program calls
+sent are there, and those that are there twice are named.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a receiver may let in: its part of its gate's rate, as soon as there is one."""
+"""Rate that a receiver may let in: its part of its gate's rate, as soon as there is one."""
 
 import logging
 import threading

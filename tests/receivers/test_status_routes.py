@@ -1,4 +1,4 @@
-"""What a receiver tells Prometheus, read by Prometheus' own parser."""
+"""Metrics that a receiver gives Prometheus, read by Prometheus' own parser."""
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families

@@ -42,7 +42,7 @@ def octet_counting(port: int, **settings: Any) -> TcpReceiver:
 
 
 def texts(journal: Journal) -> list[bytes]:
-    r"""What follows the header of RFC 5424 in each message, which syslog-ng ends with ``\n``."""
+    r"""Return the text after RFC 5424's header of each message, which syslog-ng ends by ``\n``."""
     header = re.compile(rb"<\d+>1 [0-9T:.+-]+ \S+ \S+ \S+ \S+ (?:-|\[[^]]*\]) (?:\xef\xbb\xbf)?")
     assert all(value.endswith(b"\n") for value in journal.values)
     return [header.sub(b"", value, count=1).removesuffix(b"\n") for value in journal.values]

@@ -1,4 +1,4 @@
-"""What a receiver's process has done before its first record comes."""
+"""Work that a receiver's process has done before its first record comes."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ Arguments = TypeVarTuple("Arguments")
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs timers at once, one after the other, as if their time had come.
 
-    What goes into a thread runs in the loop instead, and takes `thread_s` of the loop's time.
+    A call for a thread runs in the loop instead, and takes `thread_s` of the loop's time.
     """
 
     def __init__(self) -> None:

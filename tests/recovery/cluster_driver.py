@@ -39,7 +39,7 @@ _POLL_S: Final = 0.05
 
 
 class Hold:
-    """What a task does before its records, so that a test can find it in the middle of a batch."""
+    """Wait of a task before its records, so that a test can find it in the middle of a batch."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -14,5 +14,5 @@ def postgresql() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest) -> str:
-    """Of an empty ledger; that of the job's folder where it is empty."""
+    """Return the URL of an empty ledger; an empty string for the ledger of the job's folder."""
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql"))

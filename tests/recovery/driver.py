@@ -96,7 +96,7 @@ def stay_until_settled(query: StreamingQuery, job: Job) -> None:
 
 
 class Refused(Exception):  # noqa: N818  (the tests' own)
-    """What the sink raises."""
+    """The exception that the sink raises."""
 
 
 class Sink:

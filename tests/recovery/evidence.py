@@ -1,4 +1,4 @@
-"""What is found after a story of crashes, and what is wrong with it.
+"""Evidence after a story of crashes, and its faults.
 
 The records that were produced are known from outside. Each has as its value where it went,
 ``partition/offset``, so that the value alone says which record it is.
@@ -32,10 +32,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to judge.
+    """Evidence to judge.
 
     Attributes:
-        produced: how many records each partition was given.
+        produced: the number of records that each partition was given.
         arrived: the values that the sink has under each batch's key.
         runs: the handler's calls, in their order.
         planned: the ledger's ranges of each batch and part, by key.
@@ -44,7 +44,7 @@ class Evidence:
             of their dead letter.
         letters: the values of the dead letters, by the key of their part.
         poison: the values of the records that cannot be processed.
-        unproven: what the ledger's own proof finds wrong or open.
+        unproven: the errors and open points that the ledger's own proof finds.
     """
 
     produced: Mapping[TopicPartition, int]
@@ -59,7 +59,7 @@ class Evidence:
 
 
 def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
-    """What the drivers of a job have left."""
+    """Collect the evidence that the drivers of a job have left."""
     arrived = READERS[job.sink](job) if job.sink else _files(job)
     with Ledger.open(job.ledger, create=False) as ledger:
         batches = ledger.batches.newest(GATE, limit=1_000_000)

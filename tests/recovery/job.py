@@ -1,4 +1,4 @@
-"""What a driver is to do; it goes to its process as JSON."""
+"""Job of a driver; it goes to its process as JSON."""
 
 import json
 from dataclasses import asdict, dataclass

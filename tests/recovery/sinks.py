@@ -38,7 +38,7 @@ POSTGRESQL: Final = "postgresql"
 
 
 def jars(sink: str) -> dict[str, str]:
-    """What a session needs for a sink."""
+    """Return the settings that a session needs for a sink."""
     return delta_settings(ensure_java()) if sink.startswith(DELTA) else {}
 
 
@@ -106,7 +106,7 @@ def make_iceberg(job: Job) -> None:
 
 
 def read_iceberg(job: Job) -> Arrived:
-    """What the table in Iceberg has."""
+    """Return the values of the table in Iceberg."""
     rows = _lake(job).load_table("shop.arrived").scan().to_arrow().to_pylist()
     return _by_batch((row["batch"], row["value"]) for row in rows)
 
@@ -118,7 +118,7 @@ def make_postgresql(url: str) -> None:
 
 
 def read_delta(job: Job) -> Arrived:
-    """What a Delta table has, by its log."""
+    """Return the values of a Delta table, by its log."""
     log = job.path / "table" / "_delta_log"
     files: set[str] = set()
     for commit in sorted(log.glob("*.json")):
@@ -136,7 +136,7 @@ def _rows(file: Path) -> list[tuple[str, str]]:
 
 
 def read_postgresql(job: Job) -> Arrived:
-    """What the table in PostgreSQL has."""
+    """Return the values of the table in PostgreSQL."""
     with psycopg.connect(job.sink_url) as connection:
         return _by_batch(connection.execute(b"SELECT batch, value FROM arrived").fetchall())
 

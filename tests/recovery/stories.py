@@ -1,4 +1,4 @@
-"""What the stories of crashes have in common: records, chance, and drivers one after the other."""
+"""Parts of all stories of crashes: records, chance, and drivers one after the other."""
 
 import os
 import random

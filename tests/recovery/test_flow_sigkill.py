@@ -1,7 +1,7 @@
 """A flow that is killed while a stage writes for the next one has each record once at its end.
 
-What its first stage makes of a batch that runs again has the records in other partitions, so no
-record is where it was before: only the batch's key says that it has been written.
+When its first stage runs a batch again, it writes the records to other partitions, so no record is
+where it was before: only the batch's key says that it has been written.
 """
 
 import itertools

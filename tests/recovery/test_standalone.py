@@ -1,7 +1,7 @@
 """A standalone cluster whose workers are killed in the middle of batches; submitted as usual.
 
-What was sent is known from outside: to the topic all that was produced, to the receivers what they
-have acknowledged. The sink is a table that is written in a transaction.
+The expected records are known from outside: those produced to the topic, and those acknowledged by
+the receivers. The sink is a table that is written in a transaction.
 """
 
 import json
@@ -68,14 +68,14 @@ def kill_in_a_batch(workers: list[Worker], folder: Path, *, whole: bool) -> None
 
 
 def received(job: Job) -> Counter[bytes]:
-    """What of the journal is in the sink, and how often."""
+    """Count each record of the journal in the sink."""
     with psycopg.connect(job.sink_url) as connection:
         rows = connection.execute(b"SELECT value FROM received").fetchall()
     return Counter(value.encode() for (value,) in rows)
 
 
 def problems(job: Job, senders: list[Sender]) -> list[str]:
-    """What is wrong with what came through the receivers."""
+    """Return the faults of the records that came through the receivers."""
     there = received(job)
     found = [f"{value!r} is there {count} times" for value, count in there.items() if count > 1]
     for sender in senders:

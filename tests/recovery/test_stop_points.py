@@ -20,15 +20,15 @@ PARTITIONS = 2
 RECORDS_PER_STOP = 60  # in each partition: two batches or more
 
 UNCOMMITTED = {"before plan": 0, "after plan": 0, "before begin": 1, "after begin": 1}
-"""How many batches are in Spark's log of offsets, and not in that of its commits, at a point."""
+"""Number of batches in Spark's log of offsets and not in that of its commits, at a point."""
 
 DEFERRING = tuple(point for point in POINTS if not point.endswith(("split", "add")))
 ISOLATING = tuple(point for point in POINTS if not point.endswith("release"))
-"""What a query with that policy comes to for certain."""
+"""Points that a query with that policy comes to for certain."""
 
 RAISES_ONCE_IN = {"retry": 1, "fail": 1, "claim": 1, "release": 1, "backfilled": 2}
-"""How often the handler of a query that defers raises until it comes to a step; else every third
-time."""
+"""Calls of a deferring query's handler of which one raises, so that it comes to a step; three for
+the other steps."""
 
 
 def isolating(job: Job, stops: int, dice: random.Random) -> Job:

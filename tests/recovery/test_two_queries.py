@@ -1,7 +1,7 @@
 """Two queries of one gate by mistake, on one ledger, killed again and again: none loses a record.
 
-What was sent and what arrived is known from outside: each record's value is its place, each job has
-a topic and a sink of its own.
+The records that were sent and that arrived are known from outside: each record's value is its
+place, each job has a topic and a sink of its own.
 """
 
 import json
@@ -21,13 +21,13 @@ from headrace.ledger import DEFECTS, Ledger, verify
 
 RECORDS_PER_ROUND = 60
 LIVE_S = 6.0
-"""How long a round lasts at most, from when both are let go to when the first is killed."""
+"""Maximum time of a round, from when both are let go to when the first is killed (s)."""
 
 
 def clear_what_never_began(job: Job) -> None:
     """Remove a checkpoint of which no batch was ever planned.
 
-    Where Spark was killed while it wrote the first offsets, it refuses the folder, in which a
+    After Spark was killed while it wrote the first offsets, it refuses the folder, in which a
     temporary file is left, and says to delete it.
     """
     checkpoint = job.path / "checkpoint"

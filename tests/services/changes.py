@@ -1,4 +1,4 @@
-"""What happens to topics while a query reads them."""
+"""Changes of topics while a query reads them."""
 
 from collections.abc import Callable
 

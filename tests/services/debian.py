@@ -82,6 +82,6 @@ def _download(folder: str, packages: Sequence[str]) -> None:
 
 
 def _quietly(*command: str | Path, folder: str | None = None) -> str:
-    """What a command writes to its output; an error has what it writes to the other one."""
+    """Return a command's standard output; an error has its standard error."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout

@@ -19,7 +19,7 @@ FEW: Final = 10
 
 
 def count_of(full: int) -> int:
-    """How many of so many are made in this run: one at least."""
+    """Return the number of examples of so many that this run makes: one at least."""
     return max(full * settings().max_examples // FULL, 1)
 
 

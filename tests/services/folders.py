@@ -1,8 +1,8 @@
-"""Where tests, and the servers that they start, keep their files: in memory, where there is room.
+"""Folders for the files of tests and of the servers that they start: in memory, if it has room.
 
 Nothing of that outlives a power failure; what has to is tested with recorded calls of the file
-system (`tests/journal/shim.py`). A disk would take minutes to sync what PostgreSQL, SQLite and
-journals write.
+system (`tests/journal/shim.py`). A disk would take minutes to sync the writes of PostgreSQL,
+SQLite and journals.
 """
 
 import os

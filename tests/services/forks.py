@@ -3,7 +3,7 @@
     python -m tests.services.forks SOCKET
 
 Spark starts a Python process for each streaming query, its planner, and it imports for most of a
-second. The queries of the shared Spark are hundreds. What else starts Spark has real ones.
+second. The queries of the shared Spark are hundreds. Other programs with a Spark have real ones.
 """
 
 import gc

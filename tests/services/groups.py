@@ -1,4 +1,4 @@
-"""What a consumer group has committed."""
+"""Offsets that a consumer group has committed."""
 
 from confluent_kafka import Consumer, TopicPartition
 from tests.services.kafka import Topic

@@ -86,7 +86,7 @@ class HdfsServer(ServerProcess):
         file.write_text(f"<configuration>{properties}</configuration>")
 
     def syncs(self) -> int:
-        """How often the DataNode has synced a file of a block to its disk."""
+        """Return the number of times that the DataNode has synced a block's file to its disk."""
         query = "jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity-*"
         with urllib.request.urlopen(f"http://{self.authority}/{query}") as answer:
             return int(json.load(answer)["beans"][0]["FsyncCount"])

@@ -100,7 +100,7 @@ class Topics:
             "log_level": 0,
         }
         self.admin = AdminClient(client)
-        # What is sent again must not come after what was sent later: a record's place is known.
+        # A record that is sent again must not come after a later one: each record's place is known.
         self.producer = Producer({**client, "linger.ms": 1, "enable.idempotence": True})
         self._numbers = itertools.count(first)
 
@@ -116,6 +116,6 @@ class Topics:
 
 
 def leaders(client: AdminClient | Producer, name: str) -> int:
-    """How many partitions of a topic have their leader, as this client learns by asking."""
+    """Count the partitions of a topic that have a leader, as this client learns by asking."""
     found = client.list_topics(name, timeout=60).topics[name].partitions
     return sum(partition.leader >= 0 for partition in found.values())

@@ -20,12 +20,12 @@ DELTA: Final = (
 DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Of a table as small as the tests': one task for its log, not fifty.
+    # The tests' tables are small: one task for the log of each, not fifty.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 SPARK: Final = Path(sys.prefix, "spark-4.2")
-"""Where ``make set-up`` has installed that Spark's package."""
+"""Folder in which ``make set-up`` has installed that Spark's package."""
 
 
 def delta_jars(java: Java, progress: Progress = ignore) -> Path:
@@ -34,7 +34,7 @@ def delta_jars(java: Java, progress: Progress = ignore) -> Path:
 
 
 def delta_settings(java: Java) -> dict[str, str]:
-    """What a session that writes Delta is made with."""
+    """Return the settings of a session that writes Delta."""
     jars = sorted(delta_jars(java).iterdir())
     return {**DELTA_SETTINGS, "spark.jars": ",".join(map(str, jars))}
 
@@ -62,7 +62,7 @@ def jars_at_hand(folder: Path) -> dict[str, str]:
     return {
         "spark.jars.ivySettings": f"{folder}/ivysettings.xml",
         "spark.jars.ivy": f"{folder}/ivy",
-        # What the other one depends on is not in a folder of jars alone.
+        # Ivy finds no dependencies in a plain folder of jars, so the other jar is named here.
         "spark.jars": str(storage),
         "spark.databricks.delta.snapshotPartitions": "1",
     }

@@ -63,7 +63,7 @@ def make_tables(url: str) -> None:
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """What this thread changes in databases, while the block runs."""
+    """Yield the statements by which this thread changes databases, while the block runs."""
     statements: list[str] = []
     here = threading.get_ident()
 
@@ -79,7 +79,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def patient(time: Clock, retry_s: float = 600) -> Timeouts:
-    """Of a ledger that waits by this clock, and by its own only briefly for a locked file."""
+    """Return timeouts that use this clock; the ledger's own wait for a locked file is short."""
     return Timeouts(retry_s, lock_s=0.05, clock=time)
 
 

@@ -24,7 +24,7 @@ class PgBouncer(ServerProcess):
 
     Args:
         server: The URL of a database of a server that is reached by a socket in the file system.
-        mode: What a client keeps its connection to the server for: a transaction, or a session.
+        mode: The scope of a client's connection to the server: a transaction, or a session.
         settings: More lines of its configuration.
     """
 
@@ -54,7 +54,7 @@ class PgBouncer(ServerProcess):
         (self._folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
 
     def url(self, database: str) -> str:
-        """Of one of the server's databases, through this pooler; the same after every start."""
+        """Return the URL of a database of the server by this pooler; the same after every start."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}?connect_timeout=60"
 
     @property

@@ -44,7 +44,7 @@ def sentence(error: BaseException) -> str:
 
 @dataclass
 class Collected:
-    """What a query has read so far."""
+    """Rows that a query has read so far."""
 
     query: StreamingQuery
     batches: list[list[Row]] = field(default_factory=list)

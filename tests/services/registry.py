@@ -69,7 +69,7 @@ class RegistryServer(ThreadingHTTPServer):
         return self.add(subject, kept)
 
     def add(self, subject: str, body: dict[str, Any]) -> int:
-        """What POST /subjects/{subject}/versions does."""
+        """Add a schema, as POST /subjects/{subject}/versions does."""
         schema = {name: each for name, each in body.items() if each or name == "schema"}
         if schema.get("schemaType") == "AVRO":
             del schema["schemaType"]  # which the registry leaves out, as it is the default
@@ -83,7 +83,7 @@ class RegistryServer(ThreadingHTTPServer):
         return number
 
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
-        """What GET answers."""
+        """Return the status and the body that answer a GET."""
         match path.strip("/").split("/"):
             case ["schemas", "ids", number]:
                 at = int(number) - 1

@@ -28,7 +28,7 @@ _QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
 def submit_options() -> str:
-    """What the tests' Sparks are started with, as ``SPARK_SUBMIT_OPTS`` has it.
+    """Return the value of ``SPARK_SUBMIT_OPTS`` with which the tests' Sparks are started.
 
     Their streams write checkpoints through Spark's other manager of files. The default one has Java
     run a ``readlink`` for each file that it renames, which was half of what a small batch costs. A
@@ -45,7 +45,7 @@ def _file_manager() -> str:
 
 
 def java_options() -> str:
-    """What is left for the Java of executors and of a cluster, which may not have settings."""
+    """Return the options for the Java of executors and of a cluster, which may have no settings."""
     has_one = _ARCHIVE.exists() and _ARCHIVE.stat().st_size > 0
     shared = (f"-XX:SharedArchiveFile={_ARCHIVE}",) if has_one else ()
     return " ".join((*_SHORT_LIVED, *_QUIET, *shared))

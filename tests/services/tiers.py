@@ -28,7 +28,7 @@ _running: list[str] = []
 """The unit test that runs now."""
 
 _started: list[str] = []
-"""What it has started."""
+"""Processes that it has tried to start."""
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -67,7 +67,7 @@ def begin(item: pytest.Item) -> None:
 def end() -> str | None:
     """A test has ended; what it has tried to start, also where it swallowed the refusal.
 
-    What its session's or module's fixtures do when they end is not its own doing.
+    Processes that its session's or module's fixtures start at their end are not its own.
     """
     _running.clear()
     return _started[0] if _started else None

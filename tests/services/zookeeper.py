@@ -34,7 +34,7 @@ class ZookeeperServer(ServerProcess):
 
     Args:
         java: The Java to run it on.
-        settings: Of its configuration file, over those in ``SETTINGS``.
+        settings: Settings of its configuration file, over those in ``SETTINGS``.
         quick_start: Have Java compile fast rather than well: starts sooner, serves slower.
     """
 

@@ -1,4 +1,4 @@
-"""What the law of backpressure from stage to stage does to whole flows."""
+"""Effect of the law of backpressure from stage to stage on whole flows."""
 
 from itertools import pairwise
 from statistics import fmean

@@ -45,7 +45,7 @@ class World:
 
 @dataclass(frozen=True)
 class Run:
-    """What one law made of a world: each batch's records over the best, and its time (ms)."""
+    """Result of one law in a world: each batch's records over the best, and its time (ms)."""
 
     parts: list[float]
     took_ms: list[int]
@@ -107,7 +107,7 @@ def compared(world: World, seeds: int) -> tuple[float, float]:
 
 def check_settling(world: World, seeds: int, slack: float = 0.0) -> str:
     pid, learned = (settling(world, law, seeds) for law in LawName)
-    # Of one batch there is no half; a change is known after the batch that shows it.
+    # Half of one batch cannot be demanded; a change is known after the batch that shows it.
     most = [max(batches / 2, 1.5 if number else 3) for number, batches in enumerate(pid)]
     if world.noise == 0:
         most[0] = max(most[0], 3 if world.fixed_s <= 0.3 else 4)

@@ -20,12 +20,12 @@ from headrace.control import HopSettings
 from headrace.simulation import Load, Result, Scenario, SimulatedStage, Slow
 
 ALMOST_FREE_S = 60
-"""How long the scenarios go on after the slow time."""
+"""Time that the scenarios go on after the slow time."""
 
 
 @dataclass(frozen=True)
 class Throttled:
-    """What a run left the stage before the slow one, while that was slow; seconds.
+    """Bounds of a run on the stage before the slow one, while that was slow; seconds.
 
     Attributes:
         below_half_s: The longest time in which it might emit less than half of what the slow one
@@ -40,7 +40,7 @@ class Throttled:
 
 
 def throttled(result: Result, slow: str, before: str, could_per_s: float) -> Throttled:
-    """What was seen from outside: the bound at each second, and when batches ended."""
+    """Evaluate a run from outside: the bound at each second, and when batches ended."""
     (slowed,) = result.scenario.disturbances
     below = batch = longest_below = longest_batch = 0
     least = float("inf")

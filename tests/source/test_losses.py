@@ -1,4 +1,4 @@
-"""What a task does with offsets that are gone: all of it without Spark."""
+"""Tasks' handling of offsets that are gone: all of it without Spark."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ def ranges_of(sizes: Sequence[int]) -> list[OffsetRange]:
 
 
 def offsets(ranges: Sequence[OffsetRange]) -> dict[int, int]:
-    """How many offsets of each partition; the parts of one must lie end to end."""
+    """Count the offsets of each partition; assert that its parts lie end to end."""
     found: dict[int, int] = {}
     for r in sorted(ranges):
         assert r.start == 7 + found.get(r.partition, 0)
@@ -66,7 +66,7 @@ def test_no_task_has_twice_the_load_that_a_fair_share_and_the_largest_range_make
 
 
 def native_counts(sizes: Sequence[int], least: int | None, most: int | None) -> dict[int, int]:
-    """How many tasks Spark's own connector makes of each partition, by its documented rule.
+    """Count the tasks that Spark's own connector makes of each partition, by its documented rule.
 
     Each partition makes as many as hold ``most`` records each. If that is fewer than ``least``,
     each of those is given its rounded share of ``least``: in a first round all of them, in a second

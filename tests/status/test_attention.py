@@ -1,4 +1,4 @@
-"""What needs somebody: how soon, of whose making, and what of it is alike."""
+"""Needs for attention: their urgency, their cause, and groups of like ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What keeps a rate low: a sentence for each case, from what was measured."""
+"""Causes of a low rate: a sentence for each case, from the measurements."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a verification says of a batch with ranges in several partitions, and of one cut off."""
+"""Findings on a batch with ranges in several partitions, and on one that was cut off."""
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Finding, FindingKind, Status

@@ -60,7 +60,7 @@ def test_a_backlog_is_gone_after_what_is_left_over_what_is_gained_each_second(
 
 
 def test_how_old_the_oldest_record_is_stays_what_the_source_said_though_batches_follow() -> None:
-    """Where records are replayed, the ledger alone knows only since when they wait here."""
+    """The ledger alone knows only since when replayed records wait here."""
     behind = gate(0, 60)
     partition = PartitionAnswer(position=50, end=950, beginning=0, next_ms=NOW_MS - 1_700_000)
     answers = {"orders": SourceAnswer(NOW_MS - 2_000, {TopicPartition("orders", 0): partition})}

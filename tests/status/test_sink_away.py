@@ -1,4 +1,4 @@
-"""What an operator reads of a gate whose sink is away, wherever that is asked."""
+"""Status of a gate whose sink is away, in every place that an operator reads."""
 
 import json
 from collections.abc import Iterator

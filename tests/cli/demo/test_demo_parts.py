@@ -1,4 +1,4 @@
-"""What the demo counts is what happened, and what it draws is what it counts."""
+"""The demo counts the records that there were, and draws the numbers that it counts."""
 
 import io
 import re

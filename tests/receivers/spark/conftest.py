@@ -1,4 +1,4 @@
-"""What tests of a task's two ends share."""
+"""Fixtures for the tests of a task's two ends."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Receivers on the executors of a cluster, one of which is killed, as is the driver in the end.
 
-What was sent and what was acknowledged is written down outside of it, by the senders.
+The senders, outside of the cluster, write down what was sent and what was acknowledged.
 """
 
 import json
@@ -49,7 +49,7 @@ class Application:
             )
 
     def ask(self, what: str) -> list[dict[str, Any]]:
-        """What it answers to a line: the status of each lane."""
+        """Send the driver a line; return its answer, the status of each lane."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(f"{what}\n")
@@ -98,7 +98,7 @@ def stored(journal: Journal, lane: int) -> list[bytes]:
 
 
 def problems(journal: Journal, senders: list[Sender]) -> list[str]:
-    """What is wrong with what is there, by what was sent and acknowledged."""
+    """Return the faults of the journal, by the records that were sent and acknowledged."""
     found = [] if verify(journal).whole else ["the journal is damaged"]
     for sender in senders:
         there = Counter(stored(journal, sender.lane))

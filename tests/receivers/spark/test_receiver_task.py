@@ -1,4 +1,4 @@
-"""What runs in a task, in a thread of the test: a real receiver, journal and connection."""
+"""Body of a task, in a thread of the test: a real receiver, journal and connection."""
 
 import contextlib
 import re

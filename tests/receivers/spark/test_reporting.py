@@ -1,4 +1,4 @@
-"""Where tasks report, and who is not let in there."""
+"""Server to which tasks report, and the connections that it refuses."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def connected(server: ReportServer) -> Iterator[socket.socket]:
 
 
 def answer(connection: socket.socket, line: bytes) -> bytes:
-    """What comes back: a line, or nothing, for the connection was closed."""
+    """Return the answer: a line, or nothing, for the connection was closed."""
     connection.sendall(line)
     try:
         return connection.recv(4096)

@@ -128,9 +128,9 @@ class MqttKind:
 
     Attributes:
         name: Its name in tables.
-        packets: What is sent; its argument is a packet id, 0 for QoS 0.
+        packets: Function that returns the bytes to send; its argument is a packet id, 0 for QoS 0.
         confirmed: Whether each waits for its place in the window.
-        pause_s: How long a copy waits after each.
+        pause_s: Time that a copy waits after each.
     """
 
     name: str

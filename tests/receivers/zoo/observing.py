@@ -90,7 +90,7 @@ class Helper:
 
 @dataclass
 class Row:
-    """What one kind did at one number of copies."""
+    """Effect of one kind at one number of copies."""
 
     kind: str
     copies: int

@@ -1,4 +1,4 @@
-"""What a good sender has sent: when each record was sent first, and how long its answer took."""
+"""Record of a good sender: when each record was sent first, and the time until its answer."""
 
 import json
 from pathlib import Path

@@ -81,7 +81,7 @@ class Kind:
 
     Attributes:
         name: Its name in tables.
-        visit: What it does over one connection, or until that is closed.
+        visit: Its action over one connection, or until that is closed.
         crowd: The connections that each copy has at a time.
     """
 

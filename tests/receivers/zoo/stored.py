@@ -1,4 +1,4 @@
-"""What is in a journal, read in a process of its own.
+"""Contents of a journal, read in a process of its own.
 
 ``python -m tests.receivers.zoo.stored JOURNAL`` prints the end of its lane and how often each good
 record is in it.

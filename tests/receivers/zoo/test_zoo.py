@@ -15,11 +15,11 @@ pytestmark = pytest.mark.integration
 
 PROTOCOLS = ("http", "tcp", "tls", "mqtt")
 UNUSED_BYTES = 320 * MIB
-"""What may stay once all have gone: the ids that are remembered, and the allocators' own."""
+"""Memory that may stay once all have gone: the remembered ids, and the allocators' own."""
 
 
 def problems_of(row: Row) -> list[str]:
-    """What is wrong with what was seen of a kind."""
+    """Return the faults in the observations of a kind."""
     if row.peak_bytes <= MOST_MEMORY_BYTES:
         return []
     return [f"{row.copies} of {row.kind!r} take {row.peak_bytes / MIB:.0f} MiB"]
