@@ -16,7 +16,7 @@ from bench.stage import Stage
 
 PARTITIONS: Final = 4
 PROMISED: Final = AtLeast(1.25)
-PROMISED_OF_SMALL: Final = AtLeast(0.5)
+PROMISED_OF_SMALL: Final = AtLeast(0.6)
 
 JOURNAL: Final = "headrace-journal"
 

@@ -15,7 +15,7 @@ from tests.journal.journals import TIME_MS, fill, values_of
 from tests.services.queries import sentence
 
 import headrace
-from headrace.core.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
 from headrace.execution import Gate
 from headrace.journal import Journal, Records
@@ -158,7 +158,7 @@ def test_pieces_follow_each_other_and_are_cut_where_blocks_begin_only(
     drawn: tuple[list[OffsetRange], dict[int, list[int]]], parallelism: int
 ) -> None:
     ranges, firsts = drawn
-    pieces = cut_at_blocks(ranges, firsts, parallelism)
+    pieces = cut_at_blocks(ranges, lambda tp: firsts[tp.partition], parallelism)
     for r in ranges:
         own = [piece for piece in pieces if piece.partition == r.partition]
         assert (own[0].start, own[-1].until) == (r.start, r.until)
@@ -169,7 +169,9 @@ def test_pieces_follow_each_other_and_are_cut_where_blocks_begin_only(
 
 
 def test_a_lane_alone_is_shared_out_to_as_many_tasks_as_it_is_worth() -> None:
-    begins = {0: list(range(0, 1_000_000, 1_000))}
+    def begins(_tp: TopicPartition) -> range:
+        return range(0, 1_000_000, 1_000)
+
     whole = OffsetRange("a", 0, 0, 1_000_000)
     assert len(cut_at_blocks([whole], begins, 4)) == 4
     few = OffsetRange("a", 0, 0, RECORDS_WORTH_A_TASK)
@@ -178,4 +180,4 @@ def test_a_lane_alone_is_shared_out_to_as_many_tasks_as_it_is_worth() -> None:
 
 def test_a_block_is_read_by_one_task_however_large_it_is() -> None:
     whole = OffsetRange("a", 0, 0, 1_000_000)
-    assert cut_at_blocks([whole], {0: [0]}, 4) == [whole]
+    assert cut_at_blocks([whole], lambda _lane: [0], 4) == [whole]

@@ -18,7 +18,7 @@ from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partiti
 from headrace.errors import CorruptionError, NoJournalError, SourceError
 from headrace.journal.journal import Journal
 from headrace.journal.journal_options import JournalOptions
-from headrace.journal.lane_files import LaneLook
+from headrace.journal.lane_files import LaneLook, Lost
 from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 from headrace.source.log import Topic
@@ -109,7 +109,8 @@ class JournalLog:
     """The `headrace.source.log.Log` of one source; nothing is read before the first question.
 
     Every method raises ``JournalError`` where the journal cannot be read. A bounded read waits a
-    second for a last block that has no name.
+    second for a last block that has no name, and lists each lane once: names of 100 000 blocks take
+    0.08 s.
     """
 
     name = "The journal"
@@ -155,8 +156,7 @@ class JournalLog:
         return partitions_of({name: topic.partitions for name, topic in topics.items()})
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        journal = self._open()
-        return {tp: journal.look(tp.partition).index.start for tp in partitions}
+        return {tp: self._look(tp).index.start for tp in partitions}
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
         return self.bounds(partitions)[1]
@@ -167,16 +167,30 @@ class JournalLog:
         Raises:
             CorruptionError: A bounded read would leave it out.
         """
-        journal, looks = self._open(), self._looks
-        for tp in (wanted := list(partitions)):
+        looks = {tp: self._look(tp) for tp in partitions}
+        for tp, look in looks.items():
             if self._options.streaming:
-                looks[tp] = journal.look(tp.partition)
-                self._note_spare(tp, looks[tp])
-            else:
-                looks[tp] = settled(journal, tp.partition, self._clock)
-        return {tp: looks[tp].index.start for tp in wanted}, {
-            tp: looks[tp].end.until for tp in wanted
+                self._note_spare(tp, look)
+            elif look.end.has_spare:
+                looks[tp] = settled(self._open(), tp.partition, self._clock)
+        self._looks |= looks
+        return {tp: look.index.start for tp, look in looks.items()}, {
+            tp: look.end.until for tp, look in looks.items()
         }
+
+    def _look(self, tp: TopicPartition) -> LaneLook:
+        """Look at a lane: now for a stream, once for a bounded read."""
+        if self._options.streaming:
+            return self._open().look(tp.partition)
+        if tp not in self._looks:
+            self._looks[tp] = self._open().look(tp.partition)
+        return self._looks[tp]
+
+    def firsts(self, tp: TopicPartition) -> list[int]:
+        """Return the starts of a lane's blocks and losses, ascending, of the last look at it."""
+        look = self._looks.get(tp) or self._look(tp)
+        firsts: list[int] = look.index.firsts.tolist()
+        return firsts
 
     def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
         journal = self._open()
@@ -216,13 +230,18 @@ class JournalLog:
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges among these that a repair has declared lost."""
-        journal = self._open()
         return [
             shared
             for r in ranges
-            for lost in journal.lost(r.partition)
+            for lost in self._lost(r.topic_partition)
             if (shared := r.intersect(r.topic_partition.range(lost.first, lost.until)))
         ]
+
+    def _lost(self, tp: TopicPartition) -> list[Lost]:
+        if self._options.streaming:
+            return self._open().lost(tp.partition)
+        with as_journal_error(f"The journal {self.servers} cannot be read"):
+            return self._look(tp).lost()
 
     def readable_until(self, latest: Positions) -> Positions:
         """All of it: every record in a journal can be read."""

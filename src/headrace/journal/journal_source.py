@@ -1,12 +1,12 @@
 """``format("headrace-journal")``: Spark's face of the source, streaming and bounded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.core.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import JournalLog
@@ -19,21 +19,24 @@ from headrace.source.readers import (
     chosen_columns,
     pack,
 )
+from headrace.source.log import Log
 from headrace.source.source_options import SourceOptions
 
 
 def cut_at_blocks(
-    ranges: Sequence[OffsetRange], firsts: Mapping[int, Sequence[int]], parallelism: int
+    ranges: Sequence[OffsetRange],
+    firsts: Callable[[TopicPartition], Sequence[int]],
+    parallelism: int,
 ) -> list[OffsetRange]:
     """The ranges in chunks that are worth a task each, as far as blocks allow it.
 
     A lane has one writer and so there may be one lane only: its records are read by as many tasks
     as there are cores, if there are enough of them. A block is split only where a range begins or
-    ends in it, so that no block is read by two tasks. ``firsts`` has, by lane, the first offset of
-    each block, rising.
+    ends in it, so that no block is read by two tasks. ``firsts`` answers, for a lane, the first
+    offset of each block, rising; it is asked where there are several tasks.
 
-    >>> blocks = {0: range(0, 400_000, 30_000)}
-    >>> [str(r) for r in cut_at_blocks([OffsetRange("a", 0, 10_000, 250_000)], blocks, 4)]
+    >>> range_ = OffsetRange("a", 0, 10_000, 250_000)
+    >>> [str(r) for r in cut_at_blocks([range_], lambda lane: range(0, 400_000, 30_000), 4)]
     ['a-0 [10000, 90000)', 'a-0 [90000, 150000)', 'a-0 [150000, 210000)', 'a-0 [210000, 250000)']
     """
     total = sum(r.count for r in ranges)
@@ -43,7 +46,7 @@ def cut_at_blocks(
     return [
         chunk
         for r in ranges
-        for chunk in r.chunks(max(1, tasks * r.count // total), at=firsts.get(r.partition, ()))
+        for chunk in r.chunks(max(1, tasks * r.count // total), at=firsts(r.topic_partition))
     ]
 
 
@@ -90,14 +93,13 @@ class JournalReading:
         """Return the journal's log, to plan by."""
         return JournalLog(self._options)
 
-    def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
         """Split these ranges into those of each task: whole blocks, but at the ends of a range."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:
-            journal = self._journal()
-            firsts = {r.partition: journal.firsts(r.partition) for r in ranges}
-            chunks = cut_at_blocks(ranges, firsts, self._parallelism)
+            assert isinstance(log, JournalLog)  # noqa: S101
+            chunks = cut_at_blocks(ranges, log.firsts, self._parallelism)
         return pack(
             chunks, self._parallelism, min_partitions=minimum, max_records_per_partition=most
         )

@@ -52,7 +52,8 @@ class LaneIndex:
             if (known := parsed(name)) is not None:
                 found[known[1]].add(known[0])
         start = max(found[START])
-        firsts = np.union1d(blocks, np.array([*found[LOST]], np.int64))
+        losses = np.array([*found[LOST]], np.int64)
+        firsts = np.union1d(blocks, losses) if len(losses) else np.sort(blocks)
         lost = frozenset(first for first in found[LOST] if first >= start)
         marks = tuple(sorted(found[END]))
         return cls(start, firsts[np.searchsorted(firsts, start) :], lost, marks)
@@ -293,6 +294,10 @@ class LaneLook:
     files: LaneFiles
     index: LaneIndex
     end: LaneEnd
+
+    def lost(self) -> list[Lost]:
+        """The offsets that were declared lost, ascending; each costs a small file."""
+        return [self.files.lost(first) for first in sorted(self.index.lost)]
 
     def checksum_before(self, offset: int) -> int:
         """The checksum of the block that has the record before an offset; 0 if none has it.

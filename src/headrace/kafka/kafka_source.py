@@ -33,6 +33,7 @@ from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.topic_log import KafkaLog
 from headrace.source.connector import OF_A_GATE, Connector
+from headrace.source.log import Log
 from headrace.source.losses import OnLoss
 from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, chosen_columns, pack
@@ -281,7 +282,7 @@ class KafkaReading:
     def log(self) -> KafkaLog:
         return KafkaLog(self._options)
 
-    def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    def packed(self, ranges: Sequence[OffsetRange], _log: Log) -> list[tuple[OffsetRange, ...]]:
         """Return the ranges of each task; both options give as many as the native connector.
 
         The native connector applies ``maxRecordsPerPartition`` to a bounded read only if the

@@ -81,7 +81,7 @@ class StreamPlanner:
         driver: str | None = None,
         open_ledger: OpenLedger = Ledger.open,
     ) -> None:
-        self._log = log
+        self.log: Final = log
         self._checked = log if isinstance(log, CheckedLog) else None
         self._options = options
         self._clock = clock
@@ -99,13 +99,13 @@ class StreamPlanner:
     def initial(self) -> dict[str, Any]:
         """Return the start of a fresh checkpoint."""
         options = self._options
-        topics = self._log.topics(must_exist=True)
+        topics = self.log.topics(must_exist=True)
         positions = self._within(
             starting_positions(
-                self._log,
+                self.log,
                 options.starting,
                 options.timestamp_strategy,
-                self._log.partitions(topics),
+                self.log.partitions(topics),
             )
         )
         return StreamOffset(
@@ -122,7 +122,7 @@ class StreamPlanner:
         starting = self._options.starting
         if not isinstance(starting.at, AtOffsets):
             return positions
-        ends = self._log.bounds(positions)[1]
+        ends = self.log.bounds(positions)[1]
         beyond = {tp: offset for tp, offset in positions.items() if offset > ends[tp]}
         for tp, offset in beyond.items():
             said = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
@@ -133,8 +133,8 @@ class StreamPlanner:
 
     def stop_at_latest(self) -> None:
         """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
-        partitions = self._log.partitions(self._log.topics())
-        self._target = self._log.bounds(partitions)[1]
+        partitions = self.log.partitions(self.log.topics())
+        self._target = self.log.bounds(partitions)[1]
 
     def latest(self) -> dict[str, dict[str, int]] | None:
         """The latest offsets as the last plan saw them."""
@@ -165,7 +165,7 @@ class StreamPlanner:
             return start
         began_s = self._clock.monotonic()
         if not offset.first:
-            self._log.processed(offset.positions)
+            self.log.processed(offset.positions)
         topics, earliest, latest = self._look()
         self._refuse_an_older_copy(offset, latest)
         starts = resolve_start_offsets(
@@ -185,7 +185,7 @@ class StreamPlanner:
         planned = self._plan(starts, self._admissible(starts, latest), everything=everything)
         lost = [
             MissingOffsets(missing, "it was declared lost")
-            for missing in declared_lost(self._log, _ranges_between(starts.current, planned.until))
+            for missing in declared_lost(self.log, _ranges_between(starts.current, planned.until))
         ]
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses and not starts.returned:
@@ -219,13 +219,13 @@ class StreamPlanner:
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
         """The topics, and where each partition's log begins and ends."""
-        topics = self._log.topics()
+        topics = self.log.topics()
         while True:
             try:
-                return topics, *self._log.bounds(self._log.partitions(topics))
+                return topics, *self.log.bounds(self.log.partitions(topics))
             except BrokerError:
                 # Brokers refuse the whole question if a topic was deleted since the one before.
-                found = self._log.topics()
+                found = self.log.topics()
                 if found == topics:
                     raise
                 topics = found
@@ -234,7 +234,7 @@ class StreamPlanner:
         self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Return the offsets up to which this run may read."""
-        readable = self._log.readable_until(latest)
+        readable = self.log.readable_until(latest)
         known = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
         if self._target is None:
             return known
@@ -252,7 +252,7 @@ class StreamPlanner:
             return plan(starts.current, latest, None, options.no_limits, operator=held)
         ceiling = admission.ceiling
         in_bytes = options.limits.max_bytes is not None or (ceiling and ceiling.needs_bytes)
-        sizes = self._log.sizes(starts.current, latest) if in_bytes else None
+        sizes = self.log.sizes(starts.current, latest) if in_bytes else None
         if options.estimator.auto is not None and admission.interval_ms is not None:
             self._interval_ms = admission.interval_ms
         planned = plan(
@@ -312,7 +312,7 @@ class StreamPlanner:
             return
         _LOG.warning(
             "%s has topics again that were out of sight; they are read on from %s.",
-            self._log.name,
+            self.log.name,
             ", ".join(f"{tp} {position}" for tp, position in sorted(starts.returned.items())),
         )
         if self._gate_ledger is not None:
@@ -330,11 +330,11 @@ class StreamPlanner:
         described = describe_losses(losses)
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{self._log.name} has lost records that this query had still to read: {described};"
+                f"{self.log.name} has lost records that this query had still to read: {described};"
                 " to go on without them, counted, set the option failOnDataLoss to false."
             )
         _LOG.warning(
-            "%s has lost records that this query had still to read: %s", self._log.name, described
+            "%s has lost records that this query had still to read: %s", self.log.name, described
         )
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
@@ -367,7 +367,7 @@ class StreamPlanner:
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
         return ToRead(
             left,
-            self._log.aborted(left),
+            self.log.aborted(left),
             until.topic_ids,
             since.after_of(until.topic_ids),
             fail_on_loss,
@@ -411,14 +411,14 @@ class StreamPlanner:
         planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
         lost = [
             MissingOffsets(missing, "it has gone since it was planned")
-            for missing in gone(self._log, planned)
+            for missing in gone(self.log, planned)
         ]
         self._refuse_or_log(lost)
         return lost
 
     def close(self) -> None:
         """Let go of the log, the gate and the ledger."""
-        self._log.close()
+        self.log.close()
         if self._gate_ledger is not None:
             self._gate_ledger.close()
 

@@ -65,8 +65,8 @@ class Reading(Protocol):
     def log(self) -> Log:
         """Return the log, to plan by."""
 
-    def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
-        """Split these ranges into those of each task."""
+    def packed(self, ranges: Sequence[OffsetRange], log: Log) -> Sequence[tuple[OffsetRange, ...]]:
+        """Split these ranges, planned by a log that `log` has returned, into those of each task."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker; without the records of aborted attempts.
@@ -109,8 +109,8 @@ class _TaskSide:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def _tasks(self, whole: SourceTask) -> list[SourceTask]:
-        return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges)]
+    def _tasks(self, whole: SourceTask, log: Log) -> list[SourceTask]:
+        return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges, log)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -195,7 +195,8 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
             return self._tasks(
-                SourceTask(begun.ranges, begun.aborted, losses, begun.topic_ids, begun.after)
+                SourceTask(begun.ranges, begun.aborted, losses, begun.topic_ids, begun.after),
+                self._planner.log,
             )
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -224,7 +225,8 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         known |= options.topic_ids
         # From an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {}, {})
-        return self._tasks(SourceTask(ranges, log.aborted(ranges), losses, known, {})) or [nothing]
+        whole = SourceTask(ranges, log.aborted(ranges), losses, known, {})
+        return self._tasks(whole, log) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
