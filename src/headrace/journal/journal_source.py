@@ -12,6 +12,7 @@ from headrace.journal.journal import Journal
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
 from headrace.source.connector import OF_A_GATE, Connector
+from headrace.source.log import Log
 from headrace.source.readers import (
     RECORDS_WORTH_A_TASK,
     SourceFormat,
@@ -19,7 +20,6 @@ from headrace.source.readers import (
     chosen_columns,
     pack,
 )
-from headrace.source.log import Log
 from headrace.source.source_options import SourceOptions
 
 
