@@ -1,3 +1,6 @@
+from typing import Any
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +25,20 @@ def test_a_last_line_may_lack_its_end(data: bytes) -> None:
     got = Records.of_lines(data, timestamp_ms=7)
     assert got.batch.column("value").to_pylist() == expected
     got.batch.validate(full=True)
+
+
+@given(st.lists(st.binary()))
+def test_buffers_of_any_kind_are_records(values: list[bytes]) -> None:
+    views: list[Any] = [bytearray(value) for value in values]
+    got = Records.of_buffers(views, timestamp_ms=7)
+    assert got == Records.of(values, timestamp_ms=7)
+    got.batch.validate(full=True)
+
+
+def test_a_single_buffer_is_shared() -> None:
+    value = b"a" * 100
+    shared = Records.of_buffers([value], timestamp_ms=7).batch.column("value").buffers()[2]
+    assert shared.address == pa.py_buffer(value).address
 
 
 def test_every_column_is_kept() -> None:

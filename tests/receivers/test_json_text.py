@@ -19,6 +19,12 @@ from headrace.receivers.json_text import (
 
 MANY = 100_000
 
+
+def written(body: bytes) -> list[bytes]:
+    """The values of a body as bytes."""
+    return list(map(bytes, values_of(body, MANY)))
+
+
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -38,20 +44,20 @@ def test_an_array_gives_its_elements_as_they_were_written(
     texts = [json.dumps(element) for element in elements]
     body = f"{space}[{space}" + f"{space},{space}".join(texts) + f"{space}]{space}"
 
-    assert values_of(body.encode(), MANY) == [text.encode() for text in texts]
+    assert written(body.encode()) == [text.encode() for text in texts]
 
 
 @given(values.filter(lambda value: not isinstance(value, list)), spaces)
 def test_what_is_no_array_is_one_value(value: object, space: str) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    assert values_of(f"{space}{text}{space}".encode(errors="replace"), MANY) == [
+    assert written(f"{space}{text}{space}".encode(errors="replace")) == [
         text.encode(errors="replace")
     ]
 
 
 def test_numbers_and_names_stay_as_they_were_written() -> None:
     body = b'[1.10, 123456789012345678901234567890, {"b":1,"a":2,"a":3}, "\\u00e9"]'
-    assert values_of(body, MANY) == [
+    assert written(body) == [
         b"1.10",
         b"123456789012345678901234567890",
         b'{"b":1,"a":2,"a":3}',

@@ -81,6 +81,32 @@ class Records:
         return cls.of_columns(count, timestamp_ms=time_ms, **columns)
 
     @classmethod
+    def of_buffers(cls, values: Sequence[bytes], *, timestamp_ms: int) -> "Records":
+        """One record for each value: bytes, or another object with a buffer and a length.
+
+        A single value is shared, not copied; of several, no further object is made for each.
+
+        Raises:
+            OptionError: They hold more than 2 GiB.
+        """
+        count = len(values)
+        sizes = np.fromiter(map(len, values), np.int64, count)
+        if sizes.sum() > _MAX_BYTES:
+            raise _too_large()
+        ends = np.zeros(count + 1, np.int32)
+        np.cumsum(sizes, out=ends[1:])
+        data: bytes | bytearray
+        if count == 1:
+            data = values[0]
+        else:
+            data = bytearray()
+            for value in values:  # `join` would hold a view of each at the same time
+                data += value
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        column = pa.Array.from_buffers(pa.binary(), count, buffers)
+        return cls.of_columns(count, timestamp_ms=timestamp_ms, value=column)
+
+    @classmethod
     def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
         """Records of some of the columns, in the types of ``SCHEMA``; the others are null."""
         times = pa.py_buffer(np.full(count, timestamp_ms, np.int64))

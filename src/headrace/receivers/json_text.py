@@ -7,7 +7,9 @@ many, deep or large they are.
 import codecs
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +25,9 @@ COMMAS_PER_RECORD: Final = 8
 """Most commas per record of an array that has as many records as it may: their number cannot be
 known before it is parsed, and each takes memory then.
 """
+
+_UNKNOWN: Final = Lock()
+"""For one array at a time that may have more elements than are allowed: each takes 70 bytes."""
 
 _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
 """A longer row of digits fills one of the windows of this size into which data is cut."""
@@ -51,8 +56,8 @@ class TooManyError(ValueError):
     """An array has more elements, or more commas, than are allowed; the text says how many."""
 
 
-def values_of(body: bytes, max_values: int) -> list[bytes]:
-    """The elements of an array, or the one value that is no array, each as it was written.
+def values_of(body: bytes, max_values: int) -> Sequence[bytes]:
+    """The elements of an array, or the one value that is no array, as views of the body.
 
     Raises:
         MalformedError: It is not one JSON value, or has an integer of more than 4300 digits.
@@ -62,18 +67,27 @@ def values_of(body: bytes, max_values: int) -> list[bytes]:
         _check_text(body)
         if body.lstrip(_SPACE)[:1] != b"[":
             found = [_VALUE.decode(body)]
-        elif body.count(b",") >= COMMAS_PER_RECORD * max_values:
-            raise TooManyError(too_many_commas(max_values))
         else:
-            found = _ARRAY.decode(body)
+            found = _elements(body, max_values)
         _check_integers(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
         raise MalformedError(f"The body {_wrong(error, body)}.") from error
-    if len(found) > max_values:
-        raise TooManyError(
-            f"The array has {len(found)} elements, and a request may have {max_values} records"
-        )
-    return [bytes(value) for value in found]
+    return found
+
+
+def _elements(body: bytes, max_values: int) -> list[msgspec.Raw]:
+    commas = body.count(b",")
+    if commas >= COMMAS_PER_RECORD * max_values:
+        raise TooManyError(too_many_commas(max_values))
+    with _UNKNOWN if commas >= max_values else nullcontext():
+        found = _ARRAY.decode(body)
+        count = len(found)
+        if count > max_values:
+            found.clear()  # the error's traceback has it
+            raise TooManyError(
+                f"The array has {count} elements, and a request may have {max_values} records"
+            )
+    return found
 
 
 def too_many_commas(max_values: int) -> str:

@@ -173,6 +173,11 @@ def array_of_commas() -> bytes:
 
 
 @cache
+def array_of_too_many() -> bytes:
+    return post(gzip_of(b"[" + b"1," * 1_590_000 + b"1]"), JSON + GZIP)
+
+
+@cache
 def deep_json() -> bytes:
     return post(gzip_of(b"[" * 8_000_000), JSON + GZIP)
 
@@ -282,6 +287,7 @@ KINDS = (
     Kind("gzip of 200 MB", asking(bomb_above_the_limit)),
     Kind("array of 199 000 ones", asking(array_of_ones)),
     Kind("record with 1 590 000 commas", asking(array_of_commas)),
+    Kind("array of 1 590 000 ones", asking(array_of_too_many)),
     Kind("8 000 000 open brackets", asking(deep_json)),
     Kind("integers of 4300 digits", asking(long_integers)),
     Kind("object with 150 000 fields", asking(many_keys)),

@@ -5,7 +5,7 @@ import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
@@ -30,9 +30,7 @@ _RETRY_S: Final = 1.0
 """When memory is asked for again: bodies come and go within about this time."""
 
 _PIECE_BYTES: Final = 64 * 1024
-"""The most that is decompressed at once. Smaller pieces of a body are joined as they come, so that
-a body of single bytes takes no more memory than another; larger ones are not, for what grows is
-copied again and again."""
+"""The most that is decompressed at once."""
 
 _COMPRESSED_BYTES: Final = 1024
 """The most that is decompressed without others having a turn: 50 empty gzip members."""
@@ -100,7 +98,7 @@ class RequestBody:
         self._bodies = bodies
         self._settings = bodies.settings
         self._budget = bodies.budget
-        self._pieces: list[bytearray] = []
+        self._data = bytearray()
         self._reserved_bytes = 0
         self._stream = request.stream()
         self.ended = False
@@ -111,10 +109,9 @@ class RequestBody:
         return self._reserved_bytes
 
     def take(self) -> bytes:
-        """All that was read, once; the memory stays counted until `release`."""
-        data = b"".join(self._pieces)
-        self._pieces = []
-        return data
+        """All that was read, once, not copied; the memory stays counted until `release`."""
+        data, self._data = self._data, bytearray()
+        return cast(bytes, data)  # nobody changes it any more
 
     async def read(self, form: BodyFormat) -> None:
         """Read all of it, decompressed.
@@ -165,7 +162,7 @@ class RequestBody:
 
     def release(self) -> None:
         """Give back the memory."""
-        self._pieces = []
+        self._data = bytearray()
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0
 
@@ -201,10 +198,7 @@ class RequestBody:
             )
         await self._acquire(len(piece))
         self._reserved_bytes += len(piece)
-        if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES:
-            self._pieces[-1] += piece
-        else:
-            self._pieces.append(bytearray(piece))
+        self._data += piece  # one that is large grows where it is: the C library moves its pages
 
     async def _acquire(self, size_bytes: int) -> None:
         """Take memory; if there is none, a slow body has to give some back."""
@@ -338,10 +332,10 @@ class RequestFormat:
 
     def _values(self, body: bytes, timestamp_ms: int) -> Records:
         if self._type in _WHOLE:
-            return Records.of([body], timestamp_ms=timestamp_ms)
+            return Records.of_buffers([body], timestamp_ms=timestamp_ms)
         if self._type == _JSON:
             values = values_of(body, self._settings.max_records)
-            return Records.of(values, timestamp_ms=timestamp_ms)
+            return Records.of_buffers(values, timestamp_ms=timestamp_ms)
         if self._settings.check_json:
             check_lines(body)
         return Records.of_lines(body, timestamp_ms=timestamp_ms)
