@@ -1,4 +1,4 @@
-"""Print the table of some kinds: ``python -m tests.receivers.zoo http --copies 1,64 'slow'``."""
+"""Print the table of some kinds: ``python -m tests.receivers.zoo http 'slow' --copies 1,64``."""
 
 import argparse
 import tempfile

@@ -18,9 +18,8 @@ from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 
 MIB = 1_048_576
-MOST_MEMORY_BYTES = 512 * MIB
-"""Twice `--max-memory-bytes`: docs/receivers.md has what each kind takes, of which three take more
-than that figure, and what stays in the allocators after many kinds."""
+MOST_MEMORY_BYTES = 256 * MIB
+"""`--max-memory-bytes`; docs/receivers.md has what each kind takes."""
 
 _SAMPLE_S = 0.01
 

@@ -14,7 +14,7 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 PROTOCOLS = ("http", "tcp", "tls", "mqtt")
-UNUSED_BYTES = 320 * MIB
+UNUSED_BYTES = 128 * MIB
 """Memory that may stay once all have gone: the remembered ids, and the allocators' own."""
 
 
