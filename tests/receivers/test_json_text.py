@@ -1,6 +1,7 @@
 """JSON as it came: what is taken apart is what a parser of JSON finds, byte for byte."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -194,6 +195,14 @@ def test_an_integer_is_refused_from_4301_digits_on_but_not_in_a_string(around: b
     for check in (check_lines, lambda data: values_of(data, MANY)):
         with pytest.raises(MalformedError, match="an integer of 4301 digits, and 4300 are allowed"):
             check(body(b"7" * (MAX_DIGITS + 1)))
+
+
+@pytest.mark.parametrize("value", [b"1", b"[1]"])
+def test_a_single_value_does_not_keep_the_space_around_it(value: bytes) -> None:
+    body: Any = bytearray(b" " * 1_000 + value)
+    (found,) = values_of(body, MANY)
+    body.clear()  # an error while something has a view of it
+    assert bytes(found) == b"1"
 
 
 def test_an_array_with_more_elements_than_are_allowed_is_refused() -> None:
