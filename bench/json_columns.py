@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 
+import headrace
 from bench.figures import AtLeast, Figure
 from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, bounded, seconds_to_discard
 from bench.stage import Stage
+from headrace.decoding.formats import option_text
 
 PARTITIONS: Final = 4
 ORDER_BYTES: Final = 230
@@ -19,11 +21,16 @@ SCHEMA: Final = (
     " currency STRING, note STRING"
 )
 VALUE_ALONE: Final = "headrace-kafka, the value alone"
+DECODED: Final = "headrace-kafka, decoded where it is read"
+USED: Final = (
+    "value STRUCT<customer: BIGINT, shop: STRING, placed_at: TIMESTAMP, items: INT, amount: DOUBLE>"
+)
 PROMISED: Final = AtLeast(1.0)
+PROMISED_DECODED: Final = AtLeast(2.2)
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
-    """With all columns of the source, and with the value as all that is needed.
+    """With all columns of the source, with the value alone, and decoded by the source.
 
     Spark leaves out the columns that nobody uses where the native source is read. It does not tell
     a Python source, so that a user does, with a schema.
@@ -36,17 +43,22 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             NATIVE: partial(rate, NATIVE, None),
             HEADRACE: partial(rate, HEADRACE, None),
             VALUE_ALONE: partial(rate, HEADRACE, "value BINARY"),
+            DECODED: partial(_decoded_rate, stage, topic, rows),
         },
         scale.pairs,
         scale.warm_ups,
     )
-    for side, words in ((HEADRACE, ""), (VALUE_ALONE, ", value alone")):
+    for side, words, promised in (
+        (HEADRACE, "", PROMISED),
+        (VALUE_ALONE, ", value alone", PROMISED),
+        (DECODED, ", decoded where they are read", PROMISED_DECODED),
+    ):
         yield Figure.side_by_side(
             f"orders summed up by shop{words}",
             "rows/s",
             headrace=rates[side],
             native=rates[NATIVE],
-            target=PROMISED,
+            target=promised,
         )
 
 
@@ -55,10 +67,19 @@ def _rate(stage: Stage, topic: str, rows: int, source: str, schema: str | None) 
     orders = bounded(stage, source, topic, schema).select(
         functions.from_json(value, SCHEMA).alias("order")
     )
-    by_shop = orders.groupBy("order.shop").agg(
+    return rows / seconds_to_discard(_by_shop(orders))
+
+
+def _decoded_rate(stage: Stage, topic: str, rows: int) -> float:
+    form = {"decode": option_text(headrace.json(SCHEMA), stage.spark)}
+    orders = bounded(stage, HEADRACE, topic, USED, form).withColumnRenamed("value", "order")
+    return rows / seconds_to_discard(_by_shop(orders))
+
+
+def _by_shop(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("order.shop").agg(
         functions.sum("order.amount"),
         functions.avg("order.items"),
         functions.max("order.placed_at"),
         functions.count_distinct("order.customer"),
     )
-    return rows / seconds_to_discard(by_shop)

@@ -24,12 +24,18 @@ POLL_S: Final = 0.25
 DEADLINE_S: Final = 300
 
 
-def bounded(stage: Stage, source: str, topic: str, schema: str | None = None) -> DataFrame:
+def bounded(
+    stage: Stage,
+    source: str,
+    topic: str,
+    schema: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> DataFrame:
     """All of a topic, as a bounded read; of these columns alone, which Headrace understands."""
     reader = _session(stage, source).read.format(source)
     if schema is not None:
         reader = reader.schema(schema)
-    return reader.options(**_options(stage, topic)).load()
+    return reader.options(**_options(stage, topic, options)).load()
 
 
 def stream(

@@ -311,6 +311,39 @@ def test_what_cannot_be_decoded_is_kept_as_a_dead_letter(scene: Scene, sink: Sin
     assert scene.letters() == [(7, b"no json")]
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """A handler whose numbers are decoded, and that cannot process one of them."""
+
+    sink: Sink
+    refused: int
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        numbers = [row.n for row in df.select("value.n").collect()]
+        if self.refused in numbers:
+            raise ValueError(f"no {self.refused} is wanted")
+        self.sink(df.selectExpr("cast(value.n as string) AS value"), batch)
+
+
+def test_what_cannot_be_decoded_by_the_source_is_kept_also_in_an_isolation(
+    scene: Scene, sink: Sink
+) -> None:
+    values = [b'{"n": %d, "unused": 1}' % n for n in range(20)]
+    values[7] = b"no json"
+    scene.orders.produce(*values)
+    form = headrace.json("n INT, unused INT")
+    columns = "offset BIGINT, value STRUCT<n: INT>"
+    df = read(scene.gate, scene.spark, scene.orders, schema=columns, decode=form)
+    query = scene.start(Numbers(sink, 13), headrace.isolate(), df)
+    try:
+        scene.wait_for(lambda: len(scene.letters()) == 2, query)
+        scene.wait_for(lambda: len(sink.values) == 18, query)
+    finally:
+        query.stop()
+    assert sorted(map(int, sink.values)) == [n for n in range(20) if n not in {7, 13}]
+    assert scene.letters() == [(7, b"no json"), (13, values[13])]
+
+
 def test_a_gate_has_one_query(scene: Scene, sink: Sink, tmp_path: Path) -> None:
     fill(scene.orders, range(5))
     query = scene.start(sink)

@@ -214,7 +214,7 @@ def test_a_thread_of_the_handler_s_own_rejects_where_it_inherits(scene: Scene) -
 
     scene.run(handler)
     (said,) = failed
-    assert "start threads of its own with pyspark.InheritableThread" in said
+    assert "start threads of its handler with pyspark.InheritableThread" in said
     assert scene.proven() == (5, 1)
 
 

@@ -166,8 +166,15 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     engine.dispose()
 
 
-def decoding(_spark: SparkSession, _shop: Shop) -> None:
-    Reader("docs/decoding.md", {"headrace": headrace, "token": "s3cret"}).run_all()
+def decoding(spark: SparkSession, shop: Shop) -> None:
+    gate = headrace.Gate("typed", interval="1 second", ledger=f"sqlite:///{shop.folder}/typed.db")
+    names = {"headrace": headrace, "spark": spark, "gate": gate, "token": "s3cret"}
+    reader = Reader("docs/decoding.md", names, paths_in(shop))
+    reader.run_all()
+    found = reader.names["reader"].option("kafka.bootstrap.servers", shop.topic.bootstrap_servers)
+    rows = found.option("subscribe", shop.topic.name).load()
+    assert rows.columns[-1] == "_corrupt_record"
+    assert rows.count() == ORDERS
 
 
 def sinks(spark: SparkSession, shop: Shop) -> None:

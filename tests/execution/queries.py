@@ -38,14 +38,19 @@ def everything_in(*topics: tuple[Topic, int]) -> list[tuple[str, int, int]]:
 
 
 def read(gate: Gate, spark: SparkSession, topic: Topic, **options: object) -> DataFrame:
-    """A gated stream of a topic, from its beginning unless the options say otherwise."""
+    """A gated stream of a topic, from its beginning unless the options say otherwise.
+
+    ``schema`` chooses columns.
+    """
+    schema = options.pop("schema", None)
     given = {
         "kafka.bootstrap.servers": topic.bootstrap_servers,
         "subscribe": topic.name,
         "startingOffsets": "earliest",
     }
     chosen = {name: str(value) for name, value in options.items()}
-    return gate.read(spark, "kafka").options(**(given | chosen)).load()
+    columns = None if schema is None else str(schema)
+    return gate.read(spark, "kafka").options(**(given | chosen)).load(schema=columns)
 
 
 def write(

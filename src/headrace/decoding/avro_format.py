@@ -1,8 +1,8 @@
 """Avro: one record in each value, alone or in a schema registry's wire format; fastavro decodes."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from decimal import Context, Decimal
 from io import BytesIO
 from operator import itemgetter
@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from headrace.core.system import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
-from headrace.decoding.formats import Columns, Decoded
+from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.decoding.registry import (
     HEADER_BYTES,
     RegisteredSchema,
@@ -126,6 +126,19 @@ class AvroFormat:
     references: tuple[str, ...] = ()
     registry: SchemaRegistry | None = None
 
+    def __str__(self) -> str:
+        return option_text(self)
+
+    def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
+        """The reader's schema with those that it refers to, and the registry."""
+        return {
+            "avro": {
+                "schema": self.schema,
+                "references": self.references,
+                "registry": None if self.registry is None else asdict(self.registry),
+            }
+        }
+
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
         """The fields of the reader's schema."""
         _fastavro()
@@ -144,8 +157,10 @@ class AvroFormat:
             )
         return kind
 
-    def decoder(self, columns: t.StructType) -> "AvroDecoder":
-        """A decoder into the reader's schema."""
+    def decoder(
+        self, columns: t.StructType, _asked: Collection[str] | None = None
+    ) -> "AvroDecoder":
+        """A decoder into the reader's schema, which builds all columns."""
         return AvroDecoder(self, columns)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
@@ -175,12 +176,55 @@ class LinkedReporter:
         return self.of_run
 
     def add(self, reports: list[Report]) -> None:
-        """Kept there when this returns, though the task may fail later: it decodes alike again."""
-        if self.address is not None:
-            self.address.ask(reports)
+        """Kept there when this returns, though the task may fail later: it decodes alike again.
+
+        Raises:
+            DecodeError: no handler runs there.
+        """
+        if self.address is not None and not self.address.ask(reports):
+            raise _no_handler(reports[0])
+
+
+_LINK: Final = "spark.headrace.token"
+"""The property of jobs that says where their tasks report to; Spark redacts one of that name."""
+
+
+@dataclass(frozen=True)
+class SessionReporter:
+    """To the handler's process over Spark Connect, for tasks that do not know their batch.
+
+    Its session tells them the address; the run is the one that is open there.
+    """
+
+    def run(self) -> str | None:
+        """Return no name, if the session has an address."""
+        return None if self._address() is None else ""
+
+    def add(self, reports: list[Report]) -> None:
+        """As `LinkedReporter.add`."""
+        LinkedReporter(None, self._address()).add(reports)
+
+    def _address(self) -> LinkAddress | None:
+        task = TaskContext.get()
+        text = None if task is None else task.getLocalProperty(_LINK)
+        return None if text is None else LinkAddress(*json.loads(text))
+
+
+def link_tasks(spark: "SparkSession") -> None:
+    """Have tasks of a session of Spark Connect's report to this process; see `SessionReporter`."""
+    address = open_link(spark)
+    spark.conf.set(_LINK, json.dumps([address.host, address.port, address.token]))
 
 
 _linked: list[TaskLink] = []
+
+
+def open_link(spark: "SparkSession") -> LinkAddress:
+    """Open the port to which tasks of Spark Connect report, once; its address."""
+    with _making:
+        if not _linked:
+            _linked.append(TaskLink(spark, _keep))
+    return _linked[0].address
 
 
 def reporter_of(spark: "SparkSession") -> Reporter:
@@ -188,16 +232,17 @@ def reporter_of(spark: "SparkSession") -> Reporter:
     if not is_remote(spark):
         return AccumulatedReporter(accumulator_of(spark.sparkContext))
     run = REPORTS.only
-    if run is None:
+    if run is None and not _linked:
         return LinkedReporter(None, None)
-    with _making:
-        if not _linked:
-            _linked.append(TaskLink(spark, _keep))
-    return LinkedReporter(run, _linked[0].address)
+    # What is run again is decoded in a handler that is called later.
+    return LinkedReporter(run or "", open_link(spark))
 
 
 def _keep(reports: list[list[Any]]) -> bool:
-    REPORTS.add((str(r), str(t), int(p), int(o), str(why)) for r, t, p, o, why in reports)
+    of = REPORTS.only
+    if of is None and not all(run for run, *_ in reports):
+        return False
+    REPORTS.add((str(r or of), str(t), int(p), int(o), str(why)) for r, t, p, o, why in reports)
     return True
 
 
@@ -208,7 +253,8 @@ _NEEDED: Final = {
     "partition": IntegerType(),
     "offset": LongType(),
 }
-_PLACE: Final = ("topic", "partition", "offset")
+PLACE: Final = ("topic", "partition", "offset")
+"""The columns that say where a record is."""
 
 MAX_IN_TASK: Final = 10_000
 """Records that may not fit in one task. Beyond that its job fails, before a sink has anything."""
@@ -267,60 +313,107 @@ def _check_columns(df: DataFrame) -> None:
 
 
 class DecodeTask:
-    """Function of each task; it is called with a task's record batches."""
+    """Function of each task; it is called with a task's record batches.
+
+    Args:
+        of: the format.
+        columns: its columns.
+        reports: receives what does not fit, when it is called. None where it is not.
+        asked: names of the format's columns to return. Default: all.
+    """
 
     def __init__(
         self,
         of: Format,
         columns: StructType,
-        reports: Reporter,
+        reports: Reporter | None,
+        asked: tuple[str, ...] | None = None,
     ) -> None:
         self._format = of
         self._columns = columns
         self._reports = reports
+        self._asked = asked
+        self._decoder: Decoder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same record batches, decoded, without the rows that do not fit."""
-        decoder = _decoder(self._format, self._columns.json())
+        assert self._reports is not None  # noqa: S101
         run, reported = self._reports.run(), 0
-        for batch in batches:
-            at = batch.schema.get_field_index(_VALUE)
-            decoded = decoder.decode(batch.column(at))
-            names, arrays = batch.schema.names, batch.columns
-            arrays[at] = decoded.values
-            result = pa.RecordBatch.from_arrays(arrays, names=names)
-            if decoded.reasons:
-                places = [batch.column(name) for name in _PLACE]
-                reported += len(decoded.reasons)
-                self._report(run, places, decoded.reasons, reported)
-                good = [number not in decoded.reasons for number in range(batch.num_rows)]
-                result = result.filter(pa.array(good))
-            yield result
+        for raw in batches:
+            batch, reasons = self.decoded(raw)
+            if not reasons:
+                yield batch
+                continue
+            reported += len(reasons)
+            self._reports.add(_reports(run, places_of(batch, reasons), reported))
+            yield batch.filter(fitting(batch, reasons))
 
-    def _report(
-        self, run: str | None, places: list[pa.Array], reasons: dict[int, str], reported: int
-    ) -> None:
-        found = [
-            (*(column[number].as_py() for column in places), reasons[number]) for number in reasons
-        ]
-        if run is None:
-            topic, partition, offset, reason = found[0]
-            raise DecodeError(
-                f"{topic}-{partition} at {offset} cannot be decoded, for {reason}, and no handler"
-                " of a gate runs in this job's thread to reject it; decode within the handler, and"
-                " start threads of its own with pyspark.InheritableThread."
-            )
-        if reported > MAX_IN_TASK:
-            topic, partition, _, reason = found[0]
-            raise DecodeError(
-                f"More than {MAX_IN_TASK:,} of the values that one task reads of"
-                f" {topic}-{partition} cannot be decoded, such as one for {reason}; see that the"
-                " format is the producers'."
-            )
-        self._reports.add([(run, *each) for each in found])
+    def decoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return the same rows, decoded, and why some do not fit, by their number."""
+        if self._decoder is None:
+            self._decoder = _decoder(self._format, self._columns.json(), self._asked)
+        at = batch.schema.get_field_index(_VALUE)
+        found = self._decoder.decode(batch.column(at))
+        arrays = batch.columns
+        arrays[at] = _project(found.values, self._asked)
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), found.reasons
+
+
+def _no_handler(report: Report) -> DecodeError:
+    _, topic, partition, offset, reason = report
+    return DecodeError(
+        f"{topic}-{partition} at {offset} cannot be decoded, for {reason}, and no handler of a gate"
+        " runs in this job's thread to reject it; write what is decoded with gate.write, and start"
+        " threads of its handler with pyspark.InheritableThread."
+    )
+
+
+def _reports(
+    run: str | None, found: list[tuple[str, int, int, str]], reported: int
+) -> list[Report]:
+    """What a task reports to a run, of which it has reported so many with these.
+
+    Raises:
+        DecodeError: there is no run, or they are too many.
+    """
+    if run is None:
+        raise _no_handler(("", *found[0]))
+    if reported > MAX_IN_TASK:
+        topic, partition, _, reason = found[0]
+        raise DecodeError(
+            f"More than {MAX_IN_TASK:,} of the values that one task reads of"
+            f" {topic}-{partition} cannot be decoded, such as one for {reason}; see that the"
+            " format is the producers'."
+        )
+    return [(run, *each) for each in found]
 
 
 @lru_cache(maxsize=16)
-def _decoder(of: Format, columns: str) -> Decoder:
+def _decoder(of: Format, columns: str, asked: tuple[str, ...] | None) -> Decoder:
     """Return the decoder of a format, made once in a worker."""
-    return of.decoder(StructType.fromJson(json.loads(columns)))
+    return of.decoder(StructType.fromJson(json.loads(columns)), asked)
+
+
+def _project(values: pa.StructArray, asked: tuple[str, ...] | None) -> pa.StructArray:
+    """The structs with those of their fields that are asked for, in that order."""
+    if asked is None or asked == tuple(each.name for each in values.type):
+        return values
+    numbers = [values.type.get_field_index(name) for name in asked]
+    return pa.StructArray.from_arrays(
+        [values.field(number) for number in numbers],
+        fields=[values.type.field(number) for number in numbers],
+        mask=None if values.null_count == 0 else values.is_null(),
+    )
+
+
+def places_of(batch: pa.RecordBatch, reasons: dict[int, str]) -> list[tuple[str, int, int, str]]:
+    """Topic, partition and offset of each row that does not fit, and why."""
+    columns = [batch.column(name) for name in PLACE]
+    return [(*(each[number].as_py() for each in columns), why) for number, why in reasons.items()]
+
+
+def fitting(batch: pa.RecordBatch, reasons: dict[int, str]) -> pa.BooleanArray:
+    """Which rows fit."""
+    good = np.ones(batch.num_rows, bool)
+    good[list(reasons)] = False
+    return pa.array(good)

@@ -1,15 +1,17 @@
 """Format for `decode`: its columns, how values become them, and what does not fit."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from headrace.errors import OptionError
 from headrace.spark_versions import arrow_type
 
 
@@ -37,22 +39,59 @@ class Decoder(Protocol):
         """
 
 
+@runtime_checkable
 class Format(Protocol):
-    """A format with its schema; a value, which is sent to the tasks."""
+    """A format with its schema; a value, which is sent to the tasks.
+
+    Its text is what the option ``decode`` of a source takes.
+    """
 
     def __hash__(self) -> int:
         """A worker keeps the decoder of each format."""
 
-    def columns(self, spark: SparkSession) -> StructType:
+    def columns(self, spark: SparkSession | None) -> StructType:
         """Return the schema that values are decoded into.
 
         Raises:
-            OptionError: the schema does not parse, or has a type that Spark does not have.
-            RegistryError: the schema registry cannot be reached.
+            OptionError: the schema does not parse, or has a type that Spark does not have; or it is
+                Spark's text, and there is no session to parse it.
         """
 
-    def decoder(self, columns: StructType) -> Decoder:
-        """Return the decoder for a task; made once in each worker process."""
+    def decoder(self, columns: StructType, asked: Collection[str] | None = None) -> Decoder:
+        """Return the decoder for a task; made once in each worker process.
+
+        Args:
+            columns: what `columns` has returned.
+            asked: names of those that are needed; others need not be built. Default: all.
+        """
+
+    def option(self, spark: SparkSession | None) -> dict[str, Any]:
+        """Return what `decode_option.format_of` makes this format of, as JSON; raises as `columns`.
+
+        A registry's secrets are in it.
+        """
+
+
+def option_text(form: Format, spark: SparkSession | None = None) -> str:
+    """The text of a source's option ``decode`` for this format, which Spark shows in its plans.
+
+    Args:
+        form: the format.
+        spark: the session that parses its schema. Default: the active one.
+
+    Raises:
+        OptionError: there is no session to parse it, or the registry has a secret.
+    """
+    found = form.option(spark or SparkSession.getActiveSession())
+    for kind, settings in found.items():
+        registry = settings.get("registry") or {}
+        if registry.get("password") or registry.get("token"):
+            raise OptionError(
+                f"The schema registry {registry['url']} of the {kind} to decode has a secret, which"
+                " Spark would show among a source's options; read through a gate with"
+                " gate.read(spark, source, decode=...), which keeps it."
+            )
+    return json.dumps(found)
 
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)

@@ -1,10 +1,11 @@
 """JSON: one object in each value, of a schema in Spark's types; msgspec decodes it."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import compress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.system import needs_extra
-from headrace.decoding.formats import Columns, Decoded
+from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.errors import OptionError
 
 if TYPE_CHECKING:
@@ -163,9 +164,16 @@ class JsonFormat:
             if not _NAMES.fullmatch(name):
                 raise _not_of_json(field, name)
 
-    def columns(self, spark: SparkSession) -> t.StructType:
+    def __str__(self) -> str:
+        return option_text(self)
+
+    def columns(self, spark: SparkSession | None) -> t.StructType:
         """The schema's fields."""
         return _checked(self._parsed(spark))
+
+    def option(self, spark: SparkSession | None) -> dict[str, Any]:
+        """The schema as JSON of Spark's."""
+        return {"json": self.columns(spark).jsonValue()}
 
     def _parsed(self, spark: SparkSession | None) -> t.StructType:
         try:
@@ -183,15 +191,15 @@ class JsonFormat:
             " Spark's types, such as: id BIGINT NOT NULL, name STRING"
         )
 
-    def decoder(self, columns: t.StructType) -> "JsonDecoder":
-        """A decoder of these columns."""
-        return JsonDecoder(columns)
+    def decoder(self, columns: t.StructType, asked: Collection[str] | None = None) -> "JsonDecoder":
+        """A decoder of these columns, which builds those that are asked for."""
+        return JsonDecoder(columns, asked)
 
 
 class JsonDecoder:
     """Decodes JSON objects."""
 
-    def __init__(self, columns: t.StructType) -> None:
+    def __init__(self, columns: t.StructType, asked: Collection[str] | None = None) -> None:
         msgspec = _msgspec()
         # Columns may have any names; attributes may not.
         attributes = [f"f{number}" for number in range(len(columns.fields))]
@@ -204,21 +212,30 @@ class JsonDecoder:
         decoder = msgspec.json.Decoder(struct, dec_hook=_exact_decimal, float_hook=Decimal)
         self._decode: Callable[[bytes], Any] = decoder.decode
         self._errors = (msgspec.MsgspecError, RecursionError, ValueError, ArithmeticError)
-        self._columns = Columns(columns, list(map(attrgetter, attributes)))
+        built = [asked is None or field.name in asked for field in columns.fields]
+        self._columns = Columns(
+            t.StructType(list(compress(columns.fields, built))),
+            list(map(attrgetter, compress(attributes, built))),
+        )
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
+        texts = values.to_pylist()
+        try:
+            return self._columns.structs(list(map(self._decode, texts)), {})
+        except (*self._errors, TypeError):  # a null is no text
+            return self._each(texts)
+
+    def _each(self, texts: Sequence[bytes | None]) -> Decoded:
+        """The same, one by one, for there are some that do not fit."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
-        decode, add = self._decode, records.append
-        for number, value in enumerate(values.to_pylist()):
-            if value is None:
-                add(None)
-                continue
+        for number, value in enumerate(texts):
             try:
-                add(decode(value))
+                records.append(None if value is None else self._decode(value))
             except self._errors as error:
-                add(None)
+                records.append(None)
+                assert value is not None  # noqa: S101
                 reasons[number] = _reason(error, value)
         return self._columns.structs(records, reasons)
 

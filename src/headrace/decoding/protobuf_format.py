@@ -1,9 +1,11 @@
 """Protocol Buffers: one message in each value, alone or in a registry's wire format."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from base64 import b64encode
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from headrace.core.system import needs_extra
-from headrace.decoding.formats import Columns, Decoded
+from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.decoding.registry import SchemaRegistry, payload, schema_id
 from headrace.errors import OptionError
 
@@ -135,20 +137,37 @@ class ProtobufFormat:
     message: str
     registry: SchemaRegistry | None = None
 
+    def __str__(self) -> str:
+        return option_text(self)
+
+    def option(self, _spark: SparkSession | None = None) -> dict[str, Any]:
+        """The descriptors in base 64, the message's name, and the registry."""
+        return {
+            "protobuf": {
+                "descriptors": b64encode(self.descriptors).decode(),
+                "message": self.message,
+                "registry": None if self.registry is None else asdict(self.registry),
+            }
+        }
+
     def columns(self, _spark: SparkSession | None = None) -> t.StructType:
         """The message's fields."""
         kind, _ = _struct(_descriptor(self), ())
         return kind
 
-    def decoder(self, columns: t.StructType) -> "ProtobufDecoder":
-        """A decoder of this message."""
-        return ProtobufDecoder(self, columns)
+    def decoder(
+        self, columns: t.StructType, asked: Collection[str] | None = None
+    ) -> "ProtobufDecoder":
+        """A decoder of this message, which builds the columns that are asked for."""
+        return ProtobufDecoder(self, columns, asked)
 
 
 class ProtobufDecoder:
     """Decodes messages."""
 
-    def __init__(self, of: ProtobufFormat, columns: t.StructType) -> None:
+    def __init__(
+        self, of: ProtobufFormat, columns: t.StructType, asked: Collection[str] | None = None
+    ) -> None:
         package = _protobuf()
         descriptor = _descriptor(of)
         _, takes = _struct(descriptor, ())
@@ -158,7 +177,10 @@ class ProtobufDecoder:
         self._message = of.message
         self._is_wanted: dict[tuple[int, tuple[int, ...]], str | None] = {}
         """By a schema's id and the path of a message in it: why a value of it is rejected."""
-        self._columns = Columns(columns, takes)
+        built = [asked is None or field.name in asked for field in columns.fields]
+        self._columns = Columns(
+            t.StructType(list(compress(columns.fields, built))), list(compress(takes, built))
+        )
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""

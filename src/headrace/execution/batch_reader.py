@@ -18,15 +18,23 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.decoding.decode import decode
 from headrace.execution.rejections import Place, RecordReader, letter_from, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.source.connector import Connector, DeadLetterSink, close_ranges, read_directly
+from headrace.source.connector import (
+    OF_A_GATE,
+    Connector,
+    DeadLetterSink,
+    close_ranges,
+    read_directly,
+)
 from headrace.source.losses import OnLoss
-from headrace.source.source_options import TOPIC_IDS
+from headrace.source.source_options import TOPIC_IDS, decoded_values
 from headrace.source.stream_offset import planned_ids, replay_end
 
 Use = Callable[[DataFrame], None]
@@ -214,6 +222,7 @@ class SparkBatchReader:
         derived: Runs what the stream derives from what it reads; None where that is written as it
             was read.
         transform: What the stream derives, as a function of what is read.
+        columns: The stream's columns. Default: all that the source has.
         kept: What was read already: parts of it are read no more.
         is_dense: Whether it has a record at each offset.
     """
@@ -223,6 +232,7 @@ class SparkBatchReader:
     options: Mapping[str, str]
     derived: DerivedStream | None = None
     transform: Callable[[DataFrame], DataFrame] | None = None
+    columns: StructType | None = None
     kept: DataFrame | None = None
     is_dense: bool = False
 
@@ -265,7 +275,11 @@ class SparkBatchReader:
             kept.unpersist()
 
     def _derive(self, df: DataFrame) -> DataFrame:
-        return df if self.transform is None else self.transform(df)
+        """What the stream has of records that were read as they are."""
+        values = decoded_values(OF_A_GATE | dict(self.options))
+        typed = df if values is None else decode(df, values.form)
+        same = typed if self.columns in {None, typed.schema} else typed.to(self.columns)
+        return same if self.transform is None else self.transform(same)
 
     def close(self) -> None:
         """End the query of derived streams."""

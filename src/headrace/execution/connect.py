@@ -16,6 +16,7 @@ from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStrea
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.timing import wall_clock_ms
+from headrace.decoding.decode import link_tasks, open_link
 from headrace.errors import MachineryError
 from headrace.execution.gate_state import ledger_of, state_of
 from headrace.execution.handler import GatedHandler
@@ -24,6 +25,7 @@ from headrace.execution.spark_session import adopt, known_secrets
 from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
 from headrace.execution.stream_writer import Before, GatedWriting, Handling
+from headrace.source.source_options import decoded_values
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -95,6 +97,8 @@ class ServerHandler:
         """Run one batch; what it raises stops the query."""
         if self._gated is None or self._reports is None:
             self._gated, self._reports = self._begin(self._session or df.sparkSession)
+        if decoded_values(self._handling.options) is not None:
+            link_tasks(df.sparkSession)
         start_ms = wall_clock_ms()
         self._gated(df, batch_id)
         # Its report comes when the trigger ends; the backfill here may begin at once.
@@ -104,6 +108,8 @@ class ServerHandler:
 
     def _begin(self, spark: SparkSession) -> "tuple[GatedHandler, _Reports]":
         adopt(spark, self._secrets)
+        if decoded_values(self._handling.options) is not None:
+            open_link(spark)  # before anything is run again
         gated, started = self._handling.begin(spark, None)
         running = [each for each in spark.streams.active if each.name == self._query]
         if not running:

@@ -16,6 +16,7 @@ from headrace.control.isolation import Ranges
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
+from headrace.decoding.decode import new_run, reported_to
 from headrace.errors import HandlerExitError, SinkDownError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_reader import BatchReader
@@ -134,7 +135,8 @@ class HandlerHealth:
 
 def _has_records(df: DataFrame) -> bool:
     try:
-        return not df.isEmpty()
+        with reported_to(new_run()):  # what does not fit is reported already
+            return not df.isEmpty()
     except Exception:  # noqa: BLE001  (then nothing is known, and nothing is counted)
         return False
 

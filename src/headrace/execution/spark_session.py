@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from headrace.core.system import this_process
+from headrace.decoding.decode import SessionReporter, reporter_of
+from headrace.decoding.decode_option import OPTION, has_secret
 from headrace.errors import OptionError, SetupError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
@@ -222,7 +224,7 @@ def _hidden(
             shown[name] = without_secrets(value)
             if shown[name] != normalize_url(value):
                 new[shown[name]] = normalize_url(value)
-        elif is_secret(name):
+        elif is_secret(name) or (name.lower() == OPTION and has_secret(value)):
             shown[name] = place_of.get(value) or f"{REDACTED} {secrets.token_hex(8)}"
             new[shown[name]] = value
     return shown, new
@@ -251,6 +253,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     known = {
         "parallelism": session.parallelism,
         "secrets": dict(session.secrets),
+        "reports": SessionReporter() if is_remote(spark) else reporter_of(spark),
         # A query over Spark Connect goes on without the program that started it.
         "driver": None if is_remote(spark) else this_process(),
     }

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import threading
 import uuid
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from headrace.decoding.formats import Format
 from headrace.errors import OptionError
 from headrace.execution.gate_state import use_ledger
 from headrace.execution.spark_session import hide_secrets
@@ -233,7 +235,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
             raise OptionError(f"The option {key} is set by the gate; leave it out here.")
         for same in [name for name in self._raw if name.lower() == key.lower()]:
             del self._raw[same]
-        self._raw[key] = _as_spark_writes(value)
+        self._raw[key] = self._text_of(value)
         return self
 
     def options(self, **options: Any) -> Self:
@@ -274,8 +276,15 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
             checked.result()  # which says in one sentence what is wrong
             raise
         checked.result()
+        self._connector.source(self._raw | self._of_gate).check(df.schema)
         remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
         return df
+
+    def _text_of(self, value: Any) -> str:
+        """The value of an option, as Spark writes it; a format with its secrets."""
+        if isinstance(value, Format):
+            return json.dumps(value.option(self._session))
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _check(self) -> None:
         self._connector.check(self._raw | self._of_gate)
@@ -303,7 +312,3 @@ def _beside(check: Callable[[], None]) -> "Future[None]":
 
 class GatedStreamReader(GatedReading, DataStreamReader):
     """The reader of a session with a JVM of its own."""
-
-
-def _as_spark_writes(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

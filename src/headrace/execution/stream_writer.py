@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from headrace.backfill import (
     BackfillScheduler,
@@ -115,6 +116,7 @@ class Handling:
         read: names what the gate has read of which this is the handler.
         options: the stream's, with its secrets.
         transform: what the stream derives from what is read.
+        columns: the columns of what is read.
     """
 
     gate: str
@@ -127,13 +129,16 @@ class Handling:
     connector: Connector
     options: Mapping[str, str] = field(repr=False)
     transform: Callable[[DataFrame], DataFrame] | None = None
+    columns: StructType | None = None
 
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None
     ) -> tuple[GatedHandler, Started]:
         """Return the callables for ``foreachBatch`` and for the time when the query has started."""
         ledger = use_ledger(self.gate, self.ledger_url)
-        records = SparkBatchReader(spark, self.connector, self.options, derived, self.transform)
+        records = SparkBatchReader(
+            spark, self.connector, self.options, derived, self.transform, self.columns
+        )
         reader = records if self.policy.skips else None
         context = RunContext(
             ledger=ledger,

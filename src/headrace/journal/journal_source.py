@@ -17,7 +17,6 @@ from headrace.source.readers import (
     RECORDS_WORTH_A_TASK,
     SourceFormat,
     SourceTask,
-    chosen_columns,
     pack,
 )
 from headrace.source.source_options import SourceOptions
@@ -57,10 +56,10 @@ class JournalSource(SourceFormat):
     def name(cls) -> str:
         return FORMAT
 
-    def reading(self, schema: StructType, *, streaming: bool) -> "JournalReading":
+    def reading(self, columns: tuple[str, ...], *, streaming: bool) -> "JournalReading":
         """As `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
-        return JournalReading(options, chosen_columns(FORMAT, schema), self.parallelism)
+        return JournalReading(options, columns, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse: a journal is written by receivers and by flows."""

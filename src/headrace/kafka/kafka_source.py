@@ -36,7 +36,7 @@ from headrace.source.connector import OF_A_GATE, Connector
 from headrace.source.log import Log
 from headrace.source.losses import OnLoss
 from headrace.source.read_bounds import span_by_options
-from headrace.source.readers import SourceFormat, SourceTask, chosen_columns, pack
+from headrace.source.readers import SourceFormat, SourceTask, pack
 from headrace.source.source_options import SourceOptions, unknown_option
 from headrace.spark_versions import VersionedStreamWriter
 
@@ -244,9 +244,8 @@ class KafkaSource(SourceFormat):
     def name(cls) -> str:
         return FORMAT
 
-    def reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
+    def reading(self, columns: tuple[str, ...], *, streaming: bool) -> "KafkaReading":
         options = parse_options(dict(self.options), streaming=streaming)
-        columns = chosen_columns(FORMAT, schema)
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:

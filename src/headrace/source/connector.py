@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.source.log import Log, as_planned, beginnings, gone
+from headrace.source.log import ARROW_SCHEMA, Log, as_planned, beginnings, gone
 from headrace.source.losses import Losses, OnLoss
 from headrace.source.readers import SourceFormat, SourceTask, marked_as_read
 
@@ -173,7 +173,7 @@ def read_directly(
         hulls = {each.topic_partition: each for each in ranges}
         chosen = connector.replay_options(options, list(hulls.values()))
         source = connector.source(_as_spark_gives(chosen | {"includeHeaders": "true"}))
-        reading = source.reading(source.schema(), streaming=False)
+        reading = source.reading(tuple(ARROW_SCHEMA.names), streaming=False)
         losses = _ToldLosses(reading.name, fail=on_loss is None, on_loss=on_loss)
         yield from reading.read(SourceTask(ranges, (), losses, topic_ids, {}))
 

@@ -26,11 +26,13 @@ from headrace.errors import READ, OptionError
 from headrace.source.log import Log, declared_lost
 from headrace.source.losses import Losses
 from headrace.source.read_bounds import bounded_ranges
-from headrace.source.source_options import SourceOptions, revealed
+from headrace.source.source_options import SourceOptions, decoded_values, revealed
 from headrace.source.stream_offset import ChecksumsBefore
 from headrace.spark_versions import VersionedStreamReader
 
 if TYPE_CHECKING:
+    from headrace.decoding.decode import Reporter
+    from headrace.source.decoded_values import ValueTask
     from headrace.source.planner import StreamPlanner
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -106,8 +108,9 @@ def marked_as_read() -> Iterator[None]:
 class _TaskSide:
     """Common task side of both readers; all of it is sent to the tasks."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, values: "ValueTask | None" = None) -> None:
         self._reading = reading
+        self._values = values
 
     def _tasks(self, whole: SourceTask, log: Log) -> list[SourceTask]:
         return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges, log)]
@@ -116,7 +119,8 @@ class _TaskSide:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
         with marked_as_read():
-            yield from self._reading.read(cast(SourceTask, partition))
+            batches = self._reading.read(cast(SourceTask, partition))
+            yield from batches if self._values is None else self._values.decoded(batches)
 
 
 class SourceFormat(DataSource):
@@ -129,6 +133,8 @@ class SourceFormat(DataSource):
     """Number of tasks that the session runs at the same time; `headrace.register` sets it."""
     driver: ClassVar[str | None] = None
     """Names the process of the session's program; `headrace.register` sets it."""
+    reports: "ClassVar[Reporter | None]" = None
+    """Receives what is rejected in the session's tasks; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
     """The session's secrets, by their placeholders in Spark; see `source_options.revealed`."""
@@ -140,16 +146,36 @@ class SourceFormat(DataSource):
 
     def schema(self) -> StructType:
         headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
-        return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
+        stored = _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
+        values = decoded_values(self.options)
+        return stored if values is None else values.schema(stored)
+
+    def check(self, schema: StructType) -> None:
+        """Check columns that were chosen.
+
+        Raises:
+            OptionError: one is not the source's.
+        """
+        values = decoded_values(self.options)
+        _check_columns(self.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
 
     def reader(self, schema: StructType) -> "SourceBatchReader":
-        return SourceBatchReader(self.reading(schema, streaming=False))
+        values, columns = self._chosen(schema)
+        return SourceBatchReader(self.reading(columns, streaming=False), values)
 
     def streamReader(self, schema: StructType) -> "SourceStreamReader":
-        return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
+        values, columns = self._chosen(schema)
+        return SourceStreamReader(self.reading(columns, streaming=True), self.driver, values)
 
-    def reading(self, schema: StructType, *, streaming: bool) -> Reading:
-        """Return the reader of the columns of this schema, with the options of the source."""
+    def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
+        """What is decoded for these columns, and the names of those to be read."""
+        self.check(schema)
+        values = decoded_values(self.options)
+        task = None if values is None else values.task(schema, self.reports)
+        return task, tuple(schema.names) if task is None else task.stored
+
+    def reading(self, columns: tuple[str, ...], *, streaming: bool) -> Reading:
+        """Return the reader of these columns, with the options of the source."""
         raise NotImplementedError
 
 
@@ -158,8 +184,10 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
 
     _planner_made: "StreamPlanner | None" = None
 
-    def __init__(self, reading: Reading, driver: str | None) -> None:
-        super().__init__(reading)
+    def __init__(
+        self, reading: Reading, driver: str | None, values: "ValueTask | None" = None
+    ) -> None:
+        super().__init__(reading, values)
         self._driver = driver
 
     @property
@@ -229,18 +257,31 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         return self._tasks(whole, log) or [nothing]
 
 
-def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
-    """The names of a schema's columns, which must be the source's own and of their types."""
-    types = {field.name: field.dataType for field in _SCHEMA}
+def _check_columns(source: str, schema: StructType, of: StructType) -> None:
+    """Check that a schema's columns are the source's own and of their types.
+
+    Of typed values it may have some of the fields.
+
+    Raises:
+        OptionError: one is not.
+    """
+    types = {field.name: field.dataType for field in of}
     for field in schema:
-        if types.get(field.name) != field.dataType:
+        known = types.get(field.name)
+        if known != field.dataType and not _is_part(field.dataType, known):
             raise OptionError(
                 f"The schema's column {field.name} {field.dataType.simpleString()} is not one that"
                 f" {source} has; it has "
                 + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
                 + "."
             )
-    return tuple(schema.names)
+
+
+def _is_part(kind: Any, of: Any) -> bool:
+    if not (isinstance(kind, StructType) and isinstance(of, StructType) and kind.fields):
+        return False
+    types = {field.name: field.dataType.simpleString() for field in of}
+    return all(types.get(field.name) == field.dataType.simpleString() for field in kind)
 
 
 _settled = False

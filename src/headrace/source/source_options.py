@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from headrace.control import (
     AUTO,
@@ -17,6 +17,9 @@ from headrace.control.sink_outage import OutageSettings
 from headrace.core import options as text_of
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
+
+if TYPE_CHECKING:
+    from headrace.source.decoded_values import DecodedValues
 
 STREAM_ONLY: Final = (
     "headrace.gate",
@@ -54,6 +57,8 @@ BOTH: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
+    "decode",
+    "mode",
 )
 SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
 """Every option that every source has."""
@@ -146,6 +151,7 @@ def parse_source_options(
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
     outage_settings(raw)
+    decoded_values(raw)
     _refuse_contradictions(raw, minimum, limits.max_records)
     return SourceOptions(
         starting=starting_bound(
@@ -169,6 +175,22 @@ def parse_source_options(
         ),
         topic_ids=text_of.text_by_topic(TOPIC_IDS, raw.get(TOPIC_IDS, "{}")),
     )
+
+
+def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
+    """How a source with these options, in any case, decodes values; None where it does not.
+
+    Raises:
+        OptionError: An option is wrong, or contradicts another.
+        SetupError: What decodes the format is not installed.
+    """
+    found = {name.lower(): value for name, value in options.items()}
+    if not {"decode", "mode"} & found.keys():
+        return None
+    # Here, for most sources decode nothing, and its import takes long.
+    from headrace.source.decoded_values import DecodedValues  # noqa: PLC0415
+
+    return DecodedValues.of(found)
 
 
 def _refuse_contradictions(

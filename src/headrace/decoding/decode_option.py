@@ -1,0 +1,91 @@
+"""The option ``decode`` of a source: text that a process of Spark's makes a format of again."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+from headrace.decoding.avro_format import AvroFormat
+from headrace.decoding.formats import Format
+from headrace.decoding.json_format import JsonFormat
+from headrace.decoding.protobuf_format import ProtobufFormat
+from headrace.decoding.registry import SchemaRegistry
+from headrace.errors import OptionError
+
+OPTION: Final = "decode"
+MODE: Final = "mode"
+
+
+class Mode(StrEnum):
+    """What becomes of a value that does not fit, where no gate rejects it; as Spark's."""
+
+    PERMISSIVE = "PERMISSIVE"
+    DROPMALFORMED = "DROPMALFORMED"
+    FAILFAST = "FAILFAST"
+
+
+def format_of(text: str) -> Format:
+    """The format that a text is of.
+
+    Raises:
+        OptionError: it is of none.
+    """
+    try:
+        ((kind, settings),) = json.loads(text).items()
+        return _KINDS[kind](settings)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        # The text may have a secret.
+        raise OptionError(
+            f"The option {OPTION} is no format; give headrace.json(...), headrace.avro(...) or"
+            " headrace.protobuf(...)."
+        ) from None
+
+
+def has_secret(text: str) -> bool:
+    """Whether there is a registry's secret in the option's text."""
+    try:
+        (settings,) = json.loads(text).values()
+        registry = settings.get("registry") or {}
+    except (ValueError, AttributeError):
+        return False
+    return bool(registry.get("password") or registry.get("token"))
+
+
+def mode_of(text: str) -> Mode:
+    """The mode of this name, in any case.
+
+    Raises:
+        OptionError: there is none.
+    """
+    try:
+        return Mode(text.strip().upper())
+    except ValueError:
+        raise OptionError(
+            f"The option {MODE} is {text!r}; it must be one of {', '.join(Mode)}."
+        ) from None
+
+
+def _json(schema: dict[str, Any]) -> JsonFormat:
+    return JsonFormat(json.dumps(schema))
+
+
+def _avro(settings: dict[str, Any]) -> AvroFormat:
+    return AvroFormat(settings["schema"], tuple(settings["references"]), _registry(settings))
+
+
+def _protobuf(settings: dict[str, Any]) -> ProtobufFormat:
+    descriptors = b64decode(settings["descriptors"])
+    return ProtobufFormat(descriptors, settings["message"], _registry(settings))
+
+
+def _registry(settings: dict[str, Any]) -> SchemaRegistry | None:
+    found = settings["registry"]
+    return None if found is None else SchemaRegistry(**found)
+
+
+_KINDS: Final[dict[str, Callable[[dict[str, Any]], Format]]] = {
+    "json": _json,
+    "avro": _avro,
+    "protobuf": _protobuf,
+}
