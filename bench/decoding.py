@@ -18,7 +18,7 @@ from bench.scale import Scale
 from bench.sides import HEADRACE, bounded, discard, gated_stream, running, seconds_to_discard
 from bench.stage import Stage
 from bench.topics import order_values
-from headrace.decoding.formats import Format
+from headrace.decoding.formats import Format, option_text
 from headrace.execution import Batch, Gate
 
 PARTITIONS: Final = 4
@@ -69,7 +69,30 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield Figure.side_by_side(
             name, "rows/s", headrace=rates[HEADRACE], native=rates[RAW], target=PROMISED
         )
+    yield _by_the_source(stage, scale, orders, records, rows)
     yield _one_bad_record(stage, scale)
+
+
+def _by_the_source(stage: Stage, scale: Scale, orders: str, records: str, rows: int) -> Figure:
+    """Avro beside JSON, each decoded in the tasks that read it."""
+    avro: Format = headrace.avro(json.dumps(AVRO))
+    sides = {
+        HEADRACE: partial(_decoded_rate, stage, records, rows, avro),
+        RAW: partial(_decoded_rate, stage, orders, rows, headrace.json(DDL)),
+    }
+    rates = in_turn(sides, scale.pairs, scale.warm_ups)
+    return Figure.side_by_side(
+        "Avro decoded where it is read, beside JSON",
+        "rows/s",
+        headrace=rates[HEADRACE],
+        native=rates[RAW],
+        target=PROMISED,
+    )
+
+
+def _decoded_rate(stage: Stage, topic: str, rows: int, form: Format) -> float:
+    options = {"decode": option_text(form, stage.spark)}
+    return rows / seconds_to_discard(bounded(stage, HEADRACE, topic, None, options))
 
 
 def avro_orders() -> list[bytes]:
@@ -138,11 +161,12 @@ def _one_bad() -> list[bytes]:
 def _batch_ms(stage: Stage, topic: str) -> float:
     """The time of the trigger of one gated batch, which is the whole topic."""
     gate = Gate("decoding", interval="1 second", ledger=stage.fresh_ledger())
-    df = gated_stream(stage, gate, topic, {"backpressure.initialRate": 10 * BATCH_ROWS})
-    form = headrace.json(DDL)
+    form = option_text(headrace.json(DDL), stage.spark)
+    options = {"backpressure.initialRate": 10 * BATCH_ROWS, "decode": form}
+    df = gated_stream(stage, gate, topic, options)
 
     def handler(df: DataFrame, _batch: Batch) -> None:
-        discard(headrace.decode(df, form))
+        discard(df)
 
     writer = gate.write(df, handler).trigger(availableNow=True)
     with running(writer, stage.fresh_folder("checkpoint")) as query:

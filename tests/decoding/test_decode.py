@@ -315,15 +315,17 @@ def test_a_schema_is_read_from_a_file(spark: SparkSession, tmp_path: Path) -> No
     assert headrace.json(expected).columns(spark) == expected
 
 
-def test_the_harness_rejects_what_cannot_be_decoded(spark: SparkSession) -> None:
+@pytest.mark.parametrize("where", ["source", "handler"])
+def test_the_harness_rejects_what_cannot_be_decoded(spark: SparkSession, where: str) -> None:
     log = MemoryLog('{"id": 1}', "no JSON", '{"id": 2}', None)
     sink: list[int | None] = []
+    options = {"decode": ORDERS} if where == "source" else {}
 
     def handler(df: DataFrame, _batch: Batch) -> None:
-        good = headrace.decode(df, ORDERS).selectExpr("value.id AS id").collect()
-        sink.extend(row.id for row in good)
+        good = df if where == "source" else headrace.decode(df, ORDERS)
+        sink.extend(row.id for row in good.selectExpr("value.id AS id").collect())
 
-    with StreamHarness(handler, log, spark=spark) as stream:
+    with StreamHarness(handler, log, spark=spark, options=options) as stream:
         stream.run()
         (letter,) = stream.ledger.dead_letters.oldest()
         assert (letter.letter.offset, letter.letter.value) == (1, b"no JSON")

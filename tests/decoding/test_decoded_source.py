@@ -273,6 +273,13 @@ def test_the_text_of_a_format_makes_it_again(spark: SparkSession, form: Format) 
     assert not has_secret(text)
 
 
+def test_a_schema_that_no_session_has_parsed_has_no_text() -> None:
+    with pytest.raises(
+        OptionError, match="is text that a Spark session parses, and none is active"
+    ):
+        ORDERS.option(None)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"json": 1}', '{"avro": {}}', '{"xml": {}}'])
 def test_other_text_is_no_format(text: str) -> None:
     with pytest.raises(HeadraceError):

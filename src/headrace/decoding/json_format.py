@@ -176,8 +176,14 @@ class JsonFormat:
         return {"json": self.columns(spark).jsonValue()}
 
     def _parsed(self, spark: SparkSession | None) -> t.StructType:
+        is_json = self.schema.startswith("{")
+        if spark is None and not is_json:
+            raise OptionError(
+                f"The JSON schema {self.schema[:200]!r} is text that a Spark session parses, and"
+                " none is active; make the session first, or give a StructType."
+            )
         try:
-            if spark is not None and not self.schema.startswith("{"):
+            if spark is not None and not is_json:
                 return spark.createDataFrame([], self.schema).schema
             import json as json_text  # noqa: PLC0415  (of the same name as what users call)
 

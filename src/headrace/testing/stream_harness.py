@@ -24,6 +24,7 @@ from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
+from headrace.decoding.decode import decode
 from headrace.errors import OptionError
 from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
@@ -32,9 +33,11 @@ from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
 from headrace.ledger.connection import NO_RETRIES, Timeouts
+from headrace.source.decoded_values import DecodedValues
 from headrace.source.planner import StreamPlanner, ToRead
 from headrace.source.read_bounds import Edge
 from headrace.source.source_options import (
+    decoded_values,
     exactly_named,
     outage_settings,
     parse_source_options,
@@ -124,6 +127,7 @@ class _Program:
         self._passed("before handle", batch.ranges)
         frame: Any = df
         frame = frame if harness.spark is None else frame.to_spark(harness.spark)
+        frame = frame if harness.values is None else decode(frame, harness.values.form)
         call_handler(harness.handler, harness.transform(frame), batch)
         self._passed("after handle", batch.ranges)
 
@@ -151,7 +155,8 @@ class StreamHarness:
         on_outage: The same. A batch waits by the log's clock, for an hour at most unless the option
             ``outage.maxHold`` says another time; then ``on_failure`` has its say.
         interval: The gate's.
-        options: The source's and the gate's, such as ``{"maxOffsetsPerTrigger": 2}``.
+        options: The source's and the gate's, such as ``{"maxOffsetsPerTrigger": 2}``. With
+            ``decode`` a session is needed.
         transform: What your stream derives from a frame before it is written.
         spark: A session, for a handler that has Spark compute. Default: none; no JVM is started,
             and the handler receives a `MemoryFrame`.
@@ -200,6 +205,7 @@ class StreamHarness:
         self.crashes = 0
         self._interval_ms = interval_ms("interval", interval)
         self._options = named
+        self.values: DecodedValues | None = None
         self._resources = ExitStack()
         self._program: _Program | None = None
         self._committed: dict[str, Any] | None = None
@@ -219,6 +225,9 @@ class StreamHarness:
             options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
             self._resources = opened.pop_all()
         self.source_options = options
+        self.values = decoded_values(raw)
+        if self.values is not None and self.spark is None:
+            raise OptionError("A StreamHarness with the option decode has no session; give spark=.")
         self.reader = MemoryReader(
             self.log, raw, options.include_headers, not options.fail_on_data_loss
         )
