@@ -30,6 +30,7 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
+from headrace.status.lags import GateLag
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory, GateState
@@ -86,7 +87,20 @@ def test_a_gate_whose_query_has_said_how_it_ended_is_neither_dead_nor_stalled(
     assert snapshot.state is state
     assert said in headline(snapshot)
     assert "(5.00 s ago)" in headline(snapshot)
-    assert snapshot.needs == ()
+    assert [str(need.kind) for need in snapshot.needs] == (["stopped"] if error else [])
+
+
+def test_a_query_that_an_error_has_ended_needs_somebody_now_and_says_what_waits_now() -> None:
+    history, error = with_lags(900, 1_000), "DataLossError: The journal has lost records."
+    ended = replace(history.gate, ended_ms=NOW_MS, ended="failed", ended_error=error)
+    waiting = GateLag(records=50, source_records=50)
+    (need,) = take_snapshot(replace(history, gate=ended), NOW_MS + 600_000, waiting).needs
+    assert need.urgency == 0
+    assert need.records == 50
+    assert need.sentence.endswith("by an error, " + error[:-1] + ": 50 records waiting now.")
+    assert need.command == "headrace status --gate orders"
+    by_somebody = replace(ended, ended="stopped", ended_error=None)
+    assert take_snapshot(replace(history, gate=by_somebody), NOW_MS).needs == ()
 
 
 def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan_saw() -> None:

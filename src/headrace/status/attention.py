@@ -51,6 +51,7 @@ class NeedKind(StrEnum):
     SKIPPED = "skipped records"
     DEAD = "dead"
     STALLED = "stalled"
+    STOPPED = "stopped"
     FAILED = "failed"
     OVERDUE = "overdue"
     WAITING = "waiting"
@@ -98,6 +99,7 @@ _ALL_OF: Final = {
     NeedKind.SKIPPED: ("gate", "has skipped records", "have skipped records"),
     NeedKind.DEAD: ("gate", "is dead", "are dead"),
     NeedKind.STALLED: ("gate", "is stalled", "are stalled"),
+    NeedKind.STOPPED: ("gate", "was stopped by an error", "were stopped by errors"),
     NeedKind.FAILED: ("gate", "fails", "fail"),
     NeedKind.OVERDUE: ("gate", "is overdue", "are overdue"),
     NeedKind.WAITING: ("gate", "waits for its sink", "wait for their sinks"),
@@ -167,6 +169,7 @@ def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
 _STATES: Final = {
     GateState.DEAD: Urgency.NOW,
     GateState.STALLED: Urgency.NOW,
+    GateState.STOPPED: Urgency.NOW,
     GateState.OVERDUE: Urgency.WATCH,
     GateState.FAILED: Urgency.NOW,
     GateState.WAITING: Urgency.SOON,
@@ -271,8 +274,8 @@ def _receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
 def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
     state, newest = snapshot.state, snapshot.newest
     urgency = _STATES.get(state)
-    if urgency is None:
-        return
+    if urgency is None or (state is GateState.STOPPED and snapshot.ended_error is None):
+        return  # a query that was stopped on purpose, or by its program, needs nobody
     if state is GateState.OVERDUE and newest is not None:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
@@ -293,6 +296,8 @@ def _command(snapshot: "GateSnapshot") -> str:
         return f"headrace retry {snapshot.gate}"
     if snapshot.state is GateState.LIMITED:
         return f"headrace limit off {snapshot.gate}"
+    if snapshot.state is GateState.STOPPED:
+        return f"headrace status --gate {snapshot.gate}"
     if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
         return f"headrace batches {newest.key[:8]}"
     return f"headrace why {snapshot.gate}"

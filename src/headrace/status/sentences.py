@@ -23,7 +23,7 @@ HEADLINES: Final = {
     GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     GateState.FINISHED: "Finished {said_end}: {all_records}, none left{by_now}.",
-    GateState.STOPPED: "Stopped {said_end}{why_ended}: {left} left waiting.",
+    GateState.STOPPED: "Stopped {said_end}{why_ended}: {left}.",
     GateState.DEAD: "Dead: its query is not running since {ended}.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
     GateState.WAITING: "Waiting {for_what} since {away}. {waiting_for_it}.",
@@ -59,7 +59,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         why_ended=_why_ended(snapshot),
         all_records=_all_records(snapshot),
         by_now=f" then; {waiting}" if snapshot.lag_now else "",
-        left=out.plural(snapshot.left_over, "record") if snapshot.left_over else "nothing",
+        left=waiting if records_waiting(snapshot) else "nothing left waiting",
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
@@ -126,7 +126,7 @@ def records_waiting(snapshot: "GateSnapshot") -> int:
 def _why_ended(snapshot: "GateSnapshot") -> str:
     if snapshot.stopped_by is not None:
         return f" by {snapshot.stopped_by}"
-    return f" by an error, {snapshot.ended_error}" if snapshot.ended_error else ""
+    return f" by an error, {snapshot.ended_error.rstrip('.')}" if snapshot.ended_error else ""
 
 
 def _ended(snapshot: "GateSnapshot") -> str:
