@@ -78,6 +78,16 @@ def test_stages_in_applications_of_their_own_go_on_where_they_were(
     renamed.stage("keep", reads="kept")(store)
     with pytest.raises(OptionError, match=r"'keep' .* never run.* 'store' of this flow has read"):
         renamed.start(spark)
+    # A stage that is put before it would have it read all records again.
+    inserted = Flow("shop", ledger=flow.ledger, checkpoints=tmp_path / "c")
+    for name in ("kept", "priced"):
+        inserted.channel(name, journal(str(tmp_path / name)))
+    inserted.stage("price", reads="kept", writes="priced")(split)
+    inserted.stage("store", reads="priced")(store)
+    with pytest.raises(OptionError, match=r"'price' .* 'store' .* that reads another channel now"):
+        inserted.start(spark, stages=["price"])
+    with pytest.raises(OptionError, match=r"'store' .* has read .*/kept, .* it needs another name"):
+        inserted.start(spark, stages=["store"])
 
 
 def test_a_stage_that_fails_stops_the_flow_and_is_named(

@@ -24,7 +24,7 @@ from headrace.flow.channel import Channel
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.stage import Stage, errors_of, refuse_aliases
 from headrace.flow.stage_signals import Signals
-from headrace.ledger import ErrorReport, Ledger
+from headrace.ledger import ErrorReport, Kind, Ledger
 from headrace.spark_versions import Py4JError, is_remote
 
 if TYPE_CHECKING:
@@ -248,6 +248,7 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
         refuse_aliases(flow, identities)
         for stage in stages:
             _refuse_a_new_name(flow, stage, ledger, identities.get(stage.reads))
+            _refuse_another_channel(flow, stage, ledger, identities)
         writers = {stage.name: _writer(flow, spark, stage, called[stage.name]) for stage in stages}
         signals_of = _signals(flow, ledger, opened)
         started: dict[str, StageQuery] = {}
@@ -274,29 +275,59 @@ def _identities(flow: "Flow") -> dict[str, str]:
 
 
 def _refuse_a_new_name(flow: "Flow", stage: Stage, ledger: Ledger, identity: str | None) -> None:
-    """Refuse a stage that would read a channel again that it has read under another name.
+    """Refuse a stage that would read a channel again that another stage has read before it.
 
-    It is new in the ledger, and a gate of this flow that no stage has any more has read its
-    channel. Whoever means that says where it begins.
+    It is new in the ledger, and a gate of this flow whose stage does not read its channel any more
+    has read it. Whoever means that says where it begins.
     """
-    if identity is None or "startingoffsets" in map(str.lower, stage.options):
+    if identity is None or _says_where_it_begins(stage):
         return
     known = {gate.name for gate in ledger.gates.all() if gate.name.startswith(f"{flow.name}.")}
-    declared = {flow.gate(name) for name in flow.graph.stages}
+    stages = flow.graph.stages
+    readers = {flow.gate(name) for name in stages if stages[name].reads == stage.reads}
     if flow.gate(stage.name) in known:
         return
-    for gate in sorted(known - declared):
-        newest = ledger.batches.newest(gate, 1)
-        ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
-        if any(planned.topic_id == identity for planned in ranges):
+    for gate in sorted(known - readers):
+        if identity in _read_last(ledger, gate):
             name = gate.removeprefix(f"{flow.name}.")
             channel = flow.graph.links[stage.reads].channel
+            now = "reads another channel now" if name in stages else "is declared no more"
             raise OptionError(
                 f"{stage} has never run, and would read {channel.location} from its beginning,"
-                f" which stage {name!r} of this flow has read, that is declared no more; if it is"
+                f" which stage {name!r} of this flow has read, that {now}; if it is"
                 f" that stage, call it {name!r} again, and if not, say with its option"
                 " startingOffsets where it begins."
             )
+
+
+def _refuse_another_channel(
+    flow: "Flow", stage: Stage, ledger: Ledger, identities: dict[str, str]
+) -> None:
+    """Refuse a stage whose checkpoint has offsets of another channel of the flow.
+
+    The source would take that for a loss of data, and restart three times.
+    """
+    identity = identities.get(stage.reads)
+    if identity is None or _says_where_it_begins(stage):
+        return
+    read = _read_last(ledger, flow.gate(stage.name)) - {identity}
+    for name, other in sorted(identities.items()):
+        if other in read:
+            links = flow.graph.links
+            raise OptionError(
+                f"{stage} has read {links[name].channel.location}, and its checkpoint has offsets"
+                f" of that; to read {links[stage.reads].channel.location}, it needs another name."
+            )
+
+
+def _says_where_it_begins(stage: Stage) -> bool:
+    return "startingoffsets" in map(str.lower, stage.options)
+
+
+def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
+    """Return the ids of what a gate's newest batch has read."""
+    newest = ledger.batches.newest(gate, 1, kind=Kind.LIVE, children=False)
+    return {each.topic_id for batch in newest for each in ledger.batches.ranges(batch.batch_key)}
 
 
 def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
