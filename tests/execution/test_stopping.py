@@ -13,7 +13,7 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.execution.gate_state import StreamState, shared_ledger
 from headrace.execution.stopping import look
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange, normalize_url
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, QueryEnd, normalize_url
 
 
 @dataclass
@@ -65,6 +65,15 @@ def seen(gates: list[Gate], *idle_before: StreamState) -> set[StreamState]:
 
 def ended(gate: Gate) -> bool:
     return not gate.query.isActive
+
+
+def test_a_query_is_not_ended_by_the_stop_of_the_query_before_it(gates: list[Gate]) -> None:
+    """Until its planner has claimed the gate, which may take long, the gate has the old stop."""
+    gate = gates[0]
+    gate.ledger.operator_limits.stop("orders", "ops")
+    assert gate.ledger.gates.end("orders", "a driver", QueryEnd.STOPPED)
+    assert not seen([gate], gate.state)
+    assert not ended(gate)
 
 
 def test_queries_of_two_ledgers_end_though_their_gates_have_one_name(gates: list[Gate]) -> None:

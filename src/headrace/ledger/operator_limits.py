@@ -84,6 +84,7 @@ _CONTROL: Final = _CONTROLS.where(gate.c.name == bindparam("of"))
 _STOPS: Final = (
     select(gate.c.name)
     .where(gate.c.stop_action.is_not(None))
+    .where(gate.c.ended.is_(None))  # else the stop was of the query that has ended
     .where(gate.c.name.in_(bindparam("names", expanding=True)))
 )
 
