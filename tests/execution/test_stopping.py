@@ -74,6 +74,11 @@ def test_a_query_is_not_ended_by_the_stop_of_the_query_before_it(gates: list[Gat
     assert gate.ledger.gates.end("orders", "a driver", QueryEnd.STOPPED)
     assert not seen([gate], gate.state)
     assert not ended(gate)
+    other = gates[1]  # over Spark Connect nobody reports the end once the program was killed
+    other.ledger.operator_limits.stop("orders", "ops")
+    other.ledger.operator_limits.withdraw_stop("orders")
+    assert not seen([other], other.state)
+    assert not ended(other)
 
 
 def test_queries_of_two_ledgers_end_though_their_gates_have_one_name(gates: list[Gate]) -> None:

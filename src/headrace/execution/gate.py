@@ -323,4 +323,5 @@ class Gate:
         state = state_of(ledger.url, self.name)
         state.refuse_a_second_query()
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
+        ledger.operator_limits.withdraw_stop(self.name)
         state.starts_anew()

@@ -88,6 +88,13 @@ _STOPS: Final = (
     .where(gate.c.name.in_(bindparam("names", expanding=True)))
 )
 
+_WITHDRAW_STOP: Final = (
+    update(gate)
+    .where(gate.c.name == bindparam("of"))
+    .where(gate.c.stop_action.is_not(None))
+    .values(stop_action=None)
+)
+
 _HISTORY: Final = (
     select(operator_action.c.gate, *operator_action.c[_COLUMNS])
     .order_by(operator_action.c.action_id.desc())
@@ -196,6 +203,13 @@ class OperatorLimitStore(Store):
     def to_stop(self, gate_names: Collection[str]) -> list[str]:
         """Those of these gates whose query an operator has asked to end."""
         return [row.name for row in self._database.rows(_STOPS, names=list(gate_names))]
+
+    def withdraw_stop(self, gate_name: str) -> None:
+        """Forget the stop of a query that has ended, before the next one starts.
+
+        Its planner forgets it too when it claims the gate, but the process looks for stops earlier.
+        """
+        self._database.change(_WITHDRAW_STOP, {"of": gate_name})
 
     def lift_ceiling(self, gate_name: str, by: str, why: str = "") -> OperatorLimits:
         """Forget that batches of a gate have failed for their size; a limit stays."""
