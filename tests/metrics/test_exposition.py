@@ -22,6 +22,7 @@ from headrace.errors import LedgerError
 from headrace.flow.signal_codec import encode
 from headrace.ledger import GateClaim, Ledger
 from headrace.metrics import MetricsMemory, exposition
+from headrace.status.stages import BOTTLENECK, stages_of
 from headrace.testing import ManualClock
 
 _gates = itertools.count()
@@ -233,6 +234,21 @@ def test_the_stages_of_a_flow_say_what_they_do(ledger: Ledger, clock: ManualCloc
     clock.now_ms += 5_000
     running = value(scrape(ledger, clock), "stage_time_ratio", **store, state="busy")
     assert running == 1, "the batch that runs counts up to now"
+
+
+def test_a_limit_above_what_a_stage_does_by_itself_makes_no_bottleneck(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    for state in (state_of_stage("parse", "store"), state_of_stage("store")):
+        ledger.signals.publish(state.flow, state.stage, encode(state))
+    gate = f"{state.flow}.parse"
+    ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
+    for time_ms, (rate, states) in enumerate(
+        [(250.5, ("throttled", BOTTLENECK)), (250.4, ("free", "free"))], start=1
+    ):
+        report_sample(ledger, a_sample(time_ms, rate, gate=gate))
+        found = {each.stage: each.state for each in stages_of(ledger, clock())}
+        assert (found["parse"], found["store"]) == states
 
 
 def test_partitions_are_there_where_they_are_asked_for(ledger: Ledger, clock: ManualClock) -> None:

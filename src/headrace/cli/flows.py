@@ -14,6 +14,7 @@ from headrace.cli.shared_options import AsJson, Picture, load_flow, start_spark
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.flow.stage import Graph
+from headrace.ledger import ErrorReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,7 +213,7 @@ def _covers(wire: _Wire, others: list[_Wire]) -> bool:
 
 
 MOST_CHARACTERS: Final = 2000
-"""Most characters of Spark's text on a query that failed."""
+"""Most characters of what a query failed with."""
 
 flow = typer.Typer(
     help="Draw and run flows: stages in a chain.", no_args_is_help=True, add_completion=False
@@ -265,7 +266,8 @@ def run_flow(
             _run_until_stopped(spark, running)
     except StreamingQueryException as failure:
         notes = " ".join(getattr(failure, "__notes__", ()))
-        raise HeadraceError(f"{printable(str(failure))[:MOST_CHARACTERS]} {notes}") from failure
+        why = printable(ErrorReport.of(failure).line)[:MOST_CHARACTERS].rstrip(".")
+        raise HeadraceError(f"A query failed with {why}. {notes}") from failure
     finally:
         spark.stop()
 

@@ -1,11 +1,11 @@
 """States of the stages of flows at one moment."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.flow.ledger_transport import ledger_states
-from headrace.flow.signal_codec import bottlenecks
+from headrace.flow.signal_codec import StageState, bottlenecks
 from headrace.ledger import Ledger
 from headrace.status.attention import Need, NeedKind, Urgency, Where
 
@@ -25,7 +25,9 @@ class StageSnapshot:
 
     Attributes:
         state: ``free``, ``throttled``, or ``bottleneck``: it throttles others, and nobody it.
-        throttled_by: The stage directly after it that throttles it; None while it is free.
+        throttled_by: The stage directly after it that throttles it; None while it is free, and
+            while what it may emit is more than the rate that its gate has learnt: then it is that
+            rate that limits it.
         throttle_level: How hard; 0 while it is free.
         rate_per_s: The rate that its gate has learnt (records/s); None while there is none.
         rate_limit_per_s: Largest rate that it may emit under pressure; None while it is free.
@@ -78,7 +80,10 @@ def stages_of(ledger: Ledger, now_ms: int) -> list[StageSnapshot]:
 def _stages(
     ledger: Ledger, flow: str, rates: Mapping[str, float | None], now_ms: int
 ) -> list[StageSnapshot]:
-    states = ledger_states(ledger, flow)
+    states = {
+        name: _as_felt(state, rates.get(f"{flow}.{name}"))
+        for name, state in ledger_states(ledger, flow).items()
+    }
     blamed = bottlenecks(states.values())
     return [
         StageSnapshot(
@@ -97,6 +102,20 @@ def _stages(
         )
         for name, state in sorted(states.items())
     ]
+
+
+def _as_felt(state: StageState, rate_per_s: float | None) -> StageState:
+    """The state, without a limit that is above what the stage does by itself."""
+    limit = state.rate_limit_per_s
+    if limit is None or rate_per_s is None or limit <= rate_per_s:
+        return state
+    return replace(
+        state,
+        throttled_by=None,
+        throttle_level=0,
+        rate_limit_per_s=None,
+        throttled_since_ms=None,
+    )
 
 
 def _busy(ledger: Ledger, gate: str, now_ms: int) -> float:
