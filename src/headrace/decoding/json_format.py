@@ -227,22 +227,16 @@ class JsonDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
         texts = values.to_pylist()
-        try:
-            return self._columns.structs(list(map(self._decode, texts)), {})
-        except (*self._errors, TypeError):  # a null is no text
-            return self._each(texts)
-
-    def _each(self, texts: Sequence[bytes | None]) -> Decoded:
-        """The same, one by one, for there are some that do not fit."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
-        for number, value in enumerate(texts):
+        left = iter(texts)
+        while len(records) < len(texts):
             try:
-                records.append(None if value is None else self._decode(value))
-            except self._errors as error:
+                records.extend(map(self._decode, left))
+            except (*self._errors, TypeError) as error:  # those before it are in the list
+                if (value := texts[len(records)]) is not None:
+                    reasons[len(records)] = _reason(error, value)
                 records.append(None)
-                assert value is not None  # noqa: S101
-                reasons[number] = _reason(error, value)
         return self._columns.structs(records, reasons)
 
 
