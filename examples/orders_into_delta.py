@@ -20,8 +20,7 @@ DELTA = {
 
 def write(df: DataFrame, batch: headrace.Batch) -> None:
     """Append a batch and the counts of its minutes, each under the batch's key."""
-    decoded = headrace.decode(df, ORDER).where("value IS NOT NULL")
-    orders = decoded.select("timestamp", "value.*").persist()
+    orders = df.where("value IS NOT NULL").select("timestamp", "value.*").persist()
     minutes = orders.groupBy(F.window("timestamp", "1 minute").start.alias("minute"))
     # Several batches may count the same minute: its rows add up.
     append(orders, "lake/orders", batch.delta_options())
@@ -39,7 +38,7 @@ def main(kafka: str, topic: str) -> None:
     builder = SparkSession.builder.appName("orders").config(map={**DELTA})
     spark = headrace.configure(builder).getOrCreate()
     gate = headrace.Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
-    source = gate.read(spark, "kafka").option("kafka.bootstrap.servers", kafka)
+    source = gate.read(spark, "kafka", decode=ORDER).option("kafka.bootstrap.servers", kafka)
     orders = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
     query = (
         gate.write(orders, write, on_failure=headrace.retry(2, then="defer"))

@@ -26,7 +26,7 @@ COUNT = sqlalchemy.text("""INSERT INTO per_minute VALUES (:minute, :orders)
 
 def write(df: DataFrame, batch: headrace.Batch) -> None:
     """Insert a batch and add up its minutes: all of it once, or nothing."""
-    orders = headrace.decode(df, ORDER).where("value IS NOT NULL")
+    orders = df.where("value IS NOT NULL")
     rows = orders.select(F.date_trunc("minute", "timestamp").alias("minute"), "value.*").collect()
     minutes = Counter(row.minute.astimezone(UTC) for row in rows)
     with batch.transaction() as connection:  # in which the ledger notes the batch's success too
@@ -41,7 +41,7 @@ def main(kafka: str, topic: str, ledger: str) -> None:
         connection.execute(TABLES)
     spark = headrace.configure(SparkSession.builder.appName("orders")).getOrCreate()
     gate = headrace.Gate("orders", interval="1 second", ledger=ledger)
-    source = gate.read(spark, "kafka").option("kafka.bootstrap.servers", kafka)
+    source = gate.read(spark, "kafka", decode=ORDER).option("kafka.bootstrap.servers", kafka)
     orders = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
     query = (
         gate.write(orders, write, on_failure=headrace.retry(2, then="isolate"))
