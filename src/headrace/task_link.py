@@ -23,6 +23,11 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 """Largest request (bytes), which has the report of one record batch."""
 
 
+def new_token() -> str:
+    """Make a token for a link."""
+    return secrets.token_hex(32)
+
+
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
     """Address of a `TaskLink`; it is sent to the tasks."""
@@ -58,15 +63,18 @@ class TaskLink:
     Args:
         spark: the session whose tasks ask.
         answer: is given a question, maybe several at a time, and returns what JSON can hold.
+        token: what a task has to show. Default: a new one.
 
     Raises:
         SetupError: no port could be opened.
     """
 
-    def __init__(self, spark: SparkSession, answer: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, spark: SparkSession, answer: Callable[[Any], Any], token: str | None = None
+    ) -> None:
         host = _bare(spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1")
         bound = _bare(spark.conf.get("spark.driver.bindAddress", host) or host)
-        token = secrets.token_hex(32)
+        known = token or new_token()
 
         class Answering(socketserver.StreamRequestHandler):
             timeout = _TIMEOUT_S
@@ -74,7 +82,7 @@ class TaskLink:
             def handle(self) -> None:
                 line = self.rfile.readline(_MAX_BYTES)
                 given, question = _parsed(line)
-                if hmac.compare_digest(given.encode(), token.encode()):
+                if hmac.compare_digest(given.encode(), known.encode()):
                     self.wfile.write(json.dumps(answer(question)).encode() + b"\n")
 
         try:
@@ -84,7 +92,7 @@ class TaskLink:
                 f"No port of {bound}, the setting spark.driver.bindAddress, can be opened for tasks"
                 f" ({error}); name an address of this machine there."
             ) from error
-        self.address: Final = LinkAddress(host, self._server.server_address[1], token)
+        self.address: Final = LinkAddress(host, self._server.server_address[1], known)
         threading.Thread(
             target=self._server.serve_forever, name="headrace-task-link", daemon=True
         ).start()

@@ -15,6 +15,7 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
+from headrace.decoding.decode import link_tasks, open_link
 from headrace.decoding.decode_option import format_of, has_secret
 from headrace.decoding.formats import Format, option_text
 from headrace.errors import HeadraceError, OptionError
@@ -278,6 +279,18 @@ def test_a_schema_that_no_session_has_parsed_has_no_text() -> None:
         OptionError, match="is text that a Spark session parses, and none is active"
     ):
         ORDERS.option(None)
+
+
+def test_what_tasks_show_to_the_handler_is_in_no_property(spark: SparkSession) -> None:
+    """Spark writes a job's properties to its event log, whatever their names are."""
+    property_ = "spark.headrace.reports"
+    link_tasks(spark)
+    try:
+        address = open_link(spark)
+        assert json_text.loads(spark.conf.get(property_) or "") == [address.host, address.port]
+    finally:
+        spark.conf.unset(property_)
+    assert address.token not in repr(address)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"json": 1}', '{"avro": {}}', '{"xml": {}}'])

@@ -5,7 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -185,16 +185,20 @@ class LinkedReporter:
             raise _no_handler(reports[0])
 
 
-_LINK: Final = "spark.headrace.token"
-"""The property of jobs that says where their tasks report to; Spark redacts one of that name."""
+_LINK: Final = "spark.headrace.reports"
+"""The property of jobs that says where their tasks report to. It has no secret: Spark writes the
+properties of jobs to its event log, whatever their names."""
 
 
 @dataclass(frozen=True)
 class SessionReporter:
     """To the handler's process over Spark Connect, for tasks that do not know their batch.
 
-    Its session tells them the address; the run is the one that is open there.
+    Its session tells them the address; the run is the one that is open there. The token is the
+    session's, and comes with the source.
     """
+
+    token: str = field(repr=False)
 
     def run(self) -> str | None:
         """Return no name, if the session has an address."""
@@ -207,23 +211,31 @@ class SessionReporter:
     def _address(self) -> LinkAddress | None:
         task = TaskContext.get()
         text = None if task is None else task.getLocalProperty(_LINK)
-        return None if text is None else LinkAddress(*json.loads(text))
+        if text is None:
+            return None
+        host, port = json.loads(text)
+        return LinkAddress(str(host), int(port), self.token)
 
 
 def link_tasks(spark: "SparkSession") -> None:
     """Have tasks of a session of Spark Connect's report to this process; see `SessionReporter`."""
     address = open_link(spark)
-    spark.conf.set(_LINK, json.dumps([address.host, address.port, address.token]))
+    spark.conf.set(_LINK, json.dumps([address.host, address.port]))
 
 
 _linked: list[TaskLink] = []
 
 
-def open_link(spark: "SparkSession") -> LinkAddress:
-    """Open the port to which tasks of Spark Connect report, once; its address."""
+def open_link(spark: "SparkSession", token: str | None = None) -> LinkAddress:
+    """Open the port to which tasks of Spark Connect report, once; its address.
+
+    Args:
+        spark: the session of the tasks.
+        token: what tasks show. Default: a new one.
+    """
     with _making:
         if not _linked:
-            _linked.append(TaskLink(spark, _keep))
+            _linked.append(TaskLink(spark, _keep, token))
     return _linked[0].address
 
 

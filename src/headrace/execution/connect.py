@@ -21,7 +21,7 @@ from headrace.errors import MachineryError
 from headrace.execution.gate_state import ledger_of, state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener, progress_event
-from headrace.execution.spark_session import adopt, known_secrets
+from headrace.execution.spark_session import adopt, known_secrets, link_token
 from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
 from headrace.execution.stream_writer import Before, GatedWriting, Handling
@@ -57,7 +57,8 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
 
     def send_handler(checkpoint: str | None, query: str) -> str:
         where = before(checkpoint, query)
-        writer.foreachBatch(ServerHandler(handling, known_secrets(spark), query, where))
+        known = known_secrets(spark)
+        writer.foreachBatch(ServerHandler(handling, known, link_token(spark), query, where))
         return where
 
     writer._before, writer._started = send_handler, started
@@ -70,15 +71,17 @@ class ServerHandler:
     Args:
         handling: what `Gate.write` was told.
         secrets: those of the session, by what stands in their place.
+        token: what the session's tasks show when they report.
         query: the query's name, by which it is found among its session's.
         checkpoint: the query's.
     """
 
     def __init__(
-        self, handling: Handling, secrets: dict[str, str], query: str, checkpoint: str
+        self, handling: Handling, secrets: dict[str, str], token: str, query: str, checkpoint: str
     ) -> None:
         self._handling: Final = handling
         self._secrets: Final = secrets
+        self._token: Final = token
         self._query: Final = query
         self._checkpoint: Final = checkpoint
         self._gated: GatedHandler | None = None
@@ -109,7 +112,7 @@ class ServerHandler:
     def _begin(self, spark: SparkSession) -> "tuple[GatedHandler, _Reports]":
         adopt(spark, self._secrets)
         if decoded_values(self._handling.options) is not None:
-            open_link(spark)  # before anything is run again
+            open_link(spark, self._token)  # before anything is run again
         gated, started = self._handling.begin(spark, None)
         running = [each for each in spark.streams.active if each.name == self._query]
         if not running:

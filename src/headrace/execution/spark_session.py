@@ -34,6 +34,7 @@ from headrace.ledger import normalize_url, without_secrets
 from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
 from headrace.spark_versions import Py4JError, is_remote, known_settings, warn_of_limits
+from headrace.task_link import new_token
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -162,11 +163,15 @@ _SESSION: Final = "headrace.session"
 
 @dataclass
 class _Session:
-    """State of a session: its parallelism, default ledger, and its sources' secrets."""
+    """State of a session: its parallelism, default ledger, and its sources' secrets.
+
+    ``link_token`` is what tasks show that report to a handler over Spark Connect.
+    """
 
     parallelism: int
     default_ledger: str | None = field(default=None, repr=False)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    link_token: str = field(default_factory=new_token, repr=False)
 
 
 _sessions: Final[dict[str, _Session]] = {}
@@ -253,7 +258,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     known = {
         "parallelism": session.parallelism,
         "secrets": dict(session.secrets),
-        "reports": SessionReporter() if is_remote(spark) else reporter_of(spark),
+        "reports": SessionReporter(session.link_token) if is_remote(spark) else reporter_of(spark),
         # A query over Spark Connect goes on without the program that started it.
         "driver": None if is_remote(spark) else this_process(),
     }
@@ -291,6 +296,12 @@ def known_secrets(spark: SparkSession) -> dict[str, str]:
     """The secrets of a session that is registered, by what stands in their place."""
     with _lock:
         return dict(_session(spark, {}).secrets)
+
+
+def link_token(spark: SparkSession) -> str:
+    """What tasks of a registered session show that report to a handler over Spark Connect."""
+    with _lock:
+        return _session(spark, {}).link_token
 
 
 def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
