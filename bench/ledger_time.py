@@ -156,8 +156,7 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         batch_key=key,
     )
     calls: dict[str, Callable[[], object]] = {
-        "planner: last report": lambda: planner.rates.last_reported(GATE),
-        "planner: rate": lambda: planner.rates.current(GATE),
+        "planner: admission": lambda: planner.gates.admission(GATE),
         "planner: begin": lambda: planner.batches.begin(batch),
         "handler: begun_and_query": lambda: driver.gates.begun_and_query(GATE),
         "handler: attach": lambda: driver.batches.attach(

@@ -86,7 +86,7 @@ class _Gate:
         identity = GateIdentity(name, interval_ms, EstimatorSettings(), "kafka", "127.0.0.1:9092")
         self._pages = GateLedger(planner.url, identity, open_ledger=lambda *_, **__: planner)
         self._pages.claim()
-        self._handler = GatedHandler(name, RunContext(ledger=driver, handler=_processed))
+        self._handler = GatedHandler(name, RunContext(ledger=driver, handler=self._process))
         self._began = dict.fromkeys(self._partitions, 0)
         self._key = ""
 
@@ -113,9 +113,7 @@ class _Gate:
         self._began = planned.until
 
     def _report(self) -> None:
-        begun = self._driver.gates.last_begun(self._name)
-        assert begun is not None
-        key, now_ms = begun[1].batch_key, time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000
         sample = RateSample(
             gate=self._name,
             time_ms=now_ms,
@@ -124,13 +122,13 @@ class _Gate:
             processing_delay_ms=900,
             scheduling_delay_ms=0,
             query_batch_id=self._run,
-            batch_key=key,
+            batch_key=self._key,
         )
-        self._driver.rates.report(key, self._run, now_ms - 900, sample)
+        self._driver.rates.report(self._key, self._run, now_ms - 900, sample)
 
-
-def _processed(_df: DataFrame, _batch: Batch) -> None:
-    """The job, which takes no time."""
+    def _process(self, _df: DataFrame, batch: Batch) -> None:
+        """Run the job, which takes no time."""
+        self._key = batch.key
 
 
 class _Statements:

@@ -100,7 +100,7 @@ def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: L
     assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
     assert failed is not None
     assert ledger.batches.get(done) == replace(failed, records=8)
-    assert ledger.rates.last_reported("orders") == done
+    assert ledger.gates.admission("orders").reported == done
     assert ledger.rates.current("orders") == 50.0
 
 
@@ -343,7 +343,7 @@ def test_a_gate_s_controls_are_read_with_its_rate(ledger: Ledger) -> None:
 
 
 def test_a_gate_that_is_not_throttled_has_its_rate_alone(ledger: Ledger) -> None:
-    assert ledger.rates.last_reported("orders") is None
+    assert ledger.gates.admission("orders").reported is None
     assert uncontrolled(ledger, "orders") == Admission(None, None, 1_000)
     assert uncontrolled(ledger, "unheard of") == Admission(None, None)
     report_sample(ledger, a_sample(5, 120.5))

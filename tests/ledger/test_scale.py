@@ -60,7 +60,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def a_batch_of_the_stream(ledger: Ledger) -> None:
-    ledger.rates.last_reported(GATE)
+    ledger.gates.admission(GATE)
     ledger.rates.current(GATE)
     key = ledger.batches.begin(planned(GATE, "new", 0, 4)).batch_key
     ledger.gates.last_begun(GATE)

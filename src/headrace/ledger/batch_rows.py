@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
     CompoundSelect,
@@ -236,9 +237,14 @@ CHILDREN: Final = (
     .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
 )
 
-NEWEST_CREATED_MS: Final = select(func.max(batch_table.c.created_time_ms)).where(
-    batch_table.c.gate == bindparam("gate")
+_now_ms = bindparam("now_ms", type_=BigInteger)
+_newest_ms = func.max(batch_table.c.created_time_ms)
+ABOVE_NEWEST: Final = (
+    select(case((_newest_ms >= _now_ms, _newest_ms + 1), else_=_now_ms))
+    .where(batch_table.c.gate == bindparam("of"))
+    .scalar_subquery()
 )
+"""Now, or right after the newest batch of the gate if the clock was set back."""
 
 _query = bindparam("query", type_=Text)
 

@@ -58,7 +58,8 @@ class BatchStore(BatchQueries):
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
         batch_key, call_id = batch.batch_key, transitions.new_call_id()
-        statement = self._database.insert(batch_table).on_conflict_do_nothing()
+        new = self._database.insert(batch_table).values(created_time_ms=batch_rows.ABOVE_NEWEST)
+        statement = new.on_conflict_do_nothing().returning(batch_table.c.created_time_ms)
         count = {
             "of": batch.gate,
             "batch": batch_key,
@@ -72,9 +73,11 @@ class BatchStore(BatchQueries):
             # one.
             if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
                 refuse_but(connection, batch.gate, query)
-            newest_ms = connection.scalar(batch_rows.NEWEST_CREATED_MS, {"gate": batch.gate})
-            row = control_row(batch, batch_key, max(self._clock(), (newest_ms or 0) + 1), call_id)
-            if not self._insert_under(batch.gate, connection, statement, row):
+            row = control_row(batch, batch_key, self._clock(), call_id)
+            created = {"now_ms": row.pop("created_time_ms"), "of": batch.gate}
+            with self._under(batch.gate):
+                row["created_time_ms"] = connection.scalar(statement, row | created)
+            if row["created_time_ms"] is None:
                 return self._begin_again(connection, batch, batch_key, call_id)
             insert_rows(connection, batch_range, failure_rows(batch, batch_key))
             checkpoints.record_plan(connection, batch, batch_key)
@@ -159,7 +162,10 @@ class BatchStore(BatchQueries):
             makes of the batch will not be counted.
         """
         values = {"batch": batch_key, "by": owner}
-        return self._changes(transitions.RENEW, lambda: values | self._leased(lease_ms))
+        # Losing it makes the lease end one renewal earlier; its owner then renews it again.
+        return self._changes(
+            transitions.RENEW, lambda: values | self._leased(lease_ms), durable=False
+        )
 
     def succeed(
         self, batch_key: str, *, records: int | None = None, owner: str | None = None

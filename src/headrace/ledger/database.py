@@ -38,8 +38,10 @@ from headrace.ledger.connection import (
     secrets_of,
 )
 from headrace.ledger.engines import (
+    DURABLE,
     KEEPALIVES,
     SET_FOR_THE_ROLE,
+    UNAWAITED,
     is_busy,
     is_locked_by_others,
     is_outage,
@@ -71,6 +73,11 @@ class Database:
 
     `read`, `alone`, `change` and `write` wait if the database cannot be reached, and try again;
     their statements may by then have been executed, with only the answer lost.
+
+    A write with ``durable=False`` is atomic and seen by everybody, but PostgreSQL answers before
+    its log is synced: a crash of the server may lose it, though nothing durable that was written
+    after it. It is for what its writer repeats, or what is learnt again. SQLite syncs no commit
+    that way.
     """
 
     def __init__(
@@ -115,6 +122,7 @@ class Database:
             take_time_from(self._engine, clock)
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._unawaited = self._alone.execution_options(**{DURABLE: False})
         # SQLite takes its lock now: a reader that writes later would fail instead of wait.
         self._begin_writing = (
             "BEGIN IMMEDIATE" if self.is_sqlite else f"BEGIN; {KEEPALIVES}; {limit_locks(timeouts)}"
@@ -132,19 +140,26 @@ class Database:
         """The first column of the first row that one statement finds; None where it finds none."""
         return self.read(lambda connection: connection.scalar(statement, values))
 
-    def alone(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Execute one statement that writes; it is durable when this returns."""
+    def alone(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
+        """Execute one statement that writes; it is durable when this returns, unless not wanted."""
         self._refuse_to_write()
-        return self._retrying(self._alone.connect, work)
+        return self._retrying((self._alone if durable else self._unawaited).connect, work)
 
-    def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Run one statement that writes, durable when this returns; how many rows it changed."""
-        return self.alone(lambda connection: changed_rows(connection, statement, values))
+    def change(
+        self, statement: Executable, values: Mapping[str, Any], *, durable: bool = True
+    ) -> int:
+        """Run one statement that writes, as `alone` does; how many rows it changed."""
+        return self.alone(
+            lambda connection: changed_rows(connection, statement, values), durable=durable
+        )
 
-    def write(self, work: Callable[[Connection], _Answer]) -> _Answer:
-        """Execute writes within one transaction: durable when this returns, or undone."""
+    def write(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
+        """Execute writes within one transaction: durable when this returns, or undone.
+
+        One that need not be durable can still become it: see `make_durable`.
+        """
         self._refuse_to_write()
-        return self._retrying(self._transaction, work)
+        return self._retrying(partial(self._transaction, durable=durable), work)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -243,9 +258,12 @@ class Database:
         return connection, guard
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _transaction(self, *, durable: bool = True) -> Iterator[Connection]:
+        waits = durable or self.is_sqlite
         with self._alone.begin() as connection:
-            connection.exec_driver_sql(self._begin_writing)
+            connection.exec_driver_sql(
+                self._begin_writing if waits else f"{self._begin_writing}; {UNAWAITED}"
+            )
             yield connection
 
     def _retrying(
@@ -333,6 +351,12 @@ def changed_rows(
     return connection.execute(statement, values, execution_options=asked).rowcount
 
 
+def make_durable(connection: Connection) -> None:
+    """Have a transaction that was begun with ``durable=False`` be durable when it has ended."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL synchronous_commit TO DEFAULT")
+
+
 def insert_rows(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     """Insert rows that all name the same columns.
 
@@ -369,8 +393,14 @@ class Store:
         values: dict[str, Any] | list[dict[str, Any]],
     ) -> int:
         """Insert rows that belong to a gate; how many."""
-        try:
+        with self._under(gate_name):
             return changed_rows(connection, statement, values)
+
+    @contextmanager
+    def _under(self, gate_name: str) -> Iterator[None]:
+        """Explain an insert under a gate that is not there."""
+        try:
+            yield
         except IntegrityError as error:
             # The gate is all that these tables refer to.
             raise LedgerError(
@@ -378,7 +408,13 @@ class Store:
                 "declare it first."
             ) from error
 
-    def _changes(self, statement: Executable, values: Values | Callable[[], Values]) -> bool:
+    def _changes(
+        self,
+        statement: Executable,
+        values: Values | Callable[[], Values],
+        *,
+        durable: bool = True,
+    ) -> bool:
         """Run a statement that changes one row, or none; whether it has.
 
         Values that can be called are called for each try, so that a lease begins with that.
@@ -387,7 +423,7 @@ class Store:
         def change(connection: Connection) -> int:
             return changed_rows(connection, statement, values() if callable(values) else values)
 
-        return self._database.alone(change) == 1
+        return self._database.alone(change, durable=durable) == 1
 
     def _leased(self, lease_ms: int | None) -> Values:
         return {"now_ms": self._clock(), **lease(lease_ms)}

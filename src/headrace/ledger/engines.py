@@ -50,11 +50,17 @@ KEEPALIVES: Final = (
 """Lets PostgreSQL end, within half a minute, the transaction of a machine that is gone without a
 word, and unlock its rows; by itself it would find out after hours. Until the transaction's end."""
 
+UNAWAITED: Final = "SELECT set_config('synchronous_commit', 'off', true)"
+"""Has PostgreSQL answer this transaction's commit before its log is synced. Until its end."""
+
 SET_FOR_THE_ROLE: Final = (
     "take the options out of the URL and set them for the role, as ALTER ROLE headrace SET"
     " search_path = headrace"
 )
 """Advice for a pooler that rejects session options."""
+
+DURABLE: Final = "headrace_durable"
+"""The option of a statement alone that says whether its commit waits for the log's sync."""
 
 _IDLE: Final = 0
 """PostgreSQL's driver: no transaction is open on the connection."""
@@ -290,6 +296,8 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
             sent.enter_context(connection.pipeline())
             try:
                 connection.execute(limit)
+                if not context.execution_options.get(DURABLE, True):
+                    connection.execute(UNAWAITED)
                 engine.dialect.do_execute(cursor, statement, parameters, context)
             except engine.dialect.loaded_dbapi.Error:
                 # Otherwise the driver logs a second error, of the end, on a connection that is cut.

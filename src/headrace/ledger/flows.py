@@ -99,7 +99,8 @@ class SignalStore(Store):
 
     def publish(self, flow: str, stage: str, text: str) -> None:
         """Publish the state of a stage, instead of the one before."""
-        self._write(stage_state, {"flow": flow, "stage": stage}, text)
+        # A stage publishes again within a third of its lease. Signals are sent once: they wait.
+        self._write(stage_state, {"flow": flow, "stage": stage}, text, durable=False)
 
     def published(self, flow: str) -> tuple[StoredSignal, ...]:
         """The published states of a flow's stages; also of stages that are gone."""
@@ -125,13 +126,13 @@ class SignalStore(Store):
         for forget in _FORGET_SIGNALS:
             self._database.change(forget, {"flow": flow})
 
-    def _write(self, table: Table, place: Values, text: str) -> None:
+    def _write(self, table: Table, place: Values, text: str, *, durable: bool = True) -> None:
         insert = self._database.insert(table).values(written_ms=NowMs())
         statement = insert.on_conflict_do_update(
             index_elements=list(place),
             set_={"body": insert.excluded.body, "written_ms": insert.excluded.written_ms},
         )
-        self._database.change(statement, {**place, "body": text})
+        self._database.change(statement, {**place, "body": text}, durable=durable)
 
     def _read(self, statement: Executable, values: Values) -> tuple[StoredSignal, ...]:
         found = self._database.rows(statement, **values)

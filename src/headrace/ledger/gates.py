@@ -165,6 +165,7 @@ _ADMISSION: Final = (
         gate.c.throttle_origin_per_s,
         gate.c.size_ceiling,
         gate.c.name,
+        gate.c.reported,
         *CONTROL_COLUMNS,
     )
     .select_from(CONTROLLED_GATE)
@@ -282,7 +283,8 @@ class GateStore(Store):
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
         """Keep a gate for as long again; whether it is still the owner's."""
         values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
-        return self._changes(_RENEW, values)
+        # Losing it makes the lease end one renewal earlier; its owner then renews it again.
+        return self._changes(_RENEW, values, durable=False)
 
     def release(self, gate_name: str, owner: str) -> bool:
         """Let the next query have a gate at once; whether it was the owner's."""
@@ -336,14 +338,15 @@ class GateStore(Store):
         )
 
     def admission(self, gate_name: str) -> Admission:
-        """Return rate, throttle, operator limits and ceiling of a gate, read in one statement."""
+        """Return all that bounds the next batch of a gate, read in one statement."""
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
         rate_per_s, interval_ms, *throttle = tuple(found[0])[: 2 + len(_THROTTLES)]
         limit = None if throttle[0] is None else RateLimit(*throttle)
         ceiling = known_ceiling(found[0].size_ceiling)
-        return Admission(rate_per_s, limit, interval_ms, operator_limits_from(found[0]), ceiling)
+        operator, reported = operator_limits_from(found[0]), found[0].reported
+        return Admission(rate_per_s, limit, interval_ms, operator, ceiling, reported)
 
     def ceiling(self, gate_name: str) -> str | None:
         """The largest batch that a gate's handler takes, as text; None where nothing is known."""

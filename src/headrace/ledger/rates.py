@@ -22,13 +22,13 @@ from sqlalchemy import (
 from headrace.control.sink_outage import SinkOutage
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
-from headrace.ledger.database import Store
+from headrace.ledger.database import Store, changed_rows, make_durable
 from headrace.ledger.error_report import storable
 from headrace.ledger.records import RateSample
 from headrace.ledger.tables import NowMs, batch_table, gate, rate
+from headrace.ledger.transitions import Status
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
-LAST_REPORTED: Final = select(gate.c.reported).where(gate.c.name == bindparam("gate"))
 _new_rate = bindparam("new_rate", type_=Double)
 
 SET_RATE: Final = (
@@ -72,6 +72,7 @@ SET_RECORDS: Final = (
     update(batch_table)
     .where(batch_table.c.batch_key == bindparam("batch"))
     .values(records=bindparam("counted"))
+    .returning(batch_table.c.status)
 )
 
 
@@ -82,11 +83,6 @@ class RateStore(Store):
         """The gate's current rate, in records per second; None while none has been learnt."""
         rate_per_s: float | None = self._database.scalar(CURRENT_RATE, gate=gate_name)
         return rate_per_s
-
-    def last_reported(self, gate_name: str) -> str | None:
-        """The batch that a gate's newest sample was learnt from; None before the first one."""
-        batch_key: str | None = self._database.scalar(LAST_REPORTED, gate=gate_name)
-        return batch_key
 
     def report(
         self,
@@ -101,7 +97,8 @@ class RateStore(Store):
         """Record the engine's report of a batch that it has done with, in one transaction.
 
         A batch that is ``in_progress`` becomes ``success`` (transition D); a batch that the gate's
-        own handler has ended already stays as it is.
+        own handler has ended already stays as it is. Only the first is durable when this returns:
+        a crash of the database's server may lose what was learnt from one batch.
 
         Args:
             batch_key: The batch.
@@ -129,11 +126,15 @@ class RateStore(Store):
 
         def report(connection: Connection) -> None:
             if sample is not None:
-                self._publish(connection, sample, batch_cost, interval_ms)
+                status = self._publish(connection, sample, batch_cost, interval_ms)
+                if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
+                    return  # the usual one: its handler has ended it
             connection.execute(transitions.ATTACH, attached | self._leased(None))
-            connection.execute(transitions.SUCCEED, ended)
+            if changed_rows(connection, transitions.SUCCEED, ended):
+                make_durable(connection)
 
-        self._database.write(report)
+        # What is learnt is learnt again from the next batch; the end of a batch is not.
+        self._database.write(report, durable=False)
 
     def _publish(
         self,
@@ -141,7 +142,8 @@ class RateStore(Store):
         sample: RateSample,
         batch_cost: str | None,
         interval_ms: int | None,
-    ) -> None:
+    ) -> str | None:
+        """Put a sample's rate in force; the status of its batch, where records were counted."""
         # First: it locks the gate's row, so that the next report for this gate waits for this one.
         in_force = {
             "gate": sample.gate,
@@ -153,9 +155,11 @@ class RateStore(Store):
         }
         connection.execute(SET_RATE, in_force)
         self._insert_under(sample.gate, connection, KEEP_SAMPLE, asdict(sample))
-        if sample.batch_key is not None and sample.records:
-            count = {"batch": sample.batch_key, "counted": sample.records}
-            connection.execute(SET_RECORDS, count)
+        if sample.batch_key is None or not sample.records:
+            return None
+        count = {"batch": sample.batch_key, "counted": sample.records}
+        status: str | None = connection.scalar(SET_RECORDS, count)
+        return status
 
     def history(
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None

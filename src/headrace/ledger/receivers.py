@@ -152,7 +152,8 @@ class ReceiverStore(Store):
             connection.execute(statement, values | {"seen_ms": now_ms})
             connection.execute(_FORGET, {"gate": report.gate, "before_ms": now_ms - REMEMBERED_MS})
 
-        self._database.write(heartbeat)
+        # The next heartbeat replaces a lost one.
+        self._database.write(heartbeat, durable=False)
 
     def deregister(self, report: ReceiverReport) -> None:
         """Forget a receiver that ends, unless another one has its lane by now."""

@@ -224,6 +224,8 @@ class Admission:
     """Operators' settings in force; None for a gate that is not declared."""
     ceiling: SizeCeiling | None = None
     """The largest batch that its handler takes; None while no batch has failed for its size."""
+    reported: str | None = None
+    """The batch that the rate was learnt from; None before the first report."""
 
 
 @dataclass(frozen=True, slots=True)

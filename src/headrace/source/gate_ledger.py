@@ -131,8 +131,7 @@ class GateLedger:
         crash or a lost event, the rate is the one that was in force.
         """
         with self._while_the_driver_lives():
-            self._await_report()
-            admission = self._ledger.gates.admission(self._gate.name)
+            admission = self._after_report()
             if admission.operator is not None:
                 self._mark_seen(admission.operator)
         self._interval_ms = admission.interval_ms or self._interval_ms
@@ -150,17 +149,18 @@ class GateLedger:
             operator.describe() or "under no limit and not paused",
         )
 
-    def _await_report(self) -> None:
+    def _after_report(self) -> Admission:
+        admission = self._ledger.gates.admission(self._gate.name)
         if self._begun is None:
-            return
-        newest = self._ledger.rates.last_reported(self._gate.name)
+            return admission
         # Without a listener (no headrace.register), it would wait each time in vain.
-        listening = self._begun_before is None or newest == self._begun_before
+        listening = self._begun_before is None or admission.reported == self._begun_before
         patience_s = self._interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
-        while newest != self._begun and self._clock.monotonic() < deadline:
+        while admission.reported != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)
-            newest = self._ledger.rates.last_reported(self._gate.name)
+            admission = self._ledger.gates.admission(self._gate.name)
+        return admission
 
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
