@@ -27,6 +27,20 @@ DEFECTS: Final = (
         "tests/ledger",
     ),
     Planted(
+        "a begun batch that a killed database server may lose",
+        "ledger/batches.py",
+        "        return self._database.write(begin)\n",
+        "        return self._database.write(begin, durable=False)\n",
+        "tests/ledger/test_server_kills.py",
+    ),
+    Planted(
+        "a batch ended by the engine's report that a killed database server may lose",
+        "ledger/rates.py",
+        "                make_durable(connection)\n",
+        "                pass\n",
+        "tests/ledger/test_server_kills.py",
+    ),
+    Planted(
         "a proof that sees no offsets left out between two runs",
         "ledger/missed.py",
         "(FindingKind.SKIPPED, so_far.gap_before(run.offsets)),",
