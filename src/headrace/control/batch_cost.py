@@ -9,9 +9,10 @@ commit), and b seconds for each record of a source; the sources of a join share 
     variance   S  = h P h' + R,    R = (sigma T^)^2
     surprise   z  = (T - T^) / sqrt(S)
     gain       k  = P h' / S
-    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (0.03 b)^2
+    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (d b)^2
 
-where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval.
+where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval. The drift d is
+0.03, and more where the surprises of batches in a row resemble each other (`learned`).
 """
 
 import json
@@ -216,9 +217,10 @@ class BatchCost:
             self.variance(records) + (self.noise * expected_s) ** 2
         )
 
-    def drifted(self, interval_s: float) -> "BatchCost":
-        """One batch later: a and b may have changed a little."""
-        drifts = (_DRIFT_A * interval_s, *[_DRIFT_B * each for each in self.record_s])
+    def drifted(self, interval_s: float, more: float = 0.0) -> "BatchCost":
+        """One batch later: a and b may have changed a little; b by so much more, in parts of it."""
+        drift_b = _DRIFT_B + more
+        drifts = (_DRIFT_A * interval_s, *[drift_b * each for each in self.record_s])
         return replace(self, covariance=_widened(self.covariance, [each**2 for each in drifts]))
 
     def with_source(self, name: str, count: float, left_s: float) -> "BatchCost":
@@ -328,10 +330,18 @@ class BatchCost:
             return most
         return min(most, c / (p + math.sqrt(root)))
 
-    def forgotten(self, fixed_within_s: float = 0.0) -> "BatchCost":
-        """Return the model after a change: b may be anything; a is kept, or off by so much (s)."""
+    def forgotten(
+        self, records: Records, time_s: float, fixed_within_s: float = 0.0
+    ) -> "BatchCost":
+        """Return the model after a change: b may be anything; a is kept, or off by so much (s).
+
+        A b of nearly 0, learned where records cost nothing yet, says nothing of what they cost now:
+        b may be as large as the part of the last batch's time that a does not explain.
+        """
         fixed_variance = max(self.fixed_variance, fixed_within_s**2)
-        spread = (fixed_variance, *[(2 * each) ** 2 for each in self.record_s])
+        count = sum(records.values())
+        shown_s = max(time_s - self.fixed_s, 0.0) / count
+        spread = (fixed_variance, *[(2 * max(each, shown_s)) ** 2 for each in self.record_s])
         return replace(self, covariance=_diagonal(spread))
 
     def _counts(self, records: Records) -> tuple[float, ...]:

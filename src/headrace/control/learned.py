@@ -6,17 +6,42 @@ which the filter alone would learn too slowly::
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
 Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum last was
-0 are learned again. A single batch that does so may be an outlier: if the next one fits the old
-model better, the old model is back. If changes make a batch late, and soon a smaller one, and
-perhaps a third, not only b has changed: a may be off by as much as the last one was late.
+0 are learned again. Where one batch surprises so much by itself, those before it were of the old
+job, and it is learned alone; but not within 12 batches of the last change: a cost that leaps with a
+batch's size is no straight line, and the law would swing between its sides.
+
+A single batch that does so may be an outlier: if the next one fits the old model better, the old
+model is back, and the outlier counts not among what was seen. If changes make a batch late, and
+soon a smaller one, and perhaps a third, not only b has changed: a may be off by as much as the last
+one was late.
+
+Where noise lasts (a busy disk, a neighbour), or b drifts, the surprises of batches in a row
+resemble each other, which they do not where b is followed well. The more they do, the faster b is
+taken to drift (d in `batch_cost`), z' being the surprise of the batch before::
+
+    c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
+
+So the rate follows noise that lasts, and ignores noise that does not: of that, c / v is 0 but for
+chance, with a standard deviation of 0.12.
 
 The next batch is the largest that `BatchCost.most` allows in the time of::
 
-    max(i, a / 0.7)
+    t = max(i, a / 0.7)
 
-and at most 8 times the largest since the last change. If a is known and takes more than 0.7 of the
-interval i, each batch is late, or nearly so, whatever is in it: then at least 0.3 of its time is
-work, while batches of the smallest rate would carry nothing.
+If a is known and takes more than 0.7 of the interval i, each batch is late, or nearly so, whatever
+is in it: then at least 0.3 of its time is work, while batches of the smallest rate would carry
+nothing.
+
+The cost of more records than ever is not known: a sink may have a limit of its own, which smaller
+batches did not reach. They may cost all that the largest batch since the last change took, T, in
+proportion: g times as large, it takes g T. So it may grow by::
+
+    g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is no straight line
+
+It is none once a batch with at least 4 times the records took no longer, for a line through flat
+points says nothing of what follows; and once a batch that has grown took 1.5 times as long as
+expected and as it should. It may be one again when a batch takes 0.75 to 1.5 t, and at least twice
+the time of a small one: then the cost is known where it matters.
 
 So little is admitted while little is known, and the climb from a small batch is the experiment that
 tells a from b. If hardly more than the smallest rate is allowed, and a is not known to be the
@@ -37,6 +62,33 @@ from headrace.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCo
 
 _MOST_GROWTH: Final = 8.0
 """Largest growth of a batch over the largest since the last change."""
+
+_LEAST_GROWTH: Final = 2.0
+"""Growth of a batch that is always allowed: else a cost that is only fixed is never told."""
+
+_MOST_LATE: Final = 3.0
+"""Largest time of a batch that grows, over the time that it should take, if its cost is all in
+proportion to its records. Less: it climbs as slowly as PID where a is large. More: later."""
+
+_FLAT_GROWTH: Final = 4.0
+"""Growth of a batch that must show in its time. Less: it hides in noise."""
+
+_FLAT: Final = (0.8, 1.02)
+"""The time of a batch that has grown so, over the smaller one's, while the cost is flat. Below the
+first, the smaller one was slow, as the first of a run is."""
+
+_SHOWN: Final = 0.75
+"""Part of the time that a batch should take, at which its records show their cost."""
+
+_BENT: Final = 1.5
+"""Time of a batch that has grown, over the expected one, if its cost is no straight line. Less:
+noise is taken for it. More: the next one is as late."""
+
+_LIKENESS_WEIGHT: Final = 0.03
+"""Weight of the newest batch in the likeness of surprises."""
+
+_CHANCE: Final = 0.15
+"""Likeness that may be chance. Less: the rate follows noise. More: it follows drift later."""
 
 _SLACK: Final = 0.5
 """Size of a surprise that counts as a change, in standard deviations."""
@@ -107,6 +159,54 @@ class _Sum:
         self.value, self.batches = 0.0, 0
 
 
+@dataclass(slots=True)
+class _Likeness:
+    """How much the surprises of batches in a row resemble each other."""
+
+    last: float = 0.0
+    product: float = 0.0
+    square: float = 1.0
+
+    def add(self, surprise: float) -> None:
+        """Take the surprise of one more batch."""
+        self.product += _LIKENESS_WEIGHT * (surprise * self.last - self.product)
+        self.square += _LIKENESS_WEIGHT * (surprise**2 - self.square)
+        self.last = surprise
+
+    @property
+    def beyond_chance(self) -> float:
+        return max(self.product / self.square - _CHANCE, 0.0)
+
+
+@dataclass(slots=True)
+class _Bend:
+    """Whether the cost of larger batches is no straight line, as far as is known.
+
+    Attributes:
+        is_near: Whether it is none.
+        count: Records of the batch with which larger ones are compared.
+        time_s: Its time (s).
+    """
+
+    is_near: bool = False
+    count: float = math.inf
+    time_s: float = 0.0
+
+    def add(self, count: float, time_s: float, should_s: float, *, is_late: bool) -> None:
+        """Take a batch of so many records, which should have taken so long at most.
+
+        It is late if it has grown, and took longer by far than the line says.
+        """
+        if should_s * _SHOWN <= time_s <= should_s * _BENT and time_s >= 2 * self.time_s:
+            self.is_near = False
+        if count >= _FLAT_GROWTH * self.count:
+            least, most = _FLAT
+            self.is_near = self.is_near or least <= time_s / self.time_s <= most
+        self.is_near = self.is_near or (is_late and time_s > _BENT * should_s)
+        if not self.count / _FLAT_GROWTH < count < self.count * _FLAT_GROWTH:
+            self.count, self.time_s = count, time_s
+
+
 class LearnedBatches:
     """Learns the costs of one query's batches, of one source or several.
 
@@ -140,6 +240,9 @@ class LearnedBatches:
         self._recent: deque[tuple[Records, float]] = deque(maxlen=_REMEMBERED)
         self._overheads_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._largest: dict[str, float] = {}
+        self._largest_before: dict[str, float] = {}
+        self._bend = _Bend()
+        self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
         """How long a first batch took, while that is all that is known (s)."""
@@ -147,6 +250,7 @@ class LearnedBatches:
         """The model from before a change that a single batch has made."""
         self._turn = False
         self._batches = 0
+        self._changed_at = -_REMEMBERED
         self._late: list[tuple[int, float]] = []
         """The numbers and records of batches that changes have made late, one soon after another,
         each with fewer records."""
@@ -170,6 +274,7 @@ class LearnedBatches:
         if not records or time_s <= 0:
             return
         is_first, self._last = self._last is None, batch
+        is_late = self._has_grown(records) and self._is_late(records, time_s)
         overhead_s = min(batch.overhead_ms / 1000, _MOST_OVERHEAD * min(time_s, self._interval_s))
         self._overheads_s.append(max(overhead_s, 0.0))
         if self.cost is None:
@@ -177,6 +282,7 @@ class LearnedBatches:
             self._upper_bound_s = time_s
         else:
             self._learn_again(self._with_all(self.cost, records, time_s), batch, records, is_first)
+        self._bend.add(sum(records.values()), time_s, self._should_s(self.cost), is_late=is_late)
         for name, count in records.items():
             self._largest[name] = max(self._largest.get(name, 0.0), count)
 
@@ -200,6 +306,14 @@ class LearnedBatches:
         is_larger = all(count >= self._largest.get(name, 0.0) for name, count in records.items())
         return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
 
+    def _has_grown(self, records: Records) -> bool:
+        """Whether a batch is much larger than any since the last change."""
+        largest = sum(self._largest.values())
+        return sum(records.values()) >= _LEAST_GROWTH * largest > 0
+
+    def _is_late(self, records: Records, time_s: float) -> bool:
+        return self.cost is not None and time_s > _BENT * self.cost.expected_s(records)
+
     def _with_all(self, cost: BatchCost, records: Records, time_s: float) -> BatchCost:
         """The model with every source that the batch has records of."""
         for name, count in records.items():
@@ -212,15 +326,17 @@ class LearnedBatches:
         if before is not None:
             of_old, of_new = (abs(c.surprise(records, time_s)) for c in (before, cost))
             if of_old < min(of_new, 2.0):
-                cost = before
+                cost, self._largest = before, self._largest_before
         surprise = cost.surprise(records, time_s)
-        if abs(surprise) <= _OUTLIER:
+        is_outlier = abs(surprise) > _OUTLIER
+        self._likeness.add(0.0 if is_outlier else surprise)
+        if not is_outlier:
             cost = cost.with_noise_of(records, time_s)
         self._recent.append((records, time_s))
         self._batches += 1
         changed = [each for each in self._sums if each.add(surprise)]
         if not changed:
-            drifted = cost.drifted(self._interval_s)
+            drifted = cost.drifted(self._interval_s, self._likeness.beyond_chance)
             self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
             return
         self.changed_ms = time_ms
@@ -228,11 +344,18 @@ class LearnedBatches:
         is_again = self._was_late(late_s, sum(records.values()), cost.noise)
         if changed[0].batches == 1 and not is_again:
             self._before = cost
-        self.cost = self._relearnt(cost, changed[0].batches, late_s if is_again else 0.0)
+        since = 1 if self._is_sudden(surprise) else changed[0].batches
+        self._changed_at = self._batches
+        self.cost = self._relearnt(cost, since, late_s if is_again else 0.0)
         self._recent.clear()
-        self._largest.clear()
+        self._largest_before, self._largest = self._largest, {}
         for each in self._sums:
             each.clear()
+
+    def _is_sudden(self, surprise: float) -> bool:
+        """Whether the change began with this batch, as if nothing had been amiss before."""
+        is_alone = self._batches - self._changed_at > _REMEMBERED
+        return is_alone and abs(surprise) - _SLACK > _CHANGE
 
     def _was_late(self, late_s: float, count: float, noise: float) -> bool:
         """Whether changes have made this batch late, and larger ones before it."""
@@ -247,8 +370,9 @@ class LearnedBatches:
 
     def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
         """The model from the last batches alone, but for a, which may be off by so much."""
-        cost = cost.forgotten(fixed_within_s)
-        for records, time_s in list(self._recent)[-batches:]:
+        recent = list(self._recent)[-batches:]
+        cost = cost.forgotten(*recent[-1], fixed_within_s)
+        for records, time_s in recent:
             cost = cost.updated(records, time_s, self._interval_s, self._least_s)
         return cost
 
@@ -269,19 +393,31 @@ class LearnedBatches:
         direction = {
             name: part / cost.record_s[place] for place, (name, part) in enumerate(parts.items())
         }
-        # While a is not certain, a longer batch would seem to confirm it.
-        least_s = cost.fixed_s / MOST_FIXED if cost.is_sure_of_fixed(self._interval_s) else 0.0
-        times = cost.most(direction, max(self._interval_s, least_s))
+        times = cost.most(direction, self._should_s(cost))
         self._turn = not self._turn
         found = {}
         for name, each in direction.items():
             least = least_per_s.get(name, 0.0) * self._interval_s
-            most = _MOST_GROWTH * self._largest.get(name, math.inf)
-            wanted = min(times * each, most)
+            wanted = min(times * each, self._most(cost, name))
             if wanted < 2 * least and self._is_to_probe(cost, last, name, least):
                 wanted = 2 * least
             found[name] = max(wanted, least)
         return found
+
+    def _should_s(self, cost: BatchCost) -> float:
+        """Return the time that a batch should take (s): the interval, or more if a needs it."""
+        # While a is not certain, a longer batch would seem to confirm it.
+        is_sure = cost.is_sure_of_fixed(self._interval_s)
+        return max(self._interval_s, cost.fixed_s / MOST_FIXED if is_sure else 0.0)
+
+    def _most(self, cost: BatchCost, name: str) -> float:
+        """The most records of a source that the growth of batches allows."""
+        if name not in self._largest:
+            return math.inf
+        largest = self._largest[name]
+        most_s = self._should_s(cost) * (1.0 if self._bend.is_near else _MOST_LATE)
+        growth = most_s / cost.expected_s({name: largest})
+        return largest * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH)
 
     def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
         """Whether a larger batch is to tell if it is a that takes the interval."""
