@@ -36,8 +36,8 @@ DEFECTS: Final = (
     Planted(
         "a password that goes into Spark's plan",
         "execution/spark_session.py",
-        "        elif is_secret(name):",
-        "        elif is_secret(name) and not value:",
+        "        elif is_secret(name) or (",
+        "        elif (is_secret(name) and not value) or (",
         "tests/execution/test_registration.py",
     ),
     Planted(
