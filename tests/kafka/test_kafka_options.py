@@ -180,7 +180,7 @@ def test_every_option_that_has_a_form_refuses_another(name: str) -> None:
         given |= GATE
     said = refusal(given, streaming=name not in BATCH_ONLY)
     assert name in said
-    assert "(nonsense" in said
+    assert "(nonsense" in said or name == "decode", "its text may have a secret"
 
 
 # Secrets of letters that stand together nowhere else.

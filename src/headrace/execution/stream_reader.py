@@ -276,7 +276,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
             checked.result()  # which says in one sentence what is wrong
             raise
         checked.result()
-        self._connector.source(self._raw | self._of_gate).check(df.schema)
+        self._connector.source.check(df.schema, self._raw | self._of_gate)
         remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
         return df
 

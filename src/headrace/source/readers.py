@@ -150,14 +150,15 @@ class SourceFormat(DataSource):
         values = decoded_values(self.options)
         return stored if values is None else values.schema(stored)
 
-    def check(self, schema: StructType) -> None:
-        """Check columns that were chosen.
+    @classmethod
+    def check(cls, schema: StructType, options: Mapping[str, str]) -> None:
+        """Check columns that were chosen, of a source with these options in any case.
 
         Raises:
             OptionError: one is not the source's.
         """
-        values = decoded_values(self.options)
-        _check_columns(self.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
+        values = decoded_values(options)
+        _check_columns(cls.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
 
     def reader(self, schema: StructType) -> "SourceBatchReader":
         values, columns = self._chosen(schema)
@@ -169,7 +170,7 @@ class SourceFormat(DataSource):
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
         """What is decoded for these columns, and the names of those to be read."""
-        self.check(schema)
+        self.check(schema, self.options)
         values = decoded_values(self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
