@@ -5,8 +5,10 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.execution.queries import finish, read
@@ -15,13 +17,19 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
+from headrace.cli.backfill_run import Job, ManualBackfill, ProgressLines
 from headrace.decoding.decode import link_tasks, open_link
-from headrace.decoding.decode_option import format_of, has_secret
+from headrace.decoding.decode_option import Mode, format_of, has_secret
 from headrace.decoding.formats import Format, option_text
-from headrace.errors import HeadraceError, OptionError
+from headrace.errors import READ, DecodeError, HeadraceError, OptionError
 from headrace.execution import Batch, Gate, OnFailure
+from headrace.execution.policy import STOP
 from headrace.journal import Journal, Records
+from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger import Ledger, Verdict, verify
+from headrace.source.decoded_values import DecodedValues
+from headrace.source.readers import SourceBatchReader
+from headrace.status.sources import SourceAccess
 
 DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP"
 ORDERS = headrace.json(DDL)
@@ -219,6 +227,25 @@ def test_a_gate_refuses_a_wrong_choice_before_the_query_starts(
         read(scene.gate, scene.spark, scene.orders, **({"decode": ORDERS} | options))
 
 
+def test_a_backfill_by_command_decodes_with_the_same_option(scene: Scene) -> None:
+    scene.orders.produce(*values(10, 3))
+
+    def fail(df: DataFrame, _batch: Batch) -> None:
+        df.count()
+        raise ValueError("not today")
+
+    df = read(scene.gate, scene.spark, scene.orders, decode=ORDERS)
+    writer = scene.gate.write(df, fail, on_failure="defer", backfill="manual")
+    writer = writer.option("checkpointLocation", str(scene.folder / "checkpoint"))
+    finish(writer.trigger(availableNow=True).start())
+    batches = list(scene.ledger.batches.newest("orders", limit=10))
+    given = {"kafka.bootstrap.servers": scene.orders.bootstrap_servers, "decode": str(ORDERS)}
+    way = SourceAccess(KAFKA, KAFKA.located(given, None))
+    job = Job(scene.keep, {each.batch_key: way for each in batches}, STOP, True, 10)
+    ManualBackfill(scene.ledger, scene.spark, job, ProgressLines(), batches).run()
+    assert (sorted(scene.ids), scene.letters()) == (list(range(10)), [(3, BAD)])
+
+
 def test_a_journal_s_values_are_decoded_too(scene: Scene) -> None:
     folder = scene.folder / "journal"
     with Journal.open(str(folder), create=True).writer(lane=0) as lane:
@@ -291,6 +318,19 @@ def test_what_tasks_show_to_the_handler_is_in_no_property(spark: SparkSession) -
     finally:
         spark.conf.unset(property_)
     assert address.token not in repr(address)
+
+
+def test_a_value_that_fails_a_task_is_no_source_that_cannot_be_read(spark: SparkSession) -> None:
+    """With that note a batch is never isolated: it waits for the source, or the query stops."""
+    place = {"topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [7]}
+    raw = pa.RecordBatch.from_pydict({"value": pa.array([BAD]), **place})
+    reading: Any = SimpleNamespace(read=lambda _task: iter([raw]))
+    values = DecodedValues(ORDERS, ORDERS.columns(spark), Mode.FAILFAST)
+    task = values.task(values.schema(KafkaSource({}).schema()), None)
+    whole: Any = SimpleNamespace()
+    with pytest.raises(DecodeError, match="t-0 at 7 cannot be decoded") as raised:
+        list(SourceBatchReader(reading, task).read(whole))
+    assert READ not in getattr(raised.value, "__notes__", ())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"json": 1}', '{"avro": {}}', '{"xml": {}}'])

@@ -161,7 +161,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _Likeness:
-    """How much the surprises of batches in a row resemble each other."""
+    """Likeness of the surprises of batches in a row."""
 
     last: float = 0.0
     product: float = 0.0
@@ -245,7 +245,7 @@ class LearnedBatches:
         self._likeness = _Likeness()
         self._last: FinishedBatch | None = None
         self._upper_bound_s: float | None = None
-        """How long a first batch took, while that is all that is known (s)."""
+        """Time of a first batch, while that is all that is known (s)."""
         self._before: BatchCost | None = None
         """The model from before a change that a single batch has made."""
         self._turn = False

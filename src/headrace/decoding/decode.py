@@ -342,10 +342,9 @@ class DecodeTask:
         asked: tuple[str, ...] | None = None,
     ) -> None:
         self._format = of
-        self._columns = columns
+        self._columns = columns.json()
         self._reports = reports
         self._asked = asked
-        self._decoder: Decoder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same record batches, decoded, without the rows that do not fit."""
@@ -362,10 +361,9 @@ class DecodeTask:
 
     def decoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Return the same rows, decoded, and why some do not fit, by their number."""
-        if self._decoder is None:
-            self._decoder = _decoder(self._format, self._columns.json(), self._asked)
         at = batch.schema.get_field_index(_VALUE)
-        found = self._decoder.decode(batch.column(at))
+        decoder = _decoder(self._format, self._columns, self._asked)
+        found = decoder.decode(batch.column(at))
         arrays = batch.columns
         arrays[at] = _project(found.values, self._asked)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), found.reasons
@@ -383,7 +381,7 @@ def _no_handler(report: Report) -> DecodeError:
 def _reports(
     run: str | None, found: list[tuple[str, int, int, str]], reported: int
 ) -> list[Report]:
-    """What a task reports to a run, of which it has reported so many with these.
+    """Reports of a task to a run, of which it has reported so many with these.
 
     Raises:
         DecodeError: there is no run, or they are too many.

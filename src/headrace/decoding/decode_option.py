@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from headrace.decoding.avro_format import AvroFormat
-from headrace.decoding.formats import Format
+from headrace.decoding.formats import Format, registry_with_secret
 from headrace.decoding.json_format import JsonFormat
 from headrace.decoding.protobuf_format import ProtobufFormat
 from headrace.decoding.registry import SchemaRegistry
@@ -18,7 +18,7 @@ MODE: Final = "mode"
 
 
 class Mode(StrEnum):
-    """What becomes of a value that does not fit, where no gate rejects it; as Spark's."""
+    """Treatment of a value that does not fit, where no gate rejects it; as Spark's."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -45,11 +45,9 @@ def format_of(text: str) -> Format:
 def has_secret(text: str) -> bool:
     """Whether there is a registry's secret in the option's text."""
     try:
-        (settings,) = json.loads(text).values()
-        registry = settings.get("registry") or {}
+        return registry_with_secret(json.loads(text)) is not None
     except (ValueError, AttributeError):
         return False
-    return bool(registry.get("password") or registry.get("token"))
 
 
 def mode_of(text: str) -> Mode:

@@ -83,15 +83,20 @@ def option_text(form: Format, spark: SparkSession | None = None) -> str:
         OptionError: there is no session to parse it, or the registry has a secret.
     """
     found = form.option(spark or SparkSession.getActiveSession())
-    for kind, settings in found.items():
-        registry = settings.get("registry") or {}
-        if registry.get("password") or registry.get("token"):
-            raise OptionError(
-                f"The schema registry {registry['url']} of the {kind} to decode has a secret, which"
-                " Spark would show among a source's options; read through a gate with"
-                " gate.read(spark, source, decode=...), which keeps it."
-            )
+    if (url := registry_with_secret(found)) is not None:
+        raise OptionError(
+            f"The schema registry {url} of the format to decode has a secret, which Spark would"
+            " show among a source's options; read through a gate with gate.read(spark, source,"
+            " decode=...), which keeps it."
+        )
     return json.dumps(found)
+
+
+def registry_with_secret(option: dict[str, Any]) -> str | None:
+    """The URL of the registry in what `Format.option` returns, if it has a secret."""
+    (settings,) = option.values()
+    registry = settings.get("registry") or {}
+    return registry["url"] if registry.get("password") or registry.get("token") else None
 
 
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
@@ -118,13 +123,20 @@ class Columns:
         schema: the columns of the struct.
         takes: what takes the value of each of these columns from a record; column by column that
             costs half of what tuples of all would.
+        asked: names of the columns to build. Default: all.
     """
 
-    def __init__(self, schema: StructType, takes: Sequence[Callable[[Any], Any]]) -> None:
-        self._takes: Final = takes
-        self._fields: Final = schema.fields
+    def __init__(
+        self,
+        schema: StructType,
+        takes: Sequence[Callable[[Any], Any]],
+        asked: Collection[str] | None = None,
+    ) -> None:
+        built = [asked is None or field.name in asked for field in schema.fields]
+        self._takes: Final = list(compress(takes, built))
+        self._fields: Final = list(compress(schema.fields, built))
         # The type that Spark expects a task to return.
-        self._type: Final[pa.StructType] = arrow_type(nullable(schema))
+        self._type: Final[pa.StructType] = arrow_type(nullable(StructType(self._fields)))
 
     def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
         """A struct for each record, null where it is None; more reasons, of what cannot be held."""

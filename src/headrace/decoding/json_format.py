@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from itertools import compress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
@@ -218,11 +217,7 @@ class JsonDecoder:
         decoder = msgspec.json.Decoder(struct, dec_hook=_exact_decimal, float_hook=Decimal)
         self._decode: Callable[[bytes], Any] = decoder.decode
         self._errors = (msgspec.MsgspecError, RecursionError, ValueError, ArithmeticError)
-        built = [asked is None or field.name in asked for field in columns.fields]
-        self._columns = Columns(
-            t.StructType(list(compress(columns.fields, built))),
-            list(map(attrgetter, compress(attributes, built))),
-        )
+        self._columns = Columns(columns, list(map(attrgetter, attributes)), asked)
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,10 +176,7 @@ class ProtobufDecoder:
         self._message = of.message
         self._is_wanted: dict[tuple[int, tuple[int, ...]], str | None] = {}
         """By a schema's id and the path of a message in it: why a value of it is rejected."""
-        built = [asked is None or field.name in asked for field in columns.fields]
-        self._columns = Columns(
-            t.StructType(list(compress(columns.fields, built))), list(compress(takes, built))
-        )
+        self._columns = Columns(columns, takes, asked)
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""

@@ -275,7 +275,7 @@ class SparkBatchReader:
             kept.unpersist()
 
     def _derive(self, df: DataFrame) -> DataFrame:
-        """What the stream has of records that were read as they are."""
+        """The stream's rows of records that were read as they are."""
         values = decoded_values(OF_A_GATE | dict(self.options))
         typed = df if values is None else decode(df, values.form)
         same = typed if self.columns in {None, typed.schema} else typed.to(self.columns)

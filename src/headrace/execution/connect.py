@@ -25,7 +25,6 @@ from headrace.execution.spark_session import adopt, known_secrets, link_token
 from headrace.execution.stopping import watch_for_stops
 from headrace.execution.stream_reader import GatedReading
 from headrace.execution.stream_writer import Before, GatedWriting, Handling
-from headrace.source.source_options import decoded_values
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -100,7 +99,7 @@ class ServerHandler:
         """Run one batch; what it raises stops the query."""
         if self._gated is None or self._reports is None:
             self._gated, self._reports = self._begin(self._session or df.sparkSession)
-        if decoded_values(self._handling.options) is not None:
+        if self._handling.decodes:
             link_tasks(df.sparkSession)
         start_ms = wall_clock_ms()
         self._gated(df, batch_id)
@@ -111,7 +110,7 @@ class ServerHandler:
 
     def _begin(self, spark: SparkSession) -> "tuple[GatedHandler, _Reports]":
         adopt(spark, self._secrets)
-        if decoded_values(self._handling.options) is not None:
+        if self._handling.decodes:
             open_link(spark, self._token)  # before anything is run again
         gated, started = self._handling.begin(spark, None)
         running = [each for each in spark.streams.active if each.name == self._query]

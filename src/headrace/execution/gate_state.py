@@ -75,7 +75,7 @@ class StreamState:
         self._ending = threading.Lock()
         self._ended_run: str | None = None
         self.stopped_by: str | None = None
-        """Who has the query end, and why."""
+        """The operator who has the query end, and the reason."""
         self.is_bounded = False
         """Whether the query takes what there is and ends, as with ``availableNow``."""
         self.is_remote = False

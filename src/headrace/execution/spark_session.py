@@ -299,7 +299,7 @@ def known_secrets(spark: SparkSession) -> dict[str, str]:
 
 
 def link_token(spark: SparkSession) -> str:
-    """What tasks of a registered session show that report to a handler over Spark Connect."""
+    """The token of a registered session's tasks that report to a handler over Spark Connect."""
     with _lock:
         return _session(spark, {}).link_token
 

@@ -22,6 +22,7 @@ from headrace.backfill import (
 )
 from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
+from headrace.decoding.decode_option import OPTION
 from headrace.errors import OptionError
 from headrace.execution.batch import Handler
 from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
@@ -130,6 +131,11 @@ class Handling:
     options: Mapping[str, str] = field(repr=False)
     transform: Callable[[DataFrame], DataFrame] | None = None
     columns: StructType | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the stream's source decodes values."""
+        return OPTION in map(str.lower, self.options)
 
     def begin(
         self, spark: SparkSession, derived: DerivedStream | None

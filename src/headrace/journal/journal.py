@@ -182,7 +182,7 @@ class Journal:
     def lost(self, lane: int) -> list[Lost]:
         """The offsets of a lane that were declared lost, ascending."""
         with self.lane_files(lane) as files:
-            return [files.lost(first) for first in sorted(files.index().lost)]
+            return files.losses(files.index())
 
     def read(
         self,

@@ -157,6 +157,10 @@ class LaneFiles:
         """Return the index of the lane's file names; a listed file is durable."""
         return LaneIndex.of(self.storage.names(self.folder))
 
+    def losses(self, index: LaneIndex) -> "list[Lost]":
+        """The offsets that were declared lost, ascending; each costs a small file."""
+        return [self.lost(first) for first in sorted(index.lost)]
+
     def path(self, first: int, kind: str = BLOCK) -> str:
         """Return the path of the file that begins at an offset."""
         return f"{self.folder}/{file_name(first, kind)}"
@@ -297,7 +301,7 @@ class LaneLook:
 
     def lost(self) -> list[Lost]:
         """The offsets that were declared lost, ascending; each costs a small file."""
-        return [self.files.lost(first) for first in sorted(self.index.lost)]
+        return self.files.losses(self.index)
 
     def checksum_before(self, offset: int) -> int:
         """The checksum of the block that has the record before an offset; 0 if none has it.

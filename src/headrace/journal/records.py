@@ -178,7 +178,7 @@ class Records:
 
     @property
     def ids(self) -> tuple[int, int]:
-        """How many records have ids, and the size of these together (bytes)."""
+        """Number of records that have ids, and the size of these together (bytes)."""
         column = self.batch.column("id")
         return len(column) - column.null_count, _bytes_of(column)
 

@@ -32,7 +32,7 @@ from headrace.spark_versions import VersionedStreamReader
 
 if TYPE_CHECKING:
     from headrace.decoding.decode import Reporter
-    from headrace.source.decoded_values import ValueTask
+    from headrace.source.decoded_values import DecodedValues, ValueTask
     from headrace.source.planner import StreamPlanner
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -118,9 +118,12 @@ class _TaskSide:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
+        batches = self._read(cast(SourceTask, partition))
+        yield from batches if self._values is None else self._values.decoded(batches)
+
+    def _read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
         with marked_as_read():
-            batches = self._reading.read(cast(SourceTask, partition))
-            yield from batches if self._values is None else self._values.decoded(batches)
+            yield from self._reading.read(task)
 
 
 class SourceFormat(DataSource):
@@ -151,14 +154,15 @@ class SourceFormat(DataSource):
         return stored if values is None else values.schema(stored)
 
     @classmethod
-    def check(cls, schema: StructType, options: Mapping[str, str]) -> None:
-        """Check columns that were chosen, of a source with these options in any case.
+    def check(cls, schema: StructType, options: Mapping[str, str]) -> "DecodedValues | None":
+        """Check columns that were chosen, of a source with these options; how it decodes values.
 
         Raises:
             OptionError: one is not the source's.
         """
         values = decoded_values(options)
         _check_columns(cls.name(), schema, _SCHEMA if values is None else values.schema(_SCHEMA))
+        return values
 
     def reader(self, schema: StructType) -> "SourceBatchReader":
         values, columns = self._chosen(schema)
@@ -170,8 +174,7 @@ class SourceFormat(DataSource):
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
         """What is decoded for these columns, and the names of those to be read."""
-        self.check(schema, self.options)
-        values = decoded_values(self.options)
+        values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
 
