@@ -4,24 +4,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from headrace.control import BatchProgress, EstimatorSettings, QueryRates
-from headrace.control.rates import UNREAD_BATCHES
+from headrace.control.rates import UNREAD_BATCHES, LawName
 
 INTERVAL_MS = 1_000
 FIXED_MS = 400
 GATE, OTHER = "gate", "other"
 
 
-def laws(*gates: str) -> QueryRates:
+def laws(*gates: str, law: LawName = LawName.PID) -> QueryRates:
     made = QueryRates()
     for gate in gates:
-        made.add(gate, EstimatorSettings("pid"), INTERVAL_MS)
+        made.add(gate, EstimatorSettings(law), INTERVAL_MS)
     return made
 
 
-def rate_after(*, limited: bool) -> float | None:
+def rate_after(*, limited: bool, law: LawName = LawName.PID) -> float | None:
     """Five batches of 600 records, and then twenty of 10 under an operator's limit."""
-    rates, start_ms, learnt = laws(GATE), 0, None
+    rates, start_ms, learnt = laws(GATE, law=law), 0, None
     for records in [600] * 5 + [10] * 20:
         is_limited = limited and records == 10
         progress = BatchProgress(start_ms, FIXED_MS + records, records, 1, is_limited=is_limited)
@@ -44,6 +46,25 @@ def rates_of(*parts: Mapping[str, Any]) -> list[float | None]:
 def test_an_operators_limit_teaches_pid_nothing_false() -> None:
     assert rate_after(limited=False) == 100, "as if the job could do no more"
     assert rate_after(limited=True) == 600
+
+
+def test_the_learned_law_tells_an_operators_limit_apart_by_itself() -> None:
+    assert rate_after(limited=True, law=LawName.LEARNED) == pytest.approx(600, rel=0.05)
+
+
+def test_a_job_that_cannot_process_even_its_limit_teaches_pid() -> None:
+    limited = {"records": 100, "is_limited": True}
+    assert rates_of({}, {}, limited, {**limited, "duration_ms": 1_250})[2:] == [None, 100]
+
+
+@pytest.mark.parametrize("law", list(LawName))
+def test_an_operators_pause_teaches_no_law_anything(law: LawName) -> None:
+    rates, found = laws(GATE, law=law), []
+    starts = [*range(0, 10_000, 1_000), 610_000, 611_000]
+    for start_ms in starts:
+        batch = BatchProgress(start_ms, 1_000, 600, 1)
+        found.append(rates.finished({GATE: batch})[GATE].rate_per_s)
+    assert found[-2:] == pytest.approx([600, 600], rel=0.01)
 
 
 def test_after_an_outage_pid_begins_as_after_a_start() -> None:

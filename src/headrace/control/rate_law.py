@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from headrace.control.limits import BatchLimits, OperatorLimits
 from headrace.control.pressure import RateLimit
@@ -50,6 +51,10 @@ class Reason(StrEnum):
     """Nothing: all that was there is admitted."""
     NOTHING_NEW = "nothing new"
     """There was nothing to admit."""
+
+
+LIMITS: Final = (Reason.THROTTLED, Reason.LIMITED, Reason.CEILING)
+"""The reasons for which a batch is smaller than the job could process."""
 
 
 def max_messages_per_partition(

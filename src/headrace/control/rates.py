@@ -125,7 +125,8 @@ class BatchProgress:
         overhead_ms: Part of its time that was not the sink's: planning, the checkpoint.
         is_empty: Whether the batch was planned without a record of the gate.
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
-        is_limited: Whether an operator's limit or a ceiling made it as small as it was.
+        is_limited: Whether an operator's limit, a stage's throttle or a ceiling made it as small as
+            it was.
         had_no_sink: Whether it waited for a sink that was away.
     """
 
@@ -173,7 +174,8 @@ def batch_stats(
     Its scheduling delay is the time by which it began later than one interval after the batch
     before, if data was waiting by then. Data was waiting if the batch before left some unread, or
     took longer than the interval and was followed at once. Otherwise the source had nothing to
-    give, and the delay is 0. Time for which a batch waited for something else does not count.
+    give, and the delay is 0. Time for which a batch waited for something else does not count, and
+    nor does a gap after the batch before, such as an operator's pause: no batch was in the way.
 
     Args:
         previous: The batch that ran before; None for the first of a run, and where the time of the
@@ -183,11 +185,13 @@ def batch_stats(
     """
     delay_ms = 0
     if previous is not None:
-        at_once = present.start_ms - previous.end_ms <= _AT_ONCE * interval_ms
-        overran = previous.own_ms > interval_ms
-        if previous.left_over > 0 or (overran and at_once):
-            due_ms = previous.start_ms + previous.waited_ms + interval_ms
-            delay_ms = max(0, present.start_ms - due_ms)
+        late_ms = previous.own_ms - interval_ms
+        gap_ms = present.start_ms - previous.end_ms
+        if gap_ms <= _AT_ONCE * interval_ms:
+            delay_ms = late_ms + gap_ms if previous.left_over > 0 or late_ms > 0 else 0
+        elif previous.left_over > 0:
+            delay_ms = late_ms
+        delay_ms = max(delay_ms, 0)
     return BatchStats(present.end_ms, present.records, present.own_ms, delay_ms)
 
 
@@ -265,7 +269,9 @@ class _GateLaws:
     ) -> LearntRate:
         # PID takes the rate of a small batch, most of which is its fixed cost, for all that the
         # job can process, and would go down under the limit that made it small: it is not told.
-        by_pid = None if part.is_limited else self.pid.compute(*stats)
+        # One that took longer than its interval says that the job cannot process even that.
+        is_told = not part.is_limited or part.own_ms > self.interval_ms
+        by_pid = self.pid.compute(*stats) if is_told else None
         is_pid = self.settings.name == LawName.PID
         return LearntRate(
             stats,

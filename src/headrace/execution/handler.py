@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.isolation import Isolated
-from headrace.control.rate_law import Reason
+from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import (
     BatchSize,
     SizeCeiling,
@@ -210,7 +210,7 @@ class GatedHandler:
         if owned is None:
             return
         # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
-        is_limited = record.reason.startswith((Reason.LIMITED, Reason.CEILING))
+        is_limited = record.reason.startswith(LIMITS)
         self._state.batch_began(record.batch_key, is_limited=is_limited)
         try:
             if self._executor.run_live(df, owned, batch_id):

@@ -24,7 +24,7 @@ from headrace.control import (
     takes_per_s,
 )
 from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Run, count
-from headrace.control.rate_law import Reason
+from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.simulation.scenario import (
@@ -93,7 +93,7 @@ class SimulatedGate:
             return
         if self.ceiling is not None:
             self.ceiling = self.ceiling.after_pass(size)
-        part = replace(progress, is_limited=planned.reason is Reason.CEILING)
+        part = replace(progress, is_limited=planned.reason in LIMITS)
         answer = self._rates.finished({_GATE: part})[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer
         self._positions = planned.until

@@ -155,7 +155,7 @@ DEFECTS: Final = (
     Planted(
         "PID that takes a batch which an operator has limited for all that the job can do",
         "control/rates.py",
-        "None if part.is_limited else self.pid.compute(*stats)",
+        "self.pid.compute(*stats) if is_told else None",
         "self.pid.compute(*stats)",
         "tests/control/test_query_rates.py",
     ),
