@@ -87,4 +87,5 @@ def test_a_sink_of_500_orders_a_second_is_given_500_a_second() -> None:
         for _ in range(10):
             log.append(*orders(*range(2_000)))  # twice as many as it can process
             stream.run_batch()
-        assert stream.rate_per_s == 500
+        assert stream.rate_per_s is not None
+        assert 495 < stream.rate_per_s < 505

@@ -1,6 +1,7 @@
 """The command that simulates, its page, and a gate's history as the load of a source."""
 
 import json
+import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +16,9 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.simulation import Load, Scenario, SimulatedStage
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "simulation.md"
+WORLDS = sorted((ROOT / "examples" / "worlds").glob("*.toml"))
 
 
 def block(language: str) -> str:
@@ -41,8 +44,21 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     texts = [text.text for text in picture.findall(f"{name}text")]
     for title in ("admitted, records/s", "waiting, MB", "delay, s"):
         assert texts.count(title) == 2
-    assert {"simulated: none, pid", "simulated: sources, pid"} <= set(texts)
+    assert {"simulated: none, learned", "simulated: sources, learned"} <= set(texts)
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.stem)
+def test_the_gallery_has_what_the_command_draws(world: Path, tmp_path: Path) -> None:
+    name = f"images/worlds/{world.stem}.svg"
+    assert f"({name})" in PAGE.read_text()
+    arguments = ["--law", "pid", "--law", "learned", "--svg", "world.svg"]
+    assert run("simulate", str(world), *arguments, folder=tmp_path).returncode == 0
+    drawn = (tmp_path / "world.svg").read_text()
+    if os.environ.get("UPDATE_VIEWS"):
+        (PAGE.parent / name).write_text(drawn)
+    assert (PAGE.parent / name).read_text() == drawn, "UPDATE_VIEWS=1 draws them again"
 
 
 @pytest.mark.integration
@@ -71,7 +87,7 @@ def test_both_laws_are_compared_side_by_side(folder: Path) -> None:
     ended = run("simulate", "five.toml", "--law", "pid", "--law", "learned", folder=folder)
     assert ended.returncode == 0
     rows = [line.split("│") for line in ended.stdout.partition("Side by side")[2].splitlines()]
-    laws = [row[3].strip() for row in rows if "hop-by-hop" in "".join(row)]
+    laws = [row[2].strip() for row in rows if "hop-by-hop" in "".join(row)]
     assert laws == ["pid", "learned"] * 3
     said = run("simulate", "five.toml", "--law", "learned", "--json", folder=folder).stdout
     assert json.loads(said)["laws"] == ["learned"]

@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
         return PlannedBatch("orders", "run", ranges, reason, "x:1", lag=lag, rate_per_s=rate_per_s)
 
     with new_ledger(url, clock=lambda: now_ms) as ledger:
-        law = EstimatorSettings().to_text()
+        law = EstimatorSettings("pid").to_text()
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
         first = ledger.batches.begin(batch(0, 1_000, "initial rate", 1_000.0)).batch_key
         ledger.batches.attach(first, 0)

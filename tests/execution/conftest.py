@@ -23,6 +23,9 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
     with new_ledger(ledger_url) as opened:
         for name in GATES:
             opened.gates.declare(
-                name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
+                name,
+                interval_ms=1_000,
+                source="kafka",
+                estimator=EstimatorSettings("pid").to_text(),
             )
         yield opened

@@ -184,7 +184,8 @@ def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_logged(
     assert warnings() == []
 
 
-PID = EstimatorSettings(derivative=0.5)
+PID = EstimatorSettings("pid", derivative=0.5)
+PID_FROM_100 = {"backpressure.rateEstimator": "pid", "backpressure.initialRate": 100}
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ def test_both_laws_hear_of_each_batch_and_the_one_that_was_chosen_is_in_force(
     assert newest.rate_per_s == ledger.rates.current("orders") == pytest.approx(5_000, rel=0.03)
     assert newest.other_per_s == pytest.approx(5_000, rel=0.05)
     assert newest.proportional is None
-    run_job(ledger, EstimatorSettings(), 500, gates=["payments"], batches=6)
+    run_job(ledger, EstimatorSettings("pid"), 500, gates=["payments"], batches=6)
     climbing = ledger.rates.history("payments")[0]
     assert climbing.proportional is not None
     assert climbing.rate_per_s is not None
@@ -535,7 +536,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
         '{"unheard_of": 1}',
         '{"proportional": "much"}',
         EstimatorSettings(min_rate=-1).to_text(),
-        EstimatorSettings().to_text().replace("pid", "clairvoyant"),
+        EstimatorSettings("pid").to_text().replace("pid", "clairvoyant"),
     ],
 )
 def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_resolved_still(
@@ -593,7 +594,7 @@ def test_a_batch_that_an_operator_has_limited_does_not_lower_the_rate() -> None:
     def handler(df: Any, batch: Batch) -> None:
         log.clock.sleep(0.05 + len(df.collect()) / 1000)
 
-    with StreamHarness(handler, log, options={"backpressure.initialRate": 100}) as stream:
+    with StreamHarness(handler, log, options=PID_FROM_100) as stream:
         stream.ledger.gates.declare(TESTED_GATE, interval_ms=1_000, source="memory", estimator="")
         stream.ledger.operator_limits.limit(TESTED_GATE, 20, "ops")
         assert stream.run_batch()

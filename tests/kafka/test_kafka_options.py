@@ -73,6 +73,7 @@ def test_the_first_batch_has_the_rate_of_its_gate(
 def test_the_estimator_has_the_gains_that_are_given() -> None:
     options = gated(
         **{
+            "backpressure.rateEstimator": "pid",
             "backpressure.pid.proportional": "0.5",
             "backpressure.pid.integral": "0.1",
             "backpressure.pid.derived": "0.25",
@@ -126,7 +127,10 @@ def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
          "startingOffsetsByTimestampStrategy is 'now'; it must be error or latest"),
         ({"subscribe": "a", **GATE, "backpressure.rateEstimator": "gradient"},
          "backpressure.rateEstimator is 'gradient'"),
-        ({"subscribe": "a", **GATE, "backpressure.pid.proportional": "-1"},
+        ({"subscribe": "a", **GATE, "backpressure.pid.integral": "0.1"},
+         "backpressure.pid.integral is '0.1', a gain of the law pid"),
+        ({"subscribe": "a", **GATE, "backpressure.rateEstimator": "pid",
+          "backpressure.pid.proportional": "-1"},
          "backpressure.pid.proportional is '-1'"),
         ({"subscribe": "a", "maxBytesPerTrigger": "10k"}, "maxBytesPerTrigger is '10k'"),
         ({"subscribe": "a", "subscribes": "b"}, "did you mean subscribe?"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.services.examples import examples
 from tests.simulation.scenarios import ran
 
-from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, Reason
+from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
 from headrace.simulation import (
     Dead,
     Load,
@@ -44,7 +44,9 @@ def batches_of(
     return ran(Scenario((stage,), duration_s, slow)).batches["job"]
 
 
-def slowdown(fixed_ms: int, partitions: int) -> list[SimulatedBatch]:
+def slowdown(
+    fixed_ms: int, partitions: int, law: LawName = LawName.LEARNED
+) -> list[SimulatedBatch]:
     return batches_of(
         SLOW,
         load=8000,
@@ -52,6 +54,7 @@ def slowdown(fixed_ms: int, partitions: int) -> list[SimulatedBatch]:
         backlog=1_000_000,
         partitions=partitions,
         fixed_ms=fixed_ms,
+        estimator=EstimatorSettings(law),
     )
 
 
@@ -62,19 +65,26 @@ def settled(batches: list[SimulatedBatch], from_s: float) -> int | None:
 
 @pytest.mark.parametrize("partitions", [1, 32])
 @pytest.mark.parametrize("fixed_ms", [0, 150, 300])
-def test_batches_are_back_at_the_interval_three_after_a_job_becomes_four_times_slower(
-    fixed_ms: int, partitions: int
+@pytest.mark.parametrize(("law", "expected"), [(LawName.LEARNED, 1), (LawName.PID, 3)])
+def test_batches_are_back_at_the_interval_soon_after_a_job_becomes_four_times_slower(
+    law: LawName, expected: int, fixed_ms: int, partitions: int
 ) -> None:
-    batches = slowdown(fixed_ms, partitions)
+    batches = slowdown(fixed_ms, partitions, law)
     slow = [batch for batch in batches if batch.start_ms < SLOW.until_s * 1000]
-    assert settled(slow, SLOW.from_s) == 3
+    assert settled(slow, SLOW.from_s) == expected
 
 
-@pytest.mark.parametrize(("fixed_ms", "expected"), [(0, 1), (150, 2), (300, 2)])
+@pytest.mark.parametrize(
+    ("law", "fixed_ms", "expected"),
+    [
+        *((LawName.LEARNED, fixed_ms, 1) for fixed_ms in (0, 150, 300)),
+        *((LawName.PID, fixed_ms, batches) for fixed_ms, batches in ((0, 1), (150, 2), (300, 2))),
+    ],
+)
 def test_batches_are_back_at_the_interval_soon_after_the_job_has_recovered(
-    fixed_ms: int, expected: int
+    law: LawName, fixed_ms: int, expected: int
 ) -> None:
-    assert settled(slowdown(fixed_ms, partitions=1), SLOW.until_s) == expected
+    assert settled(slowdown(fixed_ms, partitions=1, law=law), SLOW.until_s) == expected
 
 
 def test_the_first_batch_is_bounded_by_the_initial_rate_whatever_the_backlog() -> None:
@@ -101,7 +111,7 @@ def test_a_rate_stays_in_force_until_there_is_another() -> None:
     """PID answers nothing to its first batch, nor to one that took no time."""
     partitions = partitions_of("orders", 1)
     limits = BatchLimits(1.0, initial_rate=300)
-    gate = SimulatedGate(EstimatorSettings(), limits, partitions)
+    gate = SimulatedGate(EstimatorSettings("pid"), limits, partitions)
     rates = []
     for start_ms, lasted_ms in ((0, 700), (1000, 700), (2000, 0), (3000, 700)):
         planned = gate.plan({partitions[0]: 10_000})
@@ -154,15 +164,15 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
 
 
 @examples(50)
-@given(st.floats(500, 100_000), st.floats(0.05, 20), st.integers(0, 400))
-def test_the_default_gains_settle_after_any_change_of_speed(
-    capacity: float, change: float, fixed_ms: int
+@given(st.sampled_from(LawName), st.floats(500, 100_000), st.floats(0.05, 20), st.integers(0, 400))
+def test_both_laws_settle_after_any_change_of_speed(
+    law: LawName, capacity: float, change: float, fixed_ms: int
 ) -> None:
     batches = batches_of(
         Slow("job", 30, 120, factor=change),
         capacity_per_s=capacity,
         initial_rate_per_s=100,
-        estimator=EstimatorSettings(min_rate=1),
+        estimator=EstimatorSettings(law, min_rate=1),
         duration_s=120,
         backlog=10**10,
         fixed_ms=fixed_ms,

@@ -39,7 +39,12 @@ SLOW = Measured(
             id="a longer interval carries the lowest rate",
         ),
         pytest.param(
-            replace(SLOW, cost=cost(0.95, 0.0001), took_ms=(960, 960, 960)),
+            replace(
+                SLOW,
+                settings=EstimatorSettings("pid", min_rate=100.0),
+                cost=cost(0.95, 0.0001),
+                took_ms=(960, 960, 960),
+            ),
             "A batch costs 0.95 s before its first record; the interval of 1 s is too short, 5 s"
             " carries 16 times as much.",
             id="the fixed cost is near the interval",

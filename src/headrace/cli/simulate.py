@@ -54,8 +54,9 @@ _PANELS: Final[tuple[tuple[str, Callable[[Series], Sequence[float]]], ...]] = (
 def view(result: Result) -> RenderableType:
     """Every phase of one run."""
     scenario = result.scenario
-    stages = f"{len(scenario.stages)} stages, {scenario.duration_s:g} s"
-    title = f"{scenario.name}, {_name_of(result)}: {stages}"
+    count = len(scenario.stages)
+    stages = "1 stage" if count == 1 else f"{count} stages"
+    title = f"{scenario.name}, {_name_of(result)}: {stages}, {scenario.duration_s:g} s"
     return Group(title, *(_table(scenario, phase) for phase in phases(result)))
 
 
@@ -66,24 +67,32 @@ def comparison(results: Sequence[Result]) -> RenderableType:
     read = {name for stage in scenario.stages for name in stage.after}
     sinks = [stage.name for stage in scenario.stages if stage.name not in read]
     table = Table(title="Side by side", title_justify="left")
-    table.add_column("seconds", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    table.add_column("law", no_wrap=True)
+    names: dict[str, Callable[[Result], str]] = {
+        "policy": lambda result: result.policy,
+        "law": lambda result: ", ".join(result.scenario.laws),
+    }
+    compared = {
+        heading: name for heading, name in names.items() if len(set(map(name, results))) > 1
+    }
+    for heading in ("seconds", *compared):
+        table.add_column(heading, no_wrap=True)
     for heading in ("sinks /s", "swing", "MB", "delay", "turns"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.caption = "swing: of the sources; MB, delay: the most between two stages"
+    is_chain = len(scenario.stages) > 1
+    where = "the most between two stages" if is_chain else "the most that waited"
+    table.caption = f"swing: of the sources; MB, delay: {where}"
     together = zip(*(phases(result) for result in results), strict=True)
     for same in together:
         for result, phase in zip(results, same, strict=True):
             inner = [phase.of(name) for name in read.union(sinks).difference(sources)]
+            waiting = inner if is_chain else phase.stages
             table.add_row(
                 f"{phase.from_s:g} - {phase.until_s:g}",
-                result.policy,
-                ", ".join(result.scenario.laws),
+                *(name(result) for name in compared.values()),
                 count(sum(phase.of(name).processed_per_s for name in sinks)),
                 f"{max(phase.of(name).swing for name in sources):.2f}",
-                f"{max((each.largest_bytes for each in inner), default=0) / _MB:.1f}",
-                duration(1000 * max((each.longest_delay_s for each in inner), default=0.0)),
+                f"{max((each.largest_bytes for each in waiting), default=0) / _MB:,.1f}",
+                duration(1000 * max((each.longest_delay_s for each in waiting), default=0.0)),
                 count(max(each.turns for each in phase.stages)),
             )
     return table
@@ -173,7 +182,7 @@ def _panel(
         )
     yield _polyline([(_LEFT, top), (_LEFT, bottom), (right, bottom)], "#666666")
     at_end = ' text-anchor="end"'
-    yield _label(f"{most:,.4g}", _LEFT - 6, top + 10, at_end)
+    yield _label(f"{most:,.0f}" if most >= 100 else f"{most:.3g}", _LEFT - 6, top + 10, at_end)
     yield _label("0", _LEFT - 6, bottom, at_end)
     yield _label(f"{until_s:g} s", right, bottom + 16, at_end)
     yield _label("0 s", _LEFT, bottom + 16)

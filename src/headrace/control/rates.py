@@ -43,14 +43,14 @@ that waited for data begins when the data comes, nine times out of ten later tha
 
 @dataclass(frozen=True, slots=True)
 class EstimatorSettings:
-    """The law of ``backpressure.rateEstimator``, ``pid`` or ``learned``, and its settings.
+    """The law of ``backpressure.rateEstimator``, and its settings.
 
     `PIDRateEstimator` documents and checks the gains, which are PID's alone. The settings go as
     text through the ledger from the source's process, which knows the options, to the driver's
     listener.
 
     Attributes:
-        name: ``pid`` or ``learned``.
+        name: ``learned`` or ``pid``. Default: ``learned``.
         min_rate: The smallest rate that is ever learnt (records/s); above 0.
         auto: Constraints on an ``auto`` interval; None for a fixed one.
 
@@ -58,7 +58,7 @@ class EstimatorSettings:
         OptionError: There is no such law.
     """
 
-    name: str = "pid"
+    name: str = LawName.LEARNED
     proportional: float = 1.0
     integral: float = 0.2
     derivative: float = 0.0

@@ -10,6 +10,7 @@ from headrace.control import (
     BatchLimits,
     EstimatorSettings,
     IntervalLaw,
+    LawName,
     PartitionLimit,
 )
 from headrace.control.interval import SHORTEST_INTERVAL_MS
@@ -252,12 +253,20 @@ def _limits(raw: Mapping[str, str]) -> BatchLimits:
 
 
 def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
+    law = raw.get("backpressure.rateEstimator", LawName.LEARNED)
+
     def gain(term: str, default: float) -> float:
         name = f"backpressure.pid.{term}"
+        if name in raw and law == LawName.LEARNED:
+            raise OptionError(
+                f"{name} is {raw[name]!r}, a gain of the law {LawName.PID}, and"
+                f" backpressure.rateEstimator is {law}; set that to {LawName.PID}, or leave the"
+                " gain out."
+            )
         return text_of.number(name, raw.get(name, str(default)), above_zero=False)
 
     settings = EstimatorSettings(
-        name=raw.get("backpressure.rateEstimator", "pid"),
+        name=law,
         proportional=gain("proportional", 1.0),
         integral=gain("integral", 0.2),
         derivative=gain("derived", 0.0),
