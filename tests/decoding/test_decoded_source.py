@@ -218,6 +218,9 @@ def test_a_stream_that_no_gate_writes_fails_and_loses_nothing(scene: Scene) -> N
         ({"schema": "value STRUCT<price: DOUBLE>"}, "The schema's column value struct<price:doubl"),
         ({"schema": "value BINARY"}, "The schema's column value binary is not one that"),
         ({"schema": "price DOUBLE"}, "The schema's column price double is not one that"),
+        ({"schema": "offset BIGINT, offset BIGINT"}, "has the column offset twice; name it once"),
+        ({"schema": "offset BIGINT NOT NULL"}, "The schema's column offset is NOT NULL"),
+        ({"schema": "value STRUCT<id: BIGINT NOT NULL>"}, "schema's field value.id is NOT NULL"),
     ],
 )
 def test_a_gate_refuses_a_wrong_choice_before_the_query_starts(

@@ -173,6 +173,8 @@ def test_whatever_comes_each_value_is_a_record_or_has_a_reason(values: list[Any]
         ("counts MAP<STRING, LNG>, x INT", "field counts is of LNG"),
         ("to STRUCT<zip: INT, street STRIG NOT NULL>", "field street is of STRIG"),
         ("price DECIMAL(10, 2), id BIGNT", "field id is of BIGNT"),
+        ("code VARCHAR(5)", "field code is of VARCHAR, .* use STRING"),
+        ("code CHAR(5)", "field code is of CHAR, .* use STRING"),
         ("at TIMESTAMP_NTZ", "field at is of TIMESTAMP_NTZ, .* TIMESTAMP_LTZ"),
         ("id", "'id' does not parse .no field has a type.*such as: id BIGINT"),
         ("", "does not parse"),
@@ -244,3 +246,13 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SetupError, match=rf"run on every machine of the cluster: .*\[{extra}\]'"):
         make()
+
+
+@pytest.mark.parametrize(("schema", "name"), [("a", "a"), ("s", r"s\.a")])
+def test_a_field_that_is_there_twice_is_refused_before_a_task_meets_it(
+    schema: str, name: str
+) -> None:
+    twice = t.StructType([t.StructField("a", t.LongType()), t.StructField("a", t.LongType())])
+    columns = twice if schema == "a" else t.StructType([t.StructField("s", twice)])
+    with pytest.raises(OptionError, match=f"has the field {name} twice; name it once"):
+        headrace.json(columns).columns(None)

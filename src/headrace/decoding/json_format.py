@@ -77,7 +77,7 @@ _PLAIN: Final[dict[type[t.DataType], Any]] = {
 }
 
 _NAMES: Final = re.compile(
-    "STRING|(VAR)?CHAR|CHARACTER|BOOLEAN|TINYINT|BYTE|SMALLINT|SHORT|INT|INTEGER|BIGINT|LONG|FLOAT"
+    "STRING|BOOLEAN|TINYINT|BYTE|SMALLINT|SHORT|INT|INTEGER|BIGINT|LONG|FLOAT"
     "|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE|TIMESTAMP(_LTZ)?|ARRAY|STRUCT|MAP",
     re.IGNORECASE,
 )
@@ -238,9 +238,16 @@ class JsonDecoder:
 def _checked(columns: t.StructType) -> t.StructType:
     if not columns.fields:
         raise OptionError("The JSON schema has no fields; name at least one, with its type.")
+    _check_names(columns, "")
     for field in columns.fields:
         _python_type(field.dataType, field.name)
     return columns
+
+
+def _check_names(columns: t.StructType, where: str) -> None:
+    for name in columns.names:
+        if columns.names.count(name) > 1:
+            raise OptionError(f"The JSON schema has the field {where}{name} twice; name it once.")
 
 
 def _not_of_json(field: str, kind: str) -> OptionError:
@@ -288,6 +295,7 @@ def _nested(kind: t.StructType, where: str) -> Any:
     """An object within a record: a dict, for Arrow takes these."""
     from typing import NotRequired  # noqa: PLC0415
 
+    _check_names(kind, f"{where}.")
     fields: dict[str, Any] = {}
     for field in kind.fields:
         inner = _python_type(field.dataType, f"{where}.{field.name}")

@@ -269,8 +269,11 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
     Raises:
         OptionError: one is not.
     """
+    _check_fields("column", schema)
     types = {field.name: field.dataType for field in of}
     for field in schema:
+        if isinstance(field.dataType, StructType):
+            _check_fields(f"field {field.name}.", field.dataType)
         known = types.get(field.name)
         if known != field.dataType and not _is_part(field.dataType, known):
             raise OptionError(
@@ -278,6 +281,19 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
                 f" {source} has; it has "
                 + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
                 + "."
+            )
+
+
+def _check_fields(what: str, fields: StructType) -> None:
+    """Check for what no task could give: a name that is there twice, and NOT NULL."""
+    label = what if what.endswith(".") else f"{what} "
+    for field in fields:
+        if fields.names.count(field.name) > 1:
+            raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")
+        if not field.nullable:
+            raise OptionError(
+                f"The schema's {label}{field.name} is NOT NULL, and the source's columns may be"
+                " null; leave NOT NULL out, and have the format ask for it."
             )
 
 
