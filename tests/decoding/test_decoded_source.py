@@ -127,6 +127,20 @@ def test_a_wrong_option_is_refused_in_a_sentence(
         bounded(spark, orders, **options)
 
 
+def test_a_stream_without_a_gate_names_the_column_that_is_not_there(
+    spark: SparkSession, orders: Topic, tmp_path: Path
+) -> None:
+    reader = (
+        spark.readStream.format("headrace-kafka").schema("nope INT").option("decode", str(ORDERS))
+    )
+    reader = reader.option("kafka.bootstrap.servers", orders.bootstrap_servers)
+    writer = reader.option("subscribe", orders.name).load().writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="The schema's column nope int is not one that"):
+        finish(query)
+
+
 @dataclass
 class Scene:
     """A gate, whose source decodes."""
@@ -228,6 +242,12 @@ def test_a_gate_refuses_a_wrong_choice_before_the_query_starts(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         read(scene.gate, scene.spark, scene.orders, **({"decode": ORDERS} | options))
+
+
+def test_a_format_that_is_given_twice_is_refused(scene: Scene) -> None:
+    reader = scene.gate.read(scene.spark, "kafka", decode=ORDERS)
+    with pytest.raises(OptionError, match="The option Decode is set, and Gate"):
+        reader.option("Decode", str(headrace.json("z INT")))
 
 
 def test_a_backfill_by_command_decodes_with_the_same_option(scene: Scene) -> None:

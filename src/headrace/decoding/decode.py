@@ -392,7 +392,7 @@ def _reports(
         topic, partition, _, reason = found[0]
         raise DecodeError(
             f"More than {MAX_IN_TASK:,} of the values that one task reads of"
-            f" {topic}-{partition} cannot be decoded, such as one for {reason}; see that the"
+            f" {topic}-{partition} cannot be decoded, the first because {reason}; see that the"
             " format is the producers'."
         )
     return [(run, *each) for each in found]

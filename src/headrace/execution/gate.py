@@ -17,7 +17,6 @@ from headrace.backfill import (
 from headrace.control import AUTO
 from headrace.control.sink_outage import OutageSettings
 from headrace.core.options import gate_name, interval_ms
-from headrace.decoding.decode_option import OPTION
 from headrace.decoding.formats import Format
 from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
@@ -157,10 +156,14 @@ class Gate:
             from headrace.execution.connect import RemoteStreamReader  # noqa: PLC0415  (needs gRPC)
 
             kind = RemoteStreamReader
-        reader = kind(
-            spark, connector, gate=self.name, ledger_url=self._ledger_url, pace=self._pace
+        return kind(
+            spark,
+            connector,
+            gate=self.name,
+            ledger_url=self._ledger_url,
+            pace=self._pace,
+            decode=decode,
         )
-        return reader if decode is None else reader.option(OPTION, decode)
 
     def write(
         self,

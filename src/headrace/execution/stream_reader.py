@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from headrace.decoding.decode_option import OPTION
 from headrace.decoding.formats import Format
 from headrace.errors import OptionError
 from headrace.execution.gate_state import use_ledger
@@ -196,6 +197,7 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         gate: str,
         ledger_url: str,
         pace: Mapping[str, str],
+        decode: Format | None = None,
     ) -> None:
         super().__init__(spark)
         self._session = spark
@@ -207,7 +209,8 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
             "headrace.ledger": ledger_url,
             **pace,
         }
-        self._raw: dict[str, str] = {}
+        self._raw = {} if decode is None else {OPTION: self._text_of(decode)}
+        self._has_format = decode is not None
         super().format(connector.format)
 
     def format(self, source: str) -> Self:
@@ -227,10 +230,14 @@ class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: igno
         """Set an option of the source, over one of the same name in any case; None sets nothing.
 
         Raises:
-            OptionError: the option is the gate's to set.
+            OptionError: the option is the gate's to set, or `Gate.read` was given it.
         """
         if value is None:
             return self
+        if key.lower() == OPTION and self._has_format:
+            raise OptionError(
+                f"The option {key} is set, and Gate.read was given {OPTION}; leave one of them out."
+            )
         if key.lower() in {*self._of_gate, "headrace.read"}:
             raise OptionError(f"The option {key} is set by the gate; leave it out here.")
         for same in [name for name in self._raw if name.lower() == key.lower()]:

@@ -169,8 +169,12 @@ class SourceFormat(DataSource):
         return SourceBatchReader(self.reading(columns, streaming=False), values)
 
     def streamReader(self, schema: StructType) -> "SourceStreamReader":
-        values, columns = self._chosen(schema)
-        return SourceStreamReader(self.reading(columns, streaming=True), self.driver, values)
+        try:
+            values, columns = self._chosen(schema)
+            return SourceStreamReader(self.reading(columns, streaming=True), self.driver, values)
+        except OptionError as error:
+            # Spark's process hides what is raised here behind an error of its own.
+            return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
         """What is decoded for these columns, and the names of those to be read."""
@@ -237,6 +241,17 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
     def stop(self) -> None:
         if self._planner_made is not None:
             self._planner_made.close()
+
+
+class _RefusedStream(SourceStreamReader):
+    """A stream whose options are wrong: it says so when it is planned."""
+
+    def __init__(self, why: OptionError) -> None:
+        self._why = why
+
+    @property
+    def _planner(self) -> "StreamPlanner":
+        raise self._why
 
 
 class SourceBatchReader(_TaskSide, DataSourceReader):
