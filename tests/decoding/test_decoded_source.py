@@ -130,9 +130,9 @@ def test_a_wrong_option_is_refused_in_a_sentence(
 def test_a_stream_without_a_gate_names_the_column_that_is_not_there(
     spark: SparkSession, orders: Topic, tmp_path: Path
 ) -> None:
-    reader = (
-        spark.readStream.format("headrace-kafka").schema("nope INT").option("decode", str(ORDERS))
-    )
+    headrace.register(spark)
+    reader = spark.readStream.format("headrace-kafka").schema("nope INT")
+    reader = reader.option("decode", str(ORDERS))
     reader = reader.option("kafka.bootstrap.servers", orders.bootstrap_servers)
     writer = reader.option("subscribe", orders.name).load().writeStream.format("noop")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
