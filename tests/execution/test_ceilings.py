@@ -94,7 +94,7 @@ def test_a_ceiling_survives_a_restart() -> None:
 def test_a_batch_that_the_ceiling_made_small_does_not_lower_the_rate() -> None:
     log = a_log(60_000)
     bulk = Bulk(log, takes=20)
-    options = MANY | {"backpressure.initialRate": 100}
+    options = MANY | {"backpressure.rateEstimator": "pid", "backpressure.initialRate": 100}
     with StreamHarness(bulk, log, on_failure="isolate", options=options) as stream:
         run(stream, 32)
         assert batches(stream)[-1].reason.startswith("ceiling")
