@@ -27,7 +27,7 @@ records are not at fault. Isolation stops then, and no record is convicted.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -321,24 +321,17 @@ class Isolation(Generic[Why]):
         """Report that nothing else passes: parts that wait for it are left."""
         self._can_wait = False
 
-    def _all_suspects(self) -> Iterable[_Suspect[Why]]:
-        return self._suspects.values()
-
     def _rounds(self, part: Ranges) -> int:
         """The rounds in which a suspect has to fail."""
-        if self._in_doubt:
-            return ROUNDS_IN_DOUBT
-        kinds = self._kinds_of(self._suspects[part])
-        if part in self._accused and kinds and kinds <= self._known:
+        if self._in_doubt or self._kind_of is None:
+            return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
+        kinds = set(map(self._kind_of, self._suspects[part].whys))
+        if part in self._accused and kinds <= self._known:
             return ROUNDS_ACCUSED
-        proved = (each for each in self._all_suspects() if each.rounds >= ROUNDS)
-        return ROUNDS_ALIKE if any(kinds and kinds == self._kinds_of(p) for p in proved) else ROUNDS
-
-    def _kinds_of(self, suspect: _Suspect[Why]) -> frozenset[FailureKind]:
-        """The kinds of a suspect's failures; none where kinds are not known."""
-        if self._kind_of is None:
-            return frozenset()
-        return frozenset(map(self._kind_of, suspect.whys))
+        proved = [each.whys for each in self._suspects.values() if each.rounds >= ROUNDS]
+        return (
+            ROUNDS_ALIKE if kinds in [set(map(self._kind_of, each)) for each in proved] else ROUNDS
+        )
 
     def _count_passes(self, passes: int) -> None:
         before, self._passes = self._passes, passes
@@ -346,7 +339,7 @@ class Isolation(Generic[Why]):
             return
         self._failed_in_a_row.clear()
         self._needs_control = False
-        for suspect in self._all_suspects():
+        for suspect in self._suspects.values():
             if suspect.is_through:
                 suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
 
@@ -398,10 +391,7 @@ class Isolation(Generic[Why]):
     def _cut_out(
         self, batch: Ranges, why: Why, rest: Sequence[Ranges], accused: Sequence[Ranges]
     ) -> None:
-        """Cut a batch into its accused records and the parts of the rest, which take turns.
-
-        The rest's first part comes first, and its last one is kept for the last controls.
-        """
+        """Cut out the accused; parts of the rest are run between them, and the last one is kept."""
         if len(rest) == 1:
             total = count(rest[0])
             rest = [each for each in cut_after(rest[0], total - min(_RESERVE, total // 3)) if each]
