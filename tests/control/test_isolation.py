@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,11 @@ from headrace.control.isolation import (
     Isolated,
     Isolation,
     IsolationBudget,
-    Ranges,
     Run,
-    cut_after,
     expected_runs,
 )
+from headrace.control.likeness import kind_of
+from headrace.control.parts import Ranges, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 
@@ -247,3 +248,140 @@ def test_a_sink_that_comes_and_goes_has_nobody_convicted(
 def test_a_budget_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError, match=r"isolate's max_.* must be"):
         IsolationBudget(**wrong)
+
+
+KNOWN = kind_of("Bad", "poisoned")
+SINK = kind_of("Bad", "the sink is down")
+
+
+class Suspecting(Query):
+    """A query whose failures have kinds: a bad record's, or the sink's.
+
+    Args:
+        flaw: says whether the sink fails a run, whatever its records.
+        alike: whether that looks like a bad record's failure.
+    """
+
+    def __init__(
+        self,
+        bad: set[Place],
+        flaw: Callable[[], bool] = lambda: False,
+        *,
+        alike: bool = False,
+        others: int = 0,
+    ) -> None:
+        super().__init__(poisoned(bad), others)
+        self.flaw, self.alike = flaw, alike
+
+    def run(self, part: Ranges) -> Bad | None:
+        if self.flaw():
+            self.runs.append((offsets(part), True))
+            return Bad("poisoned" if self.alike else "the sink is down")
+        return None if super().run(part) is None else Bad("poisoned")
+
+    def suspect(self, batch: Ranges, accused: set[Place], **options: Any) -> Isolated[Bad]:
+        isolation: Isolation[Bad] = Isolation(
+            MANY, kind_of=lambda why: kind_of("Bad", str(why)), known={KNOWN}, **options
+        )
+        isolation.begin(batch, Bad("poisoned"), places_of(accused))
+        return self.go_on({batch}, isolation)
+
+
+def places_of(accused: set[Place]) -> list[OffsetRange]:
+    return [OffsetRange("orders", where, at, at + 1) for where, at in sorted(accused)]
+
+
+@given(ranges, st.data())
+def test_accused_records_are_found_with_all_others_and_nobody_else_is(
+    batch: Ranges, data: st.DataObject
+) -> None:
+    everything = offsets(batch)
+    bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
+    accused = data.draw(st.sets(st.sampled_from(everything)))
+    query = Suspecting(bad, others=1_000)
+    result = query.suspect(batch, accused, can_wait=True)
+    assert alone(result) <= bad
+    assert sorted([*query.processed, *alone(result), *left(result)]) == sorted(everything)
+    if result.down is None:
+        assert alone(result) == bad
+
+
+@pytest.mark.parametrize("bad", [1, 5, 15])
+def test_accused_records_take_four_runs_each(bad: int) -> None:
+    where = {(0, 500 * i // bad) for i in range(bad)}
+    result = Suspecting(where).suspect(batch_of(500), where)
+    assert alone(result) == where
+    assert result.runs <= 4 * bad + 1
+
+
+def test_a_wrong_accusation_takes_two_runs() -> None:
+    result = Suspecting({(0, 7)}).suspect(batch_of(500), {(0, 7), (0, 100), (0, 300)})
+    assert alone(result) == {(0, 7)}
+    assert result.runs <= 4 + 2 * 2 + 1
+
+
+def test_an_accused_record_of_a_kind_that_is_not_known_is_proved_in_full() -> None:
+    query = Query(poisoned({(0, 7)}))
+    isolation: Isolation[Bad] = Isolation(MANY, kind_of=lambda why: SINK, known={KNOWN})
+    isolation.begin(batch_of(500), Bad("whole"), places_of({(0, 7)}))
+    assert alone(query.go_on({batch_of(500)}, isolation)) == {(0, 7)}
+    assert sum(where == [(0, 7)] for where, _ in query.runs) == 18
+
+
+def test_records_that_fail_as_one_that_was_convicted_in_full_take_fewer_runs() -> None:
+    where = {(0, 100 * i + 37) for i in range(5)}
+    query = Suspecting(where)
+    assert alone(query.suspect(batch_of(500), set())) == where
+    tries = sorted(sum(places == [each] for places, _ in query.runs) for each in where)
+    assert tries == [7, 7, 7, 7, 18]
+
+
+@given(st.sets(st.integers(0, 99), min_size=1, max_size=9), st.booleans())
+def test_a_sink_that_is_down_has_no_accused_record_convicted(
+    accused: set[int], alike: bool
+) -> None:
+    query = Suspecting(set(), lambda: True, alike=alike)
+    result = query.suspect(batch_of(100), {(0, n) for n in accused})
+    assert result.alone == []
+    assert result.down is not None
+    assert sorted(left(result)) == offsets(batch_of(100))
+
+
+@given(
+    st.sets(st.integers(0, 199), min_size=1, max_size=19),
+    st.sets(st.integers(0, 199), max_size=5),
+    st.sampled_from([0.05, 0.2, 0.5, 0.8]),
+    st.randoms(use_true_random=False),
+)
+@examples(300)
+def test_an_intermittent_sink_of_another_kind_has_no_good_record_convicted(
+    accused: set[int], bad: set[int], fails: float, dice: random.Random
+) -> None:
+    query = Suspecting({(0, n) for n in bad}, lambda: dice.random() < fails)
+    result = query.suspect(batch_of(200), {(0, n) for n in accused})
+    assert alone(result) <= {(0, n) for n in bad}
+
+
+@pytest.mark.parametrize("period", range(2, 15))
+@given(st.integers(20, 300), st.integers(0, 20), st.data())
+@examples(20)
+def test_a_handler_that_fails_at_every_nth_call_convicts_no_accused_record(
+    period: int, records: int, calls: int, data: st.DataObject
+) -> None:
+    def flaw() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls % period == 0
+
+    accused = data.draw(st.sets(st.integers(0, records - 1), max_size=records // 10))
+    query = Suspecting(set(), flaw, alike=True)
+    assert query.suspect(batch_of(records), {(0, n) for n in accused}).alone == []
+
+
+def test_even_a_sink_that_fails_alike_convicts_a_good_accused_record_with_its_probability() -> None:
+    """At most p^3·(1-p) for each; most runs notice that something fails without a cause."""
+    dice, convicted, accused, tries = random.Random(7), 0, {(0, n) for n in range(0, 200, 20)}, 400
+    for _ in range(tries):
+        query = Suspecting(set(), lambda: dice.random() < 0.2, alike=True)
+        convicted += len(query.suspect(batch_of(200), accused).alone)
+    assert convicted <= 0.2**3 * 0.8 * tries * len(accused)

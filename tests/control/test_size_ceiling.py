@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.control.isolation import (
-    AwaitControl,
-    Isolated,
-    Isolation,
-    IsolationBudget,
-    Ranges,
-    Run,
-)
+from headrace.control.isolation import AwaitControl, Isolated, Isolation, IsolationBudget, Run
+from headrace.control.parts import Ranges
 from headrace.control.size_ceiling import (
     FINE,
     BatchSize,

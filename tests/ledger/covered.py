@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from headrace.control.isolation import cut_after
+from headrace.control.parts import cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Covered, Loss, Status
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headrace.control.isolation import count, cut_after
+from headrace.control.parts import count, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,

@@ -14,20 +14,27 @@ the probability p at each call is convicted with p^18·(1-p)^4 at most, and only
 before failed as if that record were bad. If something has failed without a cause, or nothing led to
 the record, there are six rounds: p^33·(1-p)^6.
 
+Two proofs are shorter, while nothing has failed without a cause. A record that fails with the kind
+of failure of one that was convicted in full in this batch has two rounds: p^7·(1-p)^2. A record
+that is *accused* (`headrace.control.likeness`) has one: p^3·(1-p). That is enough, for in this run
+of the query a record of its form was convicted of the same kind of failure in full, or by such a
+proof after that, and no record of that form has passed; and what was accused wrongly passes when
+it is run alone. A batch with accused records is cut once: each of them alone, the others between.
+
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from headrace.control.likeness import FailureKind
+from headrace.control.parts import Ranges, count, cut_after, cut_out, is_within
 from headrace.core.options import require_whole
 from headrace.core.ranges import OffsetRange
-
-Ranges = tuple[OffsetRange, ...]
 
 FIRST_ROUND: Final = 3
 """Number of failures of a record in the first round; each later round is longer by one."""
@@ -37,6 +44,12 @@ ROUNDS: Final = 4
 
 ROUNDS_IN_DOUBT: Final = 6
 """The same, where something failed without a cause, or nothing led to the record."""
+
+ROUNDS_ALIKE: Final = 2
+"""The same, where a record of this batch was convicted in full of the same kind of failure."""
+
+ROUNDS_ACCUSED: Final = 1
+"""The same for an accused record that fails with a known kind."""
 
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
@@ -134,32 +147,6 @@ class AwaitControl:
 Step = Run | Cut | AwaitControl
 
 
-def cut_after(ranges: Sequence[OffsetRange], wanted: int) -> tuple[Ranges, Ranges]:
-    """The first so many offsets, in the ranges' order, and the others.
-
-    ::
-
-    >>> first, others = cut_after([OffsetRange("a", 0, 0, 2), OffsetRange("a", 1, 0, 5)], 4)
-    >>> [str(r) for r in first], [str(r) for r in others]
-    (['a-0 [0, 2)', 'a-1 [0, 2)'], ['a-1 [2, 5)'])
-    """
-    first: list[OffsetRange] = []
-    second: list[OffsetRange] = []
-    for r in ranges:
-        cut = r.start + min(r.count, wanted)
-        wanted -= cut - r.start
-        if r.start < cut:
-            first.append(OffsetRange(r.topic, r.partition, r.start, cut))
-        if cut < r.until:
-            second.append(OffsetRange(r.topic, r.partition, cut, r.until))
-    return tuple(first), tuple(second)
-
-
-def count(ranges: Iterable[OffsetRange]) -> int:
-    """Count the offsets."""
-    return sum(r.count for r in ranges)
-
-
 def expected_runs(records: int, bad: int) -> int:
     """About how many runs an isolation takes that finds so many bad records among these.
 
@@ -216,6 +203,8 @@ class Isolation(Generic[Why]):
         not_run: Parts that an earlier isolation had still to run, with why their parents failed.
         can_wait: Whether something else may pass meanwhile.
         final: Whether a batch of one record is convicted without a control: by its last backfill.
+        kind_of: The kind of a failure. Default: no two failures are of one kind.
+        known: Kinds of which this run of the query has convicted records in full.
     """
 
     def __init__(
@@ -225,8 +214,13 @@ class Isolation(Generic[Why]):
         *,
         can_wait: bool = False,
         final: bool = False,
+        kind_of: Callable[[Why], FailureKind] | None = None,
+        known: Collection[FailureKind] = (),
     ) -> None:
         self.result: Isolated[Why] = Isolated()
+        self._kind_of = kind_of
+        self._known = frozenset(known)
+        self._accused: set[Ranges] = set()
         self._budget = budget
         self._can_wait = can_wait
         self._final = final
@@ -242,9 +236,16 @@ class Isolation(Generic[Why]):
         self._is_lone = sum(count(part) for part, _ in not_run) == 1
         self._in_doubt = self._is_lone
 
-    def begin(self, batch: Ranges, why: Why) -> None:
-        """Record that the batch itself has failed, first of all."""
+    def begin(self, batch: Ranges, why: Why, accused: Sequence[OffsetRange] = ()) -> None:
+        """Record that the batch itself has failed, first of all; these records of it are accused.
+
+        An accused record is one offset. Accused records are run between the parts of the rest.
+        """
         self._is_lone = self._in_doubt = count(batch) == 1
+        rest = cut_out(batch, accused)
+        if accused and rest:
+            self._cut_out(batch, why, rest, [(each,) for each in accused])
+            return
         self.record(batch, why)
         self._needs_control = count(batch) >= _SAMPLED_FIRST
 
@@ -273,7 +274,9 @@ class Isolation(Generic[Why]):
             return self._control()
         if (part := self._due()) is not None:
             return self._run(part)
-        if not self._waiting and any(each.rounds < self._rounds for each in self._all_suspects()):
+        if not self._waiting and any(
+            each.rounds < self._rounds(part) for part, each in self._suspects.items()
+        ):
             return self._control()
         if not self._waiting and self._reserve:
             self._waiting.append(self._reserve.pop())
@@ -318,12 +321,17 @@ class Isolation(Generic[Why]):
         """Report that nothing else passes: parts that wait for it are left."""
         self._can_wait = False
 
-    def _all_suspects(self) -> Iterable[_Suspect[Why]]:
-        return self._suspects.values()
-
-    @property
-    def _rounds(self) -> int:
-        return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
+    def _rounds(self, part: Ranges) -> int:
+        """The rounds in which a suspect has to fail."""
+        if self._in_doubt or self._kind_of is None:
+            return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
+        kinds = set(map(self._kind_of, self._suspects[part].whys))
+        if part in self._accused and kinds <= self._known:
+            return ROUNDS_ACCUSED
+        proved = [each.whys for each in self._suspects.values() if each.rounds >= ROUNDS]
+        return (
+            ROUNDS_ALIKE if kinds in [set(map(self._kind_of, each)) for each in proved] else ROUNDS
+        )
 
     def _count_passes(self, passes: int) -> None:
         before, self._passes = self._passes, passes
@@ -331,7 +339,7 @@ class Isolation(Generic[Why]):
             return
         self._failed_in_a_row.clear()
         self._needs_control = False
-        for suspect in self._all_suspects():
+        for suspect in self._suspects.values():
             if suspect.is_through:
                 suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
 
@@ -340,7 +348,7 @@ class Isolation(Generic[Why]):
         if not (self._can_wait or self._waiting or self._reserve):
             return None
         for part, suspect in self._suspects.items():
-            if suspect.rounds < self._rounds and not suspect.is_through:
+            if suspect.rounds < self._rounds(part) and not suspect.is_through:
                 return part
         return None
 
@@ -352,6 +360,8 @@ class Isolation(Generic[Why]):
             return AwaitControl() if self._can_wait else None
         part, why = self._reserve.pop()
         total = count(part)
+        if self._is_last_control():
+            return self._run(part)
         sample, rest = cut_after(part, max(1, min(total, _RESERVE) // _CONTROLS))
         if not rest:
             return self._run(part)
@@ -359,18 +369,44 @@ class Isolation(Generic[Why]):
         self._sample = (sample, why)
         return Cut(part, (sample, rest))
 
+    def _is_last_control(self) -> bool:
+        """Whether nothing else waits, and every suspect lacks no more than this control."""
+        lacking = (self._rounds(part) - each.rounds for part, each in self._suspects.items())
+        return not self._waiting and not self._reserve and max(lacking, default=0) == 1
+
     def _run(self, part: Ranges) -> Run:
         self.result.runs += 1
         return Run(part)
 
     def _note_failure(self, part: Ranges, why: Why) -> None:
-        apart = [each for each in self._failed_in_a_row if not _within(part, each)]
-        if part not in self._suspects:
+        apart = [each for each in self._failed_in_a_row if not is_within(part, each)]
+        # An accused record is run to fail: that says nothing of the sink.
+        if part not in self._suspects and part not in self._accused:
             self._failed_in_a_row = [*apart, part]
         if len(self._failed_in_a_row) >= UNLIKE:
             self.result.down = why
         elif len(self._failed_in_a_row) > 1:
             self._needs_control = True
+
+    def _cut_out(
+        self, batch: Ranges, why: Why, rest: Sequence[Ranges], accused: Sequence[Ranges]
+    ) -> None:
+        """Cut out the accused; parts of the rest are run between them, and the last one is kept."""
+        if len(rest) == 1:
+            total = count(rest[0])
+            rest = [each for each in cut_after(rest[0], total - min(_RESERVE, total // 3)) if each]
+        self.result.smallest_failed = count(batch)
+        self._unexplained.append(batch)
+        self._failed_in_a_row = [batch]
+        self._accused = set(accused)
+        first, gaps = (rest[:-1] or rest), max(len(rest) - 1, 1)
+        order: list[Ranges] = []
+        for n in range(gaps):
+            order += first[n : n + 1]
+            order += accused[n * len(accused) // gaps : (n + 1) * len(accused) // gaps]
+        self._waiting = [(each, why) for each in reversed(order)]
+        self._reserve = [(each, why) for each in rest[1:][-1:]]
+        self._cuts.append(Cut(batch, (*order, *(part for part, _ in self._reserve))))
 
     def _divide(self, part: Ranges, why: Why) -> None:
         """Halve a part; where nothing else is left for controls, keep its middle for them.
@@ -378,6 +414,8 @@ class Isolation(Generic[Why]):
         Bad records come first or last in a batch more often than in its middle.
         """
         self._unexplained.append(part)
+        # A part of the rest fails before anything has passed: the sink may be down.
+        self._needs_control |= bool(self._accused) and self.result.largest_passed == 0
         total = count(part)
         reserved = 0 if self._waiting or self._reserve else min(_RESERVE, total // 3)
         first, rest = cut_after(part, (total - reserved + 1) // 2)
@@ -390,7 +428,7 @@ class Isolation(Generic[Why]):
         """Something passed: see whether there is still a cause for each failure before."""
         causes = [*self._suspects, *(part for part, _ in (*self._not_run(), *self.result.left))]
         for failed in list(self._unexplained):
-            if not any(_within(each, failed) for each in causes):
+            if not any(is_within(each, failed) for each in causes):
                 self._unexplained.remove(failed)
                 self._in_doubt = True
 
@@ -401,7 +439,7 @@ class Isolation(Generic[Why]):
     def _end(self) -> None:
         """Convict who failed in all rounds, and leave the others."""
         for part, suspect in self._suspects.items():
-            if suspect.rounds >= self._rounds or (self._final and self._is_lone):
+            if suspect.rounds >= self._rounds(part) or (self._final and self._is_lone):
                 self.result.alone.append((part[0], suspect.why))
             else:
                 self.result.left.append((part, suspect.why))
@@ -410,14 +448,3 @@ class Isolation(Generic[Why]):
         self._suspects.clear()
         self._waiting.clear()
         self._reserve.clear()
-
-
-def _within(part: Ranges, other: Ranges) -> bool:
-    """Whether a part is some of another one, or all of it."""
-    return all(
-        any(
-            r.topic_partition == o.topic_partition and o.start <= r.start and r.until <= o.until
-            for o in other
-        )
-        for r in part
-    )

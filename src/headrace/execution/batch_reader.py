@@ -14,15 +14,18 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from headrace.control.likeness import Place, likeness_of
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.decoding.decode import decode
-from headrace.execution.rejections import Place, RecordReader, letter_from, letters_in
+from headrace.execution.rejections import RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
@@ -44,6 +47,12 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
 """Interval at which a query that should run a batch is checked for its end (s)."""
+
+_MAX_ROWS: Final = 10_000
+"""Records of a batch that are held in this process while it is isolated, at most."""
+
+_MAX_BYTES: Final = 16 * 2**20
+"""Their keys and values, at most (bytes)."""
 
 
 class DerivedStream:
@@ -187,6 +196,9 @@ class BatchReader(RecordReader, Protocol):
         it reads each child again.
         """
 
+    def likenesses(self) -> Mapping[Place, str]:
+        """The likeness of each record that is persisted; none where it is not known."""
+
     def close(self) -> None:
         """End what was started to read again; it is started when it is needed."""
 
@@ -224,6 +236,7 @@ class SparkBatchReader:
         transform: What the stream derives, as a function of what is read.
         columns: The stream's columns. Default: all that the source has.
         kept: What was read already: parts of it are read no more.
+        rows: The same in this process, if it is small: its parts need no job over all of it.
         is_dense: Whether it has a record at each offset.
     """
 
@@ -234,6 +247,7 @@ class SparkBatchReader:
     transform: Callable[[DataFrame], DataFrame] | None = None
     columns: StructType | None = None
     kept: DataFrame | None = None
+    rows: pa.Table | None = None
     is_dense: bool = False
 
     @property
@@ -250,7 +264,7 @@ class SparkBatchReader:
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Use the ranges themselves, or what the stream derives from them."""
         if self.kept is not None:
-            use(self._derive(_part_of(self.kept, [each.offsets for each in ranges])))
+            use(self._derive(self._kept_part(self.kept, [each.offsets for each in ranges])))
         elif self.derived is None:
             use(self._derive(self._read(ranges)))
         else:
@@ -268,11 +282,27 @@ class SparkBatchReader:
             return
         kept.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            records = _count(kept)
-            is_dense = records == sum(each.offsets.count for each in ranges)
-            yield self if records is None else replace(self, kept=kept, is_dense=is_dense)
+            size = _size_of(kept)
+            is_dense = size is not None and size[0] == sum(each.offsets.count for each in ranges)
+            rows = None if size is None else _small_rows(kept, *size)
+            yield self if size is None else replace(self, kept=kept, rows=rows, is_dense=is_dense)
         finally:
             kept.unpersist()
+
+    def likenesses(self) -> Mapping[Place, str]:
+        """The likenesses of the records that are in this process."""
+        if self.rows is None:
+            return {}
+        names = ("topic", "partition", "offset", "value")
+        columns = (self.rows.column(name).to_pylist() for name in names)
+        return {(t, p, o): likeness_of(value) for t, p, o, value in zip(*columns, strict=True)}
+
+    def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records in these ranges, without a job where they are in this process."""
+        if self.rows is None:
+            return _part_of(kept, ranges)
+        table = self.rows.filter(reduce(pc.or_, (_are_in(self.rows, each) for each in ranges)))
+        return self.spark.createDataFrame(table, kept.schema)
 
     def _derive(self, df: DataFrame) -> DataFrame:
         """The stream's rows of records that were read as they are."""
@@ -297,15 +327,10 @@ class SparkBatchReader:
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
-        """The record at one offset, whole, or None."""
-        df = self._read([offset], includeHeaders="true")
-        # Python has no times past the year 9999; Kafka takes any that a producer sends.
-        timed = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).drop("timestamp")
-        rows = timed.take(1)
-        if not rows:
-            return None
-        row = rows[0].asDict(recursive=True)
-        return letter_from(row, row["timestamp_ms"], ErrorReport.of(error))
+        """The record at one offset, whole, or None; read in this process, as what is rejected."""
+        at = offset.offsets
+        reasons = {(at.topic, at.partition, at.start): ErrorReport.of(error)}
+        return next(iter(self.rejected([offset], reasons)), None)
 
     def rejected(
         self,
@@ -356,13 +381,37 @@ def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
     return df.where(reduce(or_, each))
 
 
-def _count(df: DataFrame) -> int | None:
-    """The records of what is to be persisted, which keeps it; None where it cannot be read.
+def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:
+    """Whether each row is in a range."""
+    offset = rows.column("offset")
+    of_partition = pc.and_(
+        pc.equal(rows.column("topic"), range_.topic),
+        pc.equal(rows.column("partition"), range_.partition),
+    )
+    within = pc.and_(pc.greater_equal(offset, range_.start), pc.less(offset, range_.until))
+    return pc.and_(of_partition, within)
+
+
+def _size_of(df: DataFrame) -> tuple[int, int] | None:
+    """Records and bytes of what is to be persisted, which keeps it; None if it cannot be read.
 
     A half of it may be readable even if it is not.
     """
+    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
     try:
-        return df.count()
+        records, of_records = df.agg(F.count("*"), F.sum(size)).collect()[0]
     except Exception as error:  # noqa: BLE001  (whatever Spark makes of a read that fails)
         _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
+        return None
+    return records, of_records or 0
+
+
+def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None:
+    """What is persisted, if it is small enough to be held in this process."""
+    if not 0 < records <= _MAX_ROWS or of_records > _MAX_BYTES:
+        return None
+    try:
+        return df.toArrow()
+    except Exception as error:  # noqa: BLE001  (it is run from where Spark keeps it)
+        _LOG.info("A batch that is isolated is not held in this process: %s", error)
         return None

@@ -7,7 +7,8 @@ from typing import Final, NoReturn
 
 from pyspark.sql import DataFrame
 
-from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget, count
+from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget
+from headrace.control.parts import count
 from headrace.control.sink_outage import OnOutage
 from headrace.errors import LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch_reader import BatchReader

@@ -12,7 +12,8 @@ from typing import Final, Self
 from pyspark.sql import DataFrame
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.control.isolation import Ranges
+from headrace.control.likeness import Learnt
+from headrace.control.parts import Ranges
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
@@ -65,6 +66,7 @@ class HandlerHealth:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
+        self.learnt: Final = Learnt()
         self._clock = clock
         self._last_s = clock()
         self._changing = threading.Lock()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -14,10 +14,12 @@ from headrace.control.isolation import (
     Isolated,
     Isolation,
     IsolationBudget,
-    Ranges,
     Run,
     Step,
 )
+from headrace.control.likeness import FailureKind, Place, kind_of
+from headrace.control.parts import Ranges
+from headrace.core.ranges import OffsetRange
 from headrace.core.system import is_gone
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
@@ -96,6 +98,8 @@ class Isolator:
             terms.budget or context.policy.budget,
             can_wait=terms.control_wait_s > 0,
             final=terms.final,
+            kind_of=_kind_of,
+            known=self._health.learnt.kinds,
         )
         self._rows: dict[Ranges, BatchRecord] = {}
         self._parents: list[BatchRecord] = []
@@ -103,6 +107,7 @@ class Isolator:
         self._root: Ranges | None = None
         self._batch: BatchRecord | None = None
         self._has_passed = False
+        self._likenesses: Mapping[Place, str] = {}
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
@@ -122,7 +127,10 @@ class Isolator:
         self._batch = batch
         self._has_run.add(batch.batch_key)
         isolation = self._isolation()
-        isolation.begin(ranges, error)
+        learnt = self._health.learnt
+        is_known = _kind_of(error) in learnt.kinds
+        self._likenesses = self._reader.likenesses() if is_known else {}
+        isolation.begin(ranges, error, learnt.accused(_kind_of(error), self._likenesses))
         return self._run_all(isolation)
 
     def resume(self, batch: BatchRecord) -> Isolated[Cause]:
@@ -210,6 +218,7 @@ class Isolator:
             if is_spared or not self._keep_dead_letter(self._rows[(each,)], why):
                 result.alone.remove((each, why))
                 result.left.append(((each,), why))
+        self._learn(result)
         for part, why in result.left:
             key = self._rows[part].batch_key
             self._ledger.batches.fail(key, down or why, owner=self._owner)
@@ -218,6 +227,20 @@ class Isolator:
         if self._letters is not None:
             self._letters.flush()
         return result
+
+    def _learn(self, result: Isolated[Cause]) -> None:
+        """Remember what the convicted records look like, for the batches that come."""
+        convicted = {_place(each): _kind_of(why) for each, why in result.alone}
+        if convicted and not self._likenesses:
+            self._likenesses = self._reader.likenesses()
+        unknown = (
+            (each.topic, each.partition, offset)
+            for part, _ in result.left
+            for each in part
+            for offset in range(each.start, each.until)
+        )
+        if self._likenesses:
+            self._health.learnt.learn(self._likenesses, convicted, unknown)
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
         """Leave a child that cannot be read to a backfill, or stop at it."""
@@ -323,3 +346,12 @@ class Isolator:
 
     def _ranges(self, row: BatchRecord) -> Ranges:
         return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.batch_key))
+
+
+def _kind_of(why: Cause) -> FailureKind:
+    report = ErrorReport.of(why)
+    return kind_of(report.error_class, report.message)
+
+
+def _place(offset: OffsetRange) -> Place:
+    return offset.topic, offset.partition, offset.start

@@ -102,6 +102,10 @@ class MemoryReader:
         """Itself: what it reads is in memory."""
         return nullcontext(self)
 
+    def likenesses(self) -> Mapping[tuple[str, int, int], str]:
+        """None: each batch of a harness is isolated by halving."""
+        return {}
+
     def close(self) -> None:
         """Nothing."""
 
