@@ -68,7 +68,9 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query."""
     gate = headrace.Gate(GATE, interval=job.interval, ledger=job.ledger)
     if job.servers:
-        reader = gate.read(spark, "kafka").option("kafka.bootstrap.servers", job.servers)
+        form = headrace.json("v STRING NOT NULL") if job.decoded else None
+        reader = gate.read(spark, "kafka", decode=form)
+        reader = reader.option("kafka.bootstrap.servers", job.servers)
         reader = reader.option("subscribe", job.topic).option("startingOffsets", "earliest")
     else:
         reader = gate.read(spark, "journal").option("path", str(job.path / job.topic))
@@ -123,7 +125,8 @@ class Sink:
             sequence=batch.sequence,
             ranges=ranges,
         )
-        records = df.select("value", F.expr(EXECUTOR)).collect()
+        value = F.col("value.v").cast("binary") if self._job.decoded else F.col("value")
+        records = df.select(value.alias("value"), F.expr(EXECUTOR)).collect()
         rows = [[bytes(row.value).decode(), row.executor] for row in records]
         if not self._poison.isdisjoint(value for value, _ in rows) or (
             len(rows) > 1 and next(self._refusals)

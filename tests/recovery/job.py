@@ -35,6 +35,7 @@ class Job:
             are named by their batch, where it is empty.
         sink_url: where that is, if it is a database.
         interval: the gate's.
+        decoded: whether the source decodes values, JSON objects with a text ``v``.
     """
 
     servers: str
@@ -55,6 +56,7 @@ class Job:
     sink: str = ""
     sink_url: str = ""
     interval: str = "500 ms"
+    decoded: bool = False
 
     @property
     def ledger(self) -> str:
