@@ -19,7 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.cli.demo.shop import GATED, UNGATED, Shop
 from headrace.cli.exits import leave
-from headrace.control import LawName
 from headrace.execution import Batch, Gate
 from headrace.local.session import local_spark
 
@@ -80,7 +79,6 @@ def start(spark: SparkSession, folder: Path, shop: Shop) -> StreamingQuery:
     orders = (
         gate.read(spark, settings["source"])
         .options(**settings["options"])
-        .option("backpressure.rateEstimator", LawName.LEARNED)
         .option("backpressure.pid.minRate", str(MIN_RATE_PER_S))
         .load()
     )
