@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from bench import bad_records
 from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
@@ -60,6 +61,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             target=None if derived else PROMISED,
             details={"runs": runs},
         )
+    yield from bad_records.measure(stage, scale)
 
 
 def _isolate(stage: Stage, topic: str, runs: list[int], *, derived: bool) -> float:

@@ -316,7 +316,7 @@ def _record_ends() -> None:
         if not isinstance(query, StreamingQuery):
             continue
         # If its Spark was stopped, which delivers the events, nobody answers any more.
-        with contextlib.suppress(Py4JError):
+        with contextlib.suppress(Py4JError, OSError):
             is_active, error = query.isActive, _error(query)
             while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
                 time.sleep(0.01)
