@@ -5,13 +5,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock, PropertyMock
 from uuid import uuid4
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.services.ledgers import patient
 
 from headrace.errors import LedgerError
+from headrace.execution import gate_state
 from headrace.execution.gate_state import Turn, ledger_of, shared_ledger, use_ledger
 from headrace.testing import ManualClock
 
@@ -91,3 +95,13 @@ def test_a_turn_says_whether_it_was_free() -> None:
         assert was_free
     with Turn(cast(threading.Lock, Held()), lambda: 0.0) as was_free:
         assert not was_free
+
+
+def test_a_program_whose_spark_is_gone_ends_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query = Mock(spec=StreamingQuery)
+    type(query).isActive = PropertyMock(side_effect=ConnectionRefusedError("no Java any more"))
+    states = {("sqlite://", "orders"): SimpleNamespace(query=query)}
+    monkeypatch.setattr(gate_state, "all_states", lambda: states)
+    gate_state._record_ends()
