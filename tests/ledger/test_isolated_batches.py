@@ -73,6 +73,7 @@ def test_rejected_records_passed_parts_and_dead_batches_do_not_count(ledger: Led
     letter = replace(LETTER, topic="orders", partition=0, offset=31)
     with ledger.batches.transaction(rejecting.batch_key, "me", rejected=lambda: [letter]):
         pass
+    assert ledger.batches.keep_error(rejecting.batch_key, NEWER)
     dead = one_of_mine(ledger, batch_number(4))
     assert ledger.batches.fail(dead.batch_key, NEWER)
     assert ledger.batches.claim(dead.batch_key, "a backfill", LEASE_MS)

@@ -124,9 +124,16 @@ _DESCENDANTS: Final = select(
 _MOST_BAD: Final = 1_000
 """Bad records that are looked at for one gate, the newest ones."""
 
+_MOST_PARENTS: Final = 300
+"""Parents of these whose ancestors are looked up, the newest ones: five for each of 60 batches, as
+many as the default budget of an isolation finds in a batch of a thousand records."""
+
 # A record that was rejected is a dead letter of a batch that is a success.
 _BAD: Final = (
-    select(batch_table.c.batch_key, batch_table.c.parent)
+    select(
+        func.coalesce(batch_table.c.parent, batch_table.c.batch_key).label("key"),
+        batch_table.c.created_time_ms,
+    )
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.DEAD)
     .where(batch_table.c.created_time_ms >= bindparam("since_ms"))
     .where(batch_table.c.error_class.is_not(None), has_dead_letters)
@@ -134,8 +141,19 @@ _BAD: Final = (
     .limit(bindparam("limit"))
 )
 _bad = _BAD.subquery("bad")
-_above = select(_bad).cte("above", recursive=True)
-# UNION, without ALL: records of one batch have parents in common.
+_parents_of_bad = (
+    select(_bad.c.key)
+    .group_by(_bad.c.key)
+    .order_by(func.max(_bad.c.created_time_ms).desc())
+    .limit(_MOST_PARENTS)
+    .subquery("parents_of_bad")
+)
+_above = (
+    select(batch_table.c.batch_key, batch_table.c.parent)
+    .join(_parents_of_bad, _parents_of_bad.c.key == batch_table.c.batch_key)
+    .cte("above", recursive=True)
+)
+# UNION, without ALL: the children of one batch have ancestors in common.
 _above = _above.union(
     select(batch_table.c.batch_key, batch_table.c.parent).where(
         batch_table.c.batch_key == _above.c.parent
