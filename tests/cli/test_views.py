@@ -51,6 +51,7 @@ from headrace.ledger import (
     FindingKind,
     GateQuery,
     GateRecord,
+    IsolatedBatches,
     IsolationProgress,
     Kind,
     Ledger,
@@ -120,6 +121,13 @@ def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
     progress = IsolationProgress("a batch", records=7_131, runs=12, bad=0)
     found = replace(progress, runs=31, bad=1)
     return Group(*(gate(replace(history, isolating=each)) for each in (progress, found)))
+
+
+def a_gate_with_many_bad_records(_folder: Path) -> RenderableType:
+    history = past.with_lags(*[900] * 40)
+    keys = frozenset(each.batch_key for each in history.batches[:23])
+    error = ErrorReport("shop.PriceError", "price is -1\x1b[2J, which is below zero" * 3, "")
+    return gate(replace(history, isolated=IsolatedBatches(keys, error)))
 
 
 def receivers(_folder: Path) -> RenderableType:
@@ -340,6 +348,7 @@ VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
             many_partitions,
             a_gate_in_trouble,
             a_batch_that_is_isolated,
+            a_gate_with_many_bad_records,
             receivers,
         ),
         *(the_lowest_rate, a_short_interval, several_gates, stages, batches, failures),

@@ -385,3 +385,45 @@ def test_even_a_sink_that_fails_alike_convicts_a_good_accused_record_with_its_pr
         query = Suspecting(set(), lambda: dice.random() < 0.2, alike=True)
         convicted += len(query.suspect(batch_of(200), accused).alone)
     assert convicted <= 0.2**3 * 0.8 * tries * len(accused)
+
+
+class Outage:
+    """Fails these runs of a query, from the first on, in the words of a bad record."""
+
+    def __init__(self, first: int, lasts: int) -> None:
+        self.down = range(first, first + lasts)
+        self.runs = -1
+
+    def __call__(self) -> bool:
+        self.runs += 1
+        return self.runs in self.down
+
+
+@given(st.integers(20, 300), st.integers(0, 60), st.integers(1, 60), st.data())
+@examples(300)
+def test_an_outage_that_looks_alike_convicts_one_good_accused_record_for_three_of_its_runs(
+    records: int, first: int, lasts: int, data: st.DataObject
+) -> None:
+    places = st.integers(0, records - 1)
+    accused = {(0, n) for n in data.draw(st.sets(places, max_size=records // 10))}
+    bad = {(0, n) for n in data.draw(st.sets(places, max_size=3))}
+    query = Suspecting(bad, Outage(first, lasts), alike=True)
+    good = alone(query.suspect(batch_of(records), accused)) - bad
+    assert good <= accused
+    assert 3 * len(good) <= lasts
+    passed = [not failed for _, failed in query.runs]
+    for each in good:
+        own = [run for run, (where, _) in enumerate(query.runs) if where == [each]]
+        assert any(passed[: own[0]]), "the outage began before anything had passed"
+        assert all(first <= run < first + lasts for run in own)
+        assert any(passed[own[-1] :]), "the outage did not end before the control"
+
+
+@pytest.mark.parametrize(
+    ("first", "lasts", "convicted"), [(1, 3, 1), (0, 4, 0), (1, 2, 0), (1, 4, 0)]
+)
+def test_an_outage_has_to_fit_between_two_parts_that_pass(
+    first: int, lasts: int, convicted: int
+) -> None:
+    query = Suspecting(set(), Outage(first, lasts), alike=True)
+    assert len(query.suspect(batch_of(200), {(0, 100)}).alone) == convicted

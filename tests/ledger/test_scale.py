@@ -106,6 +106,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
     "batches of a time": lambda ledger: ledger.batches.newest(
         limit=10, since_ms=NEWEST_MS - 100 * INTERVAL_MS, until_ms=NEWEST_MS - 50 * INTERVAL_MS
     ),
+    "isolated": lambda ledger: ledger.batches.isolated(GATE, NEWEST_MS - 60 * INTERVAL_MS),
     "open_batch": lambda ledger: ledger.batches.open_batch(GATE),
     "last_begun": lambda ledger: ledger.gates.last_begun(GATE),
     "settle": lambda ledger: ledger.batches.resolve_abandoned(

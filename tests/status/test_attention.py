@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver, with_lags
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.ledger import Status
+from headrace.ledger import ErrorReport, IsolatedBatches, Status
 from headrace.status.attention import (
     HANGS,
     SHORTEST_HANGS_MS,
@@ -19,6 +19,7 @@ from headrace.status.attention import (
     gate_needs,
     grouped,
 )
+from headrace.status.isolations import IsolatedSnapshot
 from headrace.status.lags import GateLag
 from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory, GateState
@@ -36,6 +37,39 @@ def test_a_batch_that_is_late_is_watched_and_one_that_hangs_needs_somebody_now(
     snapshot = take_snapshot(GateHistory(a_gate(), (running,)), NOW_MS)
     assert snapshot.state is GateState.OVERDUE
     assert [need.urgency for need in snapshot.needs] == [urgency]
+
+
+def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHistory:
+    """The newest batches of these had records for which the handler raised."""
+    history = with_lags(*[900] * of)
+    keys = frozenset(each.batch_key for each in history.batches[:batches])
+    error = ErrorReport("shop.PriceError", message, "a trace")
+    return replace(history, isolated=IsolatedBatches(keys | {"an older batch"}, error))
+
+
+def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint() -> None:
+    few = take_snapshot(isolated(10), NOW_MS)
+    assert few.isolated == IsolatedSnapshot(batches=10, of=40, error="PriceError: no number.")
+    assert few.needs == ()
+    assert take_snapshot(isolated(0), NOW_MS).isolated is None
+    (hint,) = take_snapshot(isolated(11), NOW_MS).needs
+    assert (hint.kind, hint.urgency, hint.where) == (
+        NeedKind.BAD_RECORDS,
+        Urgency.WATCH,
+        Where.FAILURES,
+    )
+    assert hint.sentence == (
+        "The handler raised on single records in 11 of the last 40 batches (last PriceError: no"
+        " number), and is run many times to find them: have it batch.reject them, or decode at the"
+        " source with gate.read(..., decode=...), as docs/failures.md says."
+    )
+    assert hint.command == "headrace dead-letters list --gate orders"
+
+
+def test_a_hint_has_the_beginning_of_an_exception() -> None:
+    snapshot = take_snapshot(isolated(11, message="x" * 500 + "\nits second line"), NOW_MS)
+    assert snapshot.isolated is not None
+    assert snapshot.isolated.error == f"PriceError: {'x' * 67}…"
 
 
 def need(about: str, kind: NeedKind, urgency: Urgency, records: int = 0) -> Need:

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.control import LawName
-from headrace.status.attention import Need, NeedGroup, Urgency, Where, grouped
+from headrace.status.attention import Need, NeedGroup, NeedKind, Urgency, Where, grouped
 from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
+from headrace.status.isolations import IsolationSnapshot
 from headrace.status.sentences import drained_in, headline, since
 from headrace.status.snapshot import (
     BatchSnapshot,
     GateSnapshot,
-    IsolationSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
 )
@@ -135,7 +135,8 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
         # Headrace's own sentences are whole; an error's message may be of any length.
-        if need.sentence in snapshot.advice or need.where is Where.RECEIVERS:
+        whole = need.kind is NeedKind.BAD_RECORDS or need.where is Where.RECEIVERS
+        if whole or need.sentence in snapshot.advice:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
             yield out.Shortened(need.sentence, style, lines=2)

@@ -16,10 +16,13 @@ the record, there are six rounds: p^33·(1-p)^6.
 
 Two proofs are shorter, while nothing has failed without a cause. A record that fails with the kind
 of failure of one that was convicted in full in this batch has two rounds: p^7·(1-p)^2. A record
-that is *accused* (`headrace.control.likeness`) has one: p^3·(1-p). That is enough, for in this run
-of the query a record of its form was convicted of the same kind of failure in full, or by such a
-proof after that, and no record of that form has passed; and what was accused wrongly passes when
-it is run alone. A batch with accused records is cut once: each of them alone, the others between.
+that is *accused* (`headrace.control.likeness`) has one: in this run of the query a record of its
+form was convicted of this kind of failure in full, or by such a proof after that, and no record of
+the form has passed. A batch with accused records is cut once: each alone, the others between.
+
+The proof of accused records is weaker. A sink that fails in the same words as a convicted record
+convicts a good record of the same form with p^3·(1-p). So does an outage in these words that begins
+after something has passed, and ends before the control: one good record for three of its runs.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
@@ -97,16 +100,13 @@ class Isolated(Generic[Why]):
 
     Attributes:
         alone: The single offsets that are convicted: they cannot be processed, each with why.
-        left: Ranges that are deferred, each with why: those that were not run, with their parent's
-            failure or what `Isolation.defer` was given; those that were left alone with
-            `Isolation.leave`; and records that failed alone, but were not convicted.
+        left: Ranges that are deferred, each with why: not run (their parent's failure, or what
+            `Isolation.defer` was given), left with `Isolation.leave`, or alone and not convicted.
         runs: Number of runs of the handler.
         down: The last error, if the breaker has stopped this.
-        nothing_passed: Whether no part has passed; the rest is the caller's to run again.
-        is_undone: Whether the batch is whole again then.
+        nothing_passed, is_undone: Whether no part has passed; whether the batch is whole again.
         largest_passed: The records of the largest part that passed; 0 where none has.
-        smallest_failed: The records of the smallest part that failed, or of the batch itself; None
-            where nothing did.
+        smallest_failed: Those of the smallest that failed, maybe the whole; None if nothing did.
     """
 
     alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)

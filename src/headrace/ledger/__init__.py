@@ -5,7 +5,7 @@ the only state that the processes of a query share: they have no common memory.
 """
 
 from headrace.core.timing import WallClock
-from headrace.ledger.batch_queries import IsolationProgress
+from headrace.ledger.batch_queries import IsolatedBatches, IsolationProgress
 from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.connection import Timeouts, normalize_url, redact_url, without_secrets
 from headrace.ledger.error_report import ErrorReport
@@ -68,6 +68,7 @@ __all__ = [
     "GateClaim",
     "GateQuery",
     "GateRecord",
+    "IsolatedBatches",
     "IsolationProgress",
     "Kind",
     "Ledger",

@@ -30,6 +30,7 @@ from headrace.ledger.batch_rows import (
     batch_from,
     created_within,
     has_children,
+    has_dead_letters,
     is_error,
     range_from,
     together,
@@ -37,6 +38,7 @@ from headrace.ledger.batch_rows import (
     unresolved_from,
 )
 from headrace.ledger.database import Store, changed_rows
+from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import DELETE_BATCHES
 from headrace.ledger.records import BatchRecord, PlannedRange, Unresolved
@@ -67,6 +69,19 @@ class IsolationProgress:
     records: int
     runs: int
     bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedBatches:
+    """Batches with records that were found bad because the handler raised.
+
+    Attributes:
+        keys: The batches that the engine asked for, not their children.
+        error: What the handler raised for the newest of the records, without its trace.
+    """
+
+    keys: frozenset[str]
+    error: ErrorReport
 
 
 _columns = (
@@ -106,6 +121,47 @@ _DESCENDANTS: Final = select(
     .label("children"),
 )
 
+_MOST_BAD: Final = 1_000
+"""Bad records that are looked at for one gate, the newest ones."""
+
+_MOST_PARENTS: Final = 300
+"""Parents of these whose ancestors are looked up, the newest ones: five for each of 60 batches, as
+many as the default budget of an isolation finds in a batch of a thousand records."""
+
+# A record that was rejected is a dead letter of a batch that is a success.
+_BAD: Final = (
+    select(
+        func.coalesce(batch_table.c.parent, batch_table.c.batch_key).label("key"),
+        batch_table.c.created_time_ms,
+    )
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.DEAD)
+    .where(batch_table.c.created_time_ms >= bindparam("since_ms"))
+    .where(batch_table.c.error_class.is_not(None), has_dead_letters)
+    .order_by(batch_table.c.created_time_ms.desc())
+    .limit(bindparam("limit"))
+)
+_bad = _BAD.subquery("bad")
+_parents_of_bad = (
+    select(_bad.c.key)
+    .group_by(_bad.c.key)
+    .order_by(func.max(_bad.c.created_time_ms).desc())
+    .limit(_MOST_PARENTS)
+    .subquery("parents_of_bad")
+)
+_above = (
+    select(batch_table.c.batch_key, batch_table.c.parent)
+    .join(_parents_of_bad, _parents_of_bad.c.key == batch_table.c.batch_key)
+    .cte("above", recursive=True)
+)
+# UNION, without ALL: the children of one batch have ancestors in common.
+_above = _above.union(
+    select(batch_table.c.batch_key, batch_table.c.parent).where(
+        batch_table.c.batch_key == _above.c.parent
+    )
+)
+_ISOLATED: Final = select(_above.c.batch_key).where(_above.c.parent.is_(null()))
+_NEWEST_BAD: Final = _BAD.with_only_columns(batch_table.c.error_class, batch_table.c.error_message)
+
 _HAS_LOST: Final = select(func.count()).where(
     lost.c.batch_key.in_(bindparam("keys", [""], expanding=True))
 )
@@ -134,6 +190,23 @@ class IsolationQueries(Store):
             for row in rows
         )
         return IsolationProgress(root.batch_key, root.planned_records, runs, bad)
+
+    def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
+        """Batches of a gate since then with records that are bad because the handler raised.
+
+        Batches of which each part passed, and records that the handler rejected, do not count. Of
+        very many such records the newest are looked at. None if there is none.
+        """
+        values = {"gate": gate_name, "since_ms": since_ms}
+
+        def isolated(connection: Connection) -> IsolatedBatches | None:
+            roots = connection.scalars(_ISOLATED, values | {"limit": _MOST_BAD}).all()
+            if not roots:
+                return None
+            newest = connection.execute(_NEWEST_BAD, values | {"limit": 1}).first()
+            return newest and IsolatedBatches(frozenset(roots), ErrorReport(*newest, ""))
+
+        return self._database.read(isolated)
 
     def undo_split(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Undo the split of a batch that has no passed part, and keep it; whether it is whole.

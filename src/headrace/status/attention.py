@@ -66,6 +66,7 @@ class NeedKind(StrEnum):
     DEAD_LETTERS = "dead letters"
     SILENT_RECEIVERS = "silent receivers"
     WAITING_SENDERS = "waiting senders"
+    BAD_RECORDS = "bad records"
     ADVICE = "advice"
     MISSING_STAGE = "missing stage"
     BOTTLENECK = "bottleneck"
@@ -114,6 +115,7 @@ _ALL_OF: Final = {
     NeedKind.DEAD_LETTERS: ("gate", "has dead letters", "have dead letters"),
     NeedKind.SILENT_RECEIVERS: ("gate", "misses receivers", "miss receivers"),
     NeedKind.WAITING_SENDERS: ("gate", "has senders wait", "have senders wait"),
+    NeedKind.BAD_RECORDS: ("gate", "keeps isolating batches", "keep isolating batches"),
     NeedKind.ADVICE: ("gate", "has advice to follow", "have advice to follow"),
     NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
     NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
@@ -200,6 +202,7 @@ _WHERE: Final = {
     NeedKind.DEAD_BATCHES: Where.FAILURES,
     NeedKind.FAILED_BATCHES: Where.FAILURES,
     NeedKind.DEAD_LETTERS: Where.FAILURES,
+    NeedKind.BAD_RECORDS: Where.FAILURES,
     NeedKind.SILENT_RECEIVERS: Where.RECEIVERS,
     NeedKind.WAITING_SENDERS: Where.RECEIVERS,
 }
@@ -223,6 +226,9 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
         yield _need(snapshot, NeedKind.RETENTION, Urgency.NOW, sentence, command, waiting)
     yield from _failures(snapshot)
     yield from _receivers(snapshot)
+    if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
+        command = f"headrace dead-letters list --gate {snapshot.gate}"
+        yield _need(snapshot, NeedKind.BAD_RECORDS, Urgency.WATCH, advice, command)
     if snapshot.state in BY_OPERATORS:
         return  # its rate is the operator's, and nothing that the job could mend
     for advice in snapshot.advice:

@@ -11,7 +11,8 @@ from headrace.status.states import GateState
 from headrace.status.trends import Trend
 
 if TYPE_CHECKING:
-    from headrace.status.snapshot import BatchSnapshot, GateSnapshot, IsolationSnapshot
+    from headrace.status.isolations import IsolationSnapshot
+    from headrace.status.snapshot import BatchSnapshot, GateSnapshot
 
 HEADLINES: Final = {
     GateState.NEW: "No batch yet.",

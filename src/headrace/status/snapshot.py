@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from headrace.control.isolation import expected_runs
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import known_ceiling
 from headrace.core.timing import GATE_LEASE_MS
@@ -13,7 +12,6 @@ from headrace.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
-    IsolationProgress,
     Loss,
     PlannedRange,
     QueryEnd,
@@ -22,6 +20,7 @@ from headrace.ledger import (
     lost_records,
 )
 from headrace.status.attention import Need, gate_needs
+from headrace.status.isolations import IsolatedSnapshot, IsolationSnapshot
 from headrace.status.lags import GateLag
 from headrace.status.states import (
     HISTORY,
@@ -159,20 +158,6 @@ class QuerySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationSnapshot:
-    """Progress of a batch's isolation."""
-
-    records: int
-    """The offsets in the batch."""
-    runs: int
-    """About how often the handler was run on its children."""
-    expected_runs: int
-    """About how many runs it takes, from the bad records found so far."""
-    bad: int
-    """Records that have failed alone; they are run again before they are dead letters."""
-
-
-@dataclass(frozen=True, slots=True)
 class GateSnapshot:
     """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
 
@@ -226,6 +211,8 @@ class GateSnapshot:
         waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
             run next, and what the handler raised; None where it does not wait.
         isolating: Progress of the batch that is isolated now; None where none is.
+        isolated: Those of the last batches in which isolation found bad records, because the
+            handler raised; None where there is none.
         operator_limits: What operators have put in force, in words: who, why, since when; None if
             nothing.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
@@ -288,6 +275,7 @@ class GateSnapshot:
     retention_left_s: float | None = None
     ceiling: str | None = None
     ceiling_records: int | None = None
+    isolated: IsolatedSnapshot | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -371,7 +359,8 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         stopped_by=history.ended_by(QueryEnd.STOPPED),
         run_records=_run_records(run),
         waiting=waits_for(history),
-        isolating=_isolating(history.isolating) if history.isolating else None,
+        isolating=IsolationSnapshot.of(history.isolating) if history.isolating else None,
+        isolated=IsolatedSnapshot.among(batches, history.isolated),
         operator_limits=history.operator_limits.describe() if history.operator_limits else None,
         ceiling=ceiling.describe() if ceiling else None,
         ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
@@ -405,11 +394,6 @@ def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
         return None
     ended_ms = query.until_ms - GATE_LEASE_MS if ended else None
     return QuerySnapshot(query.described, query.checkpoint, query.since_ms, ended_ms)
-
-
-def _isolating(found: IsolationProgress) -> IsolationSnapshot:
-    expected = max(expected_runs(found.records, found.bad), found.runs)
-    return IsolationSnapshot(found.records, found.runs, expected, found.bad)
 
 
 def _values(source: object | None, *names: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from headrace.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
+    IsolatedBatches,
     IsolationProgress,
     Kind,
     Ledger,
@@ -52,6 +53,8 @@ class GateHistory:
     gone: GateQuery | None = None
     """One that stood behind it and ended without a finish."""
     isolating: IsolationProgress | None = None
+    isolated: IsolatedBatches | None = None
+    """Those since the oldest of ``batches`` with records for which the handler raised."""
     operator_limits: OperatorLimits | None = None
     failed_error: str | None = None
     """Why the newest batch, or child of one, failed that waits for a backfill."""
@@ -82,6 +85,7 @@ class GateHistory:
         query, gone = query_behind(ledger, gate.name)
         unresolved = ledger.batches.count_unresolved(gate.name)
         error = _failed_error(ledger, gate.name) if unresolved.failed else None
+        since_ms = batches[-1].created_time_ms if batches else 0
         return cls(
             gate=gate,
             batches=batches,
@@ -94,6 +98,7 @@ class GateHistory:
             query=query,
             gone=gone,
             isolating=ledger.batches.isolating(gate.name),
+            isolated=ledger.batches.isolated(gate.name, since_ms) if batches else None,
             operator_limits=ledger.operator_limits.of(gate.name),
             failed_error=error,
         )

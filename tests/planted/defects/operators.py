@@ -34,6 +34,20 @@ DEFECTS: Final = (
         "tests/cli/test_dead_letters.py",
     ),
     Planted(
+        "advice at each bad record that a handler raises for",
+        "status/isolations.py",
+        "if self.batches <= MANY:",
+        "if self.batches < 1:",
+        "tests/status/test_attention.py",
+    ),
+    Planted(
+        "records that the handler rejected by name, counted as found by exceptions",
+        "ledger/batch_queries.py",
+        "batch_table.c.status == Status.DEAD)\n    .where(batch_table.c.created_time_ms >=",
+        "batch_table.c.status != Status.FAILED)\n    .where(batch_table.c.created_time_ms >=",
+        "tests/ledger/test_isolated_batches.py",
+    ),
+    Planted(
         "a batch that hangs, and needs nobody",
         "status/attention.py",
         "urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH",
