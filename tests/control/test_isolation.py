@@ -8,17 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.control.isolation import (
-    AwaitControl,
-    Cut,
-    Isolated,
-    Isolation,
-    IsolationBudget,
-    Run,
-    expected_runs,
-)
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget, expected_runs
 from headrace.control.likeness import kind_of
-from headrace.control.parts import Ranges, cut_after
+from headrace.control.parts import AwaitControl, Cut, Ranges, Run, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 
@@ -311,13 +303,13 @@ def test_accused_records_take_four_runs_each(bad: int) -> None:
     where = {(0, 500 * i // bad) for i in range(bad)}
     result = Suspecting(where).suspect(batch_of(500), where)
     assert alone(result) == where
-    assert result.runs <= 4 * bad + 1
+    assert result.runs <= 4 * bad + 2
 
 
 def test_a_wrong_accusation_takes_two_runs() -> None:
     result = Suspecting({(0, 7)}).suspect(batch_of(500), {(0, 7), (0, 100), (0, 300)})
     assert alone(result) == {(0, 7)}
-    assert result.runs <= 4 + 2 * 2 + 1
+    assert result.runs <= 4 + 2 * 2 + 2
 
 
 def test_an_accused_record_of_a_kind_that_is_not_known_is_proved_in_full() -> None:
@@ -379,12 +371,12 @@ def test_a_handler_that_fails_at_every_nth_call_convicts_no_accused_record(
 
 
 def test_even_a_sink_that_fails_alike_convicts_a_good_accused_record_with_its_probability() -> None:
-    """At most p^3·(1-p) for each; most runs notice that something fails without a cause."""
+    """At most p^3·(1-p)^2 for each; most runs notice that something fails without a cause."""
     dice, convicted, accused, tries = random.Random(7), 0, {(0, n) for n in range(0, 200, 20)}, 400
     for _ in range(tries):
         query = Suspecting(set(), lambda: dice.random() < 0.2, alike=True)
         convicted += len(query.suspect(batch_of(200), accused).alone)
-    assert convicted <= 0.2**3 * 0.8 * tries * len(accused)
+    assert convicted <= 0.2**3 * 0.8**2 * tries * len(accused)
 
 
 class Outage:
@@ -401,29 +393,11 @@ class Outage:
 
 @given(st.integers(20, 300), st.integers(0, 60), st.integers(1, 60), st.data())
 @examples(300)
-def test_an_outage_that_looks_alike_convicts_one_good_accused_record_for_three_of_its_runs(
+def test_an_outage_convicts_no_good_record_though_it_looks_alike(
     records: int, first: int, lasts: int, data: st.DataObject
 ) -> None:
     places = st.integers(0, records - 1)
     accused = {(0, n) for n in data.draw(st.sets(places, max_size=records // 10))}
     bad = {(0, n) for n in data.draw(st.sets(places, max_size=3))}
     query = Suspecting(bad, Outage(first, lasts), alike=True)
-    good = alone(query.suspect(batch_of(records), accused)) - bad
-    assert good <= accused
-    assert 3 * len(good) <= lasts
-    passed = [not failed for _, failed in query.runs]
-    for each in good:
-        own = [run for run, (where, _) in enumerate(query.runs) if where == [each]]
-        assert any(passed[: own[0]]), "the outage began before anything had passed"
-        assert all(first <= run < first + lasts for run in own)
-        assert any(passed[own[-1] :]), "the outage did not end before the control"
-
-
-@pytest.mark.parametrize(
-    ("first", "lasts", "convicted"), [(1, 3, 1), (0, 4, 0), (1, 2, 0), (1, 4, 0)]
-)
-def test_an_outage_has_to_fit_between_two_parts_that_pass(
-    first: int, lasts: int, convicted: int
-) -> None:
-    query = Suspecting(set(), Outage(first, lasts), alike=True)
-    assert len(query.suspect(batch_of(200), {(0, 100)}).alone) == convicted
+    assert alone(query.suspect(batch_of(records), accused)) <= bad

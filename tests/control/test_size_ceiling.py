@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.control.isolation import AwaitControl, Isolated, Isolation, IsolationBudget, Run
-from headrace.control.parts import Ranges
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget
+from headrace.control.parts import AwaitControl, Ranges, Run
 from headrace.control.size_ceiling import (
     FINE,
     BatchSize,

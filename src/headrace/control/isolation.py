@@ -16,13 +16,11 @@ the record, there are six rounds: p^33·(1-p)^6.
 
 Two proofs are shorter, while nothing has failed without a cause. A record that fails with the kind
 of failure of one that was convicted in full in this batch has two rounds: p^7·(1-p)^2. A record
-that is *accused* (`headrace.control.likeness`) has one: in this run of the query a record of its
-form was convicted of this kind of failure in full, or by such a proof after that, and no record of
-the form has passed. A batch with accused records is cut once: each alone, the others between.
-
-The proof of accused records is weaker. A sink that fails in the same words as a convicted record
-convicts a good record of the same form with p^3·(1-p). So does an outage in these words that begins
-after something has passed, and ends before the control: one good record for three of its runs.
+that is *accused* (`headrace.control.likeness`) has two, of one failure and two: in this run of the
+query a record of its form was convicted of this kind of failure in full, or by such a proof after
+that, and no record of the form has passed. A batch with accused records is cut once: each alone,
+the others between. One outage convicts nobody, for a control lies between the rounds; a sink that
+comes and goes in the very words of a convicted record convicts one like it with p^3·(1-p)^2.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
@@ -35,7 +33,17 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from headrace.control.likeness import FailureKind
-from headrace.control.parts import Ranges, count, cut_after, cut_out, is_within
+from headrace.control.parts import (
+    AwaitControl,
+    Cut,
+    Ranges,
+    Run,
+    Step,
+    count,
+    cut_after,
+    cut_out,
+    is_within,
+)
 from headrace.core.options import require_whole
 from headrace.core.ranges import OffsetRange
 
@@ -51,8 +59,8 @@ ROUNDS_IN_DOUBT: Final = 6
 ROUNDS_ALIKE: Final = 2
 """The same, where a record of this batch was convicted in full of the same kind of failure."""
 
-ROUNDS_ACCUSED: Final = 1
-"""The same for an accused record that fails with a known kind."""
+ROUNDS_ACCUSED: Final = 2
+"""The same for an accused record that fails with a known kind; its first round is one failure."""
 
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
@@ -124,29 +132,6 @@ class Isolated(Generic[Why]):
         return not (self.alone or self.left) and self.down is None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Run the handler on this part."""
-
-    part: Ranges
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Divide a part into these."""
-
-    part: Ranges
-    children: tuple[Ranges, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitControl:
-    """Wait until something that is not of this batch has passed."""
-
-
-Step = Run | Cut | AwaitControl
-
-
 def expected_runs(records: int, bad: int) -> int:
     """About how many runs an isolation takes that finds so many bad records among these.
 
@@ -167,6 +152,7 @@ class _Suspect(Generic[Why]):
     """A record that has failed alone, as often as it was run: in these rounds, and in this one."""
 
     whys: list[Why]
+    first_round: int
     rounds: int = 0
     in_round: int = 1
 
@@ -179,7 +165,7 @@ class _Suspect(Generic[Why]):
     @property
     def is_through(self) -> bool:
         """Whether it has failed as often as its round is long, and waits for a control."""
-        return self.in_round >= FIRST_ROUND + self.rounds
+        return self.in_round >= self.first_round + self.rounds
 
 
 class Isolation(Generic[Why]):
@@ -288,16 +274,18 @@ class Isolation(Generic[Why]):
         if why is None:
             result.largest_passed = max(result.largest_passed, records)
             if self._suspects.pop(part, None) is not None:
-                self._in_doubt = True
+                self._doubt()
             self._look_for_causes()
             return
         result.smallest_failed = min(result.smallest_failed or records, records)
         self._note_failure(part, why)
+        if self._kind_of is None or self._kind_of(why) not in self._known:
+            self._prove_in_full(part)
         if (suspect := self._suspects.get(part)) is not None:
             suspect.whys.append(why)
             suspect.in_round += 1
         elif count(part) == 1:
-            self._suspects[part] = _Suspect([why])
+            self._suspects[part] = _Suspect([why], 1 if part in self._accused else FIRST_ROUND)
         elif self.result.down is not None:
             self._waiting.append((part, why))
         else:
@@ -325,9 +313,9 @@ class Isolation(Generic[Why]):
         """The rounds in which a suspect has to fail."""
         if self._in_doubt or self._kind_of is None:
             return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
-        kinds = set(map(self._kind_of, self._suspects[part].whys))
-        if part in self._accused and kinds <= self._known:
+        if part in self._accused:
             return ROUNDS_ACCUSED
+        kinds = set(map(self._kind_of, self._suspects[part].whys))
         proved = [each.whys for each in self._suspects.values() if each.rounds >= ROUNDS]
         return (
             ROUNDS_ALIKE if kinds in [set(map(self._kind_of, each)) for each in proved] else ROUNDS
@@ -430,7 +418,18 @@ class Isolation(Generic[Why]):
         for failed in list(self._unexplained):
             if not any(is_within(each, failed) for each in causes):
                 self._unexplained.remove(failed)
-                self._in_doubt = True
+                self._doubt()
+
+    def _doubt(self) -> None:
+        self._in_doubt = True
+        for part in list(self._accused):
+            self._prove_in_full(part)
+
+    def _prove_in_full(self, part: Ranges) -> None:
+        """An accused record is one like any other from now on."""
+        if part in self._accused and (suspect := self._suspects.get(part)) is not None:
+            suspect.first_round, suspect.rounds = FIRST_ROUND, 0
+        self._accused.discard(part)
 
     def _not_run(self) -> list[tuple[Ranges, Why]]:
         sample = [] if self._sample is None else [self._sample]

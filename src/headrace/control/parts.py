@@ -1,11 +1,35 @@
-"""Parts of a batch: what isolation cuts it into."""
+"""Parts of a batch: what isolation cuts it into, and the steps that it takes with them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 
 Ranges = tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the handler on this part."""
+
+    part: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Divide a part into these."""
+
+    part: Ranges
+    children: tuple[Ranges, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitControl:
+    """Wait until something that is not of this batch has passed."""
+
+
+Step = Run | Cut | AwaitControl
 
 
 def cut_after(ranges: Sequence[OffsetRange], wanted: int) -> tuple[Ranges, Ranges]:

@@ -8,17 +8,9 @@ from functools import partial
 from typing import Final
 
 from headrace.backfill.splitting import split_batch
-from headrace.control.isolation import (
-    AwaitControl,
-    Cut,
-    Isolated,
-    Isolation,
-    IsolationBudget,
-    Run,
-    Step,
-)
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget
 from headrace.control.likeness import FailureKind, Place, kind_of
-from headrace.control.parts import Ranges
+from headrace.control.parts import AwaitControl, Cut, Ranges, Run, Step
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import is_gone
 from headrace.errors import DataLossError, HeadraceError, LedgerError

@@ -23,8 +23,8 @@ from headrace.control import (
     plan,
     takes_per_s,
 )
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Run
-from headrace.control.parts import count
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget
+from headrace.control.parts import Run, count
 from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
 from headrace.core.ranges import OffsetRange, TopicPartition
