@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection
 
 from headrace.errors import LedgerError
-from headrace.ledger import batch_rows, checkpoints, transitions
+from headrace.ledger import at_once, batch_rows, checkpoints, transitions
 from headrace.ledger.batch_queries import BatchQueries, ranges_of
 from headrace.ledger.batch_rows import (
     Values,
@@ -68,21 +68,26 @@ class BatchStore(BatchQueries):
             "by_checkpoint": batch.checkpoint_id,
         }
 
+        row = control_row(batch, batch_key, self._clock(), call_id)
+        created = {"now_ms": row.pop("created_time_ms"), "of": batch.gate}
+        if not self._database.is_sqlite:
+            at = self._database.alone(lambda one: at_once.begin(one, batch, row, count | created))
+            if at is not None:
+                return batch_from(row | {"created_time_ms": at})
+
         def begin(connection: Connection) -> BatchRecord:
             # First: it locks the gate's row, so that the next batch of this gate waits for this
             # one.
             if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
                 refuse_but(connection, batch.gate, query)
-            row = control_row(batch, batch_key, self._clock(), call_id)
-            created = {"now_ms": row.pop("created_time_ms"), "of": batch.gate}
             with self._under(batch.gate):
-                row["created_time_ms"] = connection.scalar(statement, row | created)
-            if row["created_time_ms"] is None:
+                created_ms = connection.scalar(statement, row | created)
+            if created_ms is None:
                 return self._begin_again(connection, batch, batch_key, call_id)
             insert_rows(connection, batch_range, failure_rows(batch, batch_key))
             checkpoints.record_plan(connection, batch, batch_key)
             checkpoints.advance_position(connection, batch)
-            return batch_from(row)
+            return batch_from(row | {"created_time_ms": created_ms})
 
         return self._database.write(begin)
 
@@ -137,17 +142,27 @@ class BatchStore(BatchQueries):
 
         def attach(connection: Connection) -> Attached | None:
             leased = values | self._leased(None if owner is None else lease_ms)
+            if not self._database.is_sqlite:
+                found = connection.execute(batch_rows.ATTACH_NEXT, leased).mappings().one_or_none()
+                return None if found is None else attached(connection, dict(found))
             sequence = connection.scalar(batch_rows.NEXT_SEQUENCE_OF, leased)
             if sequence is None:
                 return None
             row = connection.execute(batch_rows.ATTACH_AND_RETURN, leased).mappings().one_or_none()
             if row is None:  # It was changed just now; one number is skipped.
                 return None
+            return attached(connection, {**row, "counted": sequence})
+
+        def attached(connection: Connection, row: Values) -> Attached:
+            sequence = row.pop("counted")
             batch, key = batch_from(row), {"batch_key": batch_key}
             was_split = batch.attempts > 1 and connection.execute(batch_rows.CHILDREN, key).first()
             return Attached(batch, ranges_of(connection, batch_key), bool(was_split), sequence)
 
-        return self._database.write(attach)
+        if self._database.is_sqlite:
+            return self._database.write(attach)
+        # What is read after the one statement that writes does not change any more.
+        return self._database.alone(attach)
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs again in place (transition B)."""

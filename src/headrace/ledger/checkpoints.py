@@ -7,7 +7,7 @@ silence.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -33,6 +33,8 @@ from headrace.ledger.batch_rows import offsets_in, offsets_text, whole_number
 from headrace.ledger.missed import Finding, FindingKind
 from headrace.ledger.records import Covered, PlannedBatch
 from headrace.ledger.tables import batch_table, checkpoint, gate, lost, position, pruned
+
+_Insert = sqlite.Insert | postgresql.Insert
 
 Offsets = Mapping[int, int]
 """By partition."""
@@ -139,6 +141,13 @@ UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(selec
 
 def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
+    of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
+    for row in planned_rows(batch):
+        connection.execute(_upsert_checkpoint(connection.dialect.name), row | of_batch)
+
+
+def planned_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
+    """What a checkpoint has planned by a batch, in a row for each topic: nearly always one."""
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
     for planned in batch.ranges:
@@ -146,19 +155,16 @@ def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
         if at.count:
             hulls[topic][at.partition] = hulls[topic].get(at.partition, at).hull(at)
             offsets[topic] += at.count
-    for (name, topic_id), count in offsets.items():  # nearly always one
-        of_topic = hulls[name, topic_id]
-        row = {
-            "gate": batch.gate,
-            "checkpoint_id": batch.checkpoint_id,
+    return [
+        {
             "topic": name,
             "topic_id": topic_id,
-            "start_offsets": offsets_text({each: of_topic[each].start for each in of_topic}),
-            "until_offsets": offsets_text({each: of_topic[each].until for each in of_topic}),
-            "offsets": count,
-            "begun": batch_key,
+            "start_offsets": offsets_text({each: at.start for each, at in hull.items()}),
+            "until_offsets": offsets_text({each: at.until for each, at in hull.items()}),
+            "offsets": offsets[name, topic_id],
         }
-        connection.execute(_upsert_checkpoint(connection.dialect.name), row)
+        for (name, topic_id), hull in hulls.items()
+    ]
 
 
 def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
@@ -169,21 +175,25 @@ def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 @cache
 def _upsert_checkpoint(dialect: str) -> sqlite.Insert | postgresql.Insert:
-    """Put a batch behind the batches that its checkpoint has planned before."""
     is_sqlite = dialect == "sqlite"
     begins = select(gate.c.begins).where(gate.c.name == bindparam("gate")).scalar_subquery()
     statement = (sqlite.insert if is_sqlite else postgresql.insert)(checkpoint).values(
         **{name: bindparam(name) for name in checkpoint.c.keys() if name != "begins"},  # noqa: SIM118
         begins=begins,
     )
+    return behind_before(statement, func.json_patch if is_sqlite else over)
+
+
+def over(below: ColumnElement[str], above: ColumnElement[str]) -> ColumnElement[str]:
+    """Both offsets, and of a partition that is in both what stands above: PostgreSQL's."""
+    return cast(cast(below, JSONB).concat(cast(above, JSONB)), Text)
+
+
+def behind_before(
+    statement: _Insert, over: Callable[[ColumnElement[str], ColumnElement[str]], ColumnElement[str]]
+) -> _Insert:
+    """Have an insert put a batch behind those that its checkpoint has planned before."""
     before, now = checkpoint.c, statement.excluded
-
-    def over(below: ColumnElement[str], above: ColumnElement[str]) -> ColumnElement[str]:
-        """Both, and of a partition that is in both what stands above."""
-        if is_sqlite:
-            return func.json_patch(below, above)
-        return cast(cast(below, JSONB).concat(cast(above, JSONB)), Text)
-
     return statement.on_conflict_do_update(
         index_elements=list(checkpoint.primary_key),
         set_={
@@ -226,6 +236,11 @@ def _upsert_position(dialect: str) -> sqlite.Insert | postgresql.Insert:
         **{name: bindparam(name) for name in ("topic_id", "gate", "checkpoint_id")},
         until_offsets=reached.scalar_subquery(),
     )
+    return instead_of_before(statement)
+
+
+def instead_of_before(statement: _Insert) -> _Insert:
+    """Have an insert replace the position that was there before."""
     now = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(position.primary_key),
