@@ -20,6 +20,7 @@ from sqlalchemy import (
     exists,
     func,
     select,
+    true,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -66,7 +67,7 @@ def _begin() -> Select[Any]:
     read = _arrays(batch_range, _RANGE)
     ranges = postgresql.insert(batch_range).from_select(
         ["batch_key", *_RANGE],
-        select(*_bound(batch_table, "batch_key"), *read.c).select_from(read).select_from(counted),
+        select(*_bound(batch_table, "batch_key"), *read.c).select_from(read.join(counted, true())),
         include_defaults=False,
     )
     return (
@@ -85,9 +86,7 @@ def _put_behind(counted: CTE) -> CTE:
             bindparam("batch", type_=Text),
             counted.c.begins,
             *planned.c,
-        )
-        .select_from(planned)
-        .select_from(counted),
+        ).select_from(planned.join(counted, true())),
         include_defaults=False,
     )
     return (
