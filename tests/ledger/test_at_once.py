@@ -34,7 +34,7 @@ def url(new_postgresql_url: NewUrl) -> str:
 
 @pytest.fixture
 def ledger(url: str) -> Iterator[Ledger]:
-    with Ledger.open(url) as opened:
+    with Ledger.open(url, clock=lambda: 1_000) as opened:  # which makes no difference of its own
         opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened
 

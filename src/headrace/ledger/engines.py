@@ -6,6 +6,7 @@ Code that needs the PostgreSQL driver imports it locally: a ledger in a file doe
 import re
 import select
 import sqlite3
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,17 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.system import needs_extra
+from headrace.core.timing import Clock
 from headrace.errors import LedgerError
 from headrace.ledger.connection import Timeouts
 
 _RETRY_S: Final = 0.01
+
+UNUSED_S: Final = 15
+"""How long a connection to a server is kept without a use, if there is another one (s)."""
 
 _REASONS: Final = {
     "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find out which program "
@@ -265,7 +271,11 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     arguments: dict[str, Any] = {"application_name": "headrace", "prepare_threshold": None}
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
-        engine = sqlalchemy.create_engine(url, connect_args=arguments, hide_parameters=True)
+        # The one that was used last, so that those which are not needed any more stay unused.
+        engine = sqlalchemy.create_engine(
+            url, connect_args=arguments, hide_parameters=True, pool_use_lifo=True
+        )
+    _close_unused(engine, timeouts.clock)
     _refuse_ignored_schema(engine, url)
     _replace_what_was_cut(engine)
     _limit_statements_alone(engine, limit_locks(timeouts))
@@ -327,6 +337,35 @@ def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
                 f"The ledger's URL asks for the search_path {search_path!r}, and a pooler between"
                 f" here and the server has ignored it: it is {found!r}; {SET_FOR_THE_ROLE}."
             )
+
+
+def _close_unused(engine: Engine, clock: Clock) -> None:
+    """Keep open what is in use all the time: one connection, if its threads seldom meet.
+
+    One that was needed for a moment, beside another, is closed when it was unused for a while.
+    """
+    unused: dict[ConnectionPoolEntry, float] = {}
+    changing = threading.Lock()
+
+    @event.listens_for(engine, "checkin")
+    def returned(_connection: object, entry: ConnectionPoolEntry) -> None:
+        now_s = clock.monotonic()
+        with changing:
+            for old in [each for each, since_s in unused.items() if now_s - since_s > UNUSED_S]:
+                del unused[old]
+                old.close()
+            unused[entry] = now_s
+
+    @event.listens_for(engine, "checkout")
+    def lent(connection: Any, entry: ConnectionPoolEntry, _: object) -> None:
+        with changing:
+            unused.pop(entry, None)
+        if connection.closed:  # just now, by another thread
+            raise DisconnectionError
+
+    @event.listens_for(engine, "close")
+    def closed(_connection: object, entry: ConnectionPoolEntry) -> None:
+        unused.pop(entry, None)
 
 
 def _replace_what_was_cut(engine: Engine) -> None:

@@ -29,9 +29,24 @@ DEFECTS: Final = (
     Planted(
         "a begun batch that a killed database server may lose",
         "ledger/batches.py",
-        "        return self._database.write(begin)\n",
-        "        return self._database.write(begin, durable=False)\n",
+        "self._database.alone(lambda one: at_once.begin(one, batch, row, count | created))",
+        "self._database.alone(lambda one: at_once.begin(one, batch, row, count | created),"
+        " durable=False)",
         "tests/ledger/test_server_kills.py",
+    ),
+    Planted(
+        "a batch begun from what the ledger had before another one was begun",
+        "ledger/at_once.py",
+        "batch_rows.COUNT_BEGIN.where(gate.c.begins == as_it_was)",
+        "batch_rows.COUNT_BEGIN.where(true())",
+        "tests/ledger/test_at_once.py",
+    ),
+    Planted(
+        "a report whose repetition is kept a second time",
+        "ledger/rates.py",
+        'gate.c.reported.is_distinct_from(bindparam("batch", type_=Text))',
+        "gate.c.name.is_not(None)",
+        "tests/ledger/test_at_once.py",
     ),
     Planted(
         "a batch ended by the engine's report that a killed database server may lose",

@@ -1,0 +1,67 @@
+"""How many connections to a server a ledger keeps open: as many as are used all the time."""
+
+import itertools
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+from tests.services.waiting import wait_until
+
+from headrace.ledger import Timeouts
+from headrace.ledger.database import Database
+from headrace.ledger.engines import UNUSED_S
+from headrace.testing import ManualClock
+
+pytestmark = pytest.mark.integration
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def url(postgresql: str) -> str:
+    """The URL of a database of its own."""
+    name = f"counted_{next(_numbers)}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return postgresql.replace("/postgres?", f"/{name}?")
+
+
+def connections(url: str) -> int:
+    """The number of the ledger's."""
+    with psycopg.connect(url) as connection:
+        (found,) = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'headrace'"
+        ).fetchone() or (0,)
+    return int(found)
+
+
+def test_connections_that_were_needed_once_are_closed(url: str) -> None:
+    clock = ManualClock()
+    database = Database(url, read_only=False, timeouts=Timeouts(clock=clock))
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(database.reading()).exec_driver_sql("SELECT 1")
+        assert connections(url) == 3
+    for _ in range(2):
+        clock.sleep(UNUSED_S + 1)
+        with database.reading() as connection:
+            connection.exec_driver_sql("SELECT 1")
+    wait_until(lambda: connections(url) == 1)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(database.reading()).exec_driver_sql("SELECT 1")
+    database.close()
+    wait_until(lambda: connections(url) == 0)
+
+
+def test_a_connection_is_not_closed_while_it_is_lent(url: str) -> None:
+    clock = ManualClock()
+    database = Database(url, read_only=False, timeouts=Timeouts(clock=clock))
+    with database.reading() as lent:
+        for _ in range(3):
+            clock.sleep(UNUSED_S + 1)
+            with database.reading() as connection:
+                connection.exec_driver_sql("SELECT 1")
+        assert lent.exec_driver_sql("SELECT 1").scalar_one() == 1
+    database.close()
