@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 from tests.ledger.conftest import NewUrl
 from tests.ledger.samples import a_batch, a_sample, batch_number, stored
 from tests.services.waiting import wait_until
@@ -106,3 +107,24 @@ def test_a_topic_that_is_named_twice_is_written_down(ledger: Ledger) -> None:
     batch = PlannedBatch("orders", "run", planned, "rate", "localhost:9092")
     assert ledger.batches.begin(batch).status is Status.IN_PROGRESS
     assert len(ledger.batches.ranges(batch.batch_key)) == 2
+
+
+def test_a_usual_batch_is_seven_statements_and_no_transaction(ledger: Ledger) -> None:
+    """So a pooler lends a connection for one statement at a time."""
+    seen: list[str] = []
+
+    def one(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", one)
+    try:
+        ledger.gates.admission("orders")
+        key = ledger.batches.begin(a_batch()).batch_key
+        ledger.gates.begun_and_query("orders")
+        ledger.batches.attach(key, 0, owner="one", lease_ms=30_000)
+        ledger.batches.succeed(key, owner="one")
+        ledger.rates.report(key, 0, 5, a_sample(10, batch_key=key))
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", one)
+    assert len(seen) == 7
+    assert not [statement for statement in seen if statement.startswith("BEGIN")]
