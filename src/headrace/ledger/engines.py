@@ -345,7 +345,7 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
     One that was needed for a moment, beside another, is closed when it was unused for a while.
     """
     unused: dict[ConnectionPoolEntry, float] = {}
-    changing = threading.Lock()
+    changing = threading.RLock()  # closing one calls `closed`
 
     @event.listens_for(engine, "checkin")
     def returned(_connection: object, entry: ConnectionPoolEntry) -> None:
@@ -365,7 +365,8 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
 
     @event.listens_for(engine, "close")
     def closed(_connection: object, entry: ConnectionPoolEntry) -> None:
-        unused.pop(entry, None)
+        with changing:
+            unused.pop(entry, None)
 
 
 def _replace_what_was_cut(engine: Engine) -> None:
