@@ -4,6 +4,7 @@ Then a ledger is told the same: that the connection is gone. It cannot know whic
 real server does this too, but not when a test says.
 """
 
+import re
 import sqlite3
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,6 +15,8 @@ import pytest
 from psycopg.pq import TransactionStatus
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+_WRITES = re.compile(r"(WITH \w+ AS\s*\()?(INSERT|UPDATE|DELETE)")
 
 
 class Moment(StrEnum):
@@ -52,7 +55,7 @@ class Cuts:
 
     def _cut_statements(self, do_execute: Callable[..., None]) -> Callable[..., None]:
         def execute(dialect: Any, cursor: Any, statement: str, *others: Any) -> None:
-            alone = statement.startswith(("INSERT", "UPDATE", "DELETE")) and _is_alone(cursor)
+            alone = _WRITES.match(statement) is not None and _is_alone(cursor)
             moment = self._planned.pop(0) if alone and self._planned else None
             if moment is not Moment.BEFORE:
                 do_execute(dialect, cursor, statement, *others)
