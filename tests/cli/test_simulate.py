@@ -87,7 +87,7 @@ def test_both_laws_are_compared_side_by_side(folder: Path) -> None:
     ended = run("simulate", "five.toml", "--law", "pid", "--law", "learned", folder=folder)
     assert ended.returncode == 0
     rows = [line.split("│") for line in ended.stdout.partition("Side by side")[2].splitlines()]
-    laws = [row[2].strip() for row in rows if "hop-by-hop" in "".join(row)]
+    laws = [row[2].strip() for row in rows if len(row) > 2]
     assert laws == ["pid", "learned"] * 3
     said = run("simulate", "five.toml", "--law", "learned", "--json", folder=folder).stdout
     assert json.loads(said)["laws"] == ["learned"]

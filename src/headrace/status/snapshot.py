@@ -322,11 +322,10 @@ _MOVES: Final = (
 
 def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     gate, batches, samples = history.gate, history.batches, history.samples
-    newest = batches[0] if batches else None
+    newest, sample = next(iter(batches), None), next(iter(samples), None)
     run = newest_run(batches)
     change = LagChange.of(run)
     over = newest is not None and is_over(history, newest, now_ms)
-    sample = samples[0] if samples else None
     ceiling = known_ceiling(gate.size_ceiling)
     lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
