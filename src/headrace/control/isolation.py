@@ -152,7 +152,6 @@ class _Suspect(Generic[Why]):
     """A record that has failed alone, as often as it was run: in these rounds, and in this one."""
 
     whys: list[Why]
-    first_round: int
     rounds: int = 0
     in_round: int = 1
 
@@ -161,11 +160,6 @@ class _Suspect(Generic[Why]):
         """The last of its failures' most frequent kind: one of another may be the sink's own."""
         kinds = Counter(map(type, self.whys))
         return max(reversed(self.whys), key=lambda each: kinds[type(each)])
-
-    @property
-    def is_through(self) -> bool:
-        """Whether it has failed as often as its round is long, and waits for a control."""
-        return self.in_round >= self.first_round + self.rounds
 
 
 class Isolation(Generic[Why]):
@@ -285,7 +279,7 @@ class Isolation(Generic[Why]):
             suspect.whys.append(why)
             suspect.in_round += 1
         elif count(part) == 1:
-            self._suspects[part] = _Suspect([why], 1 if part in self._accused else FIRST_ROUND)
+            self._suspects[part] = _Suspect([why])
         elif self.result.down is not None:
             self._waiting.append((part, why))
         else:
@@ -311,15 +305,22 @@ class Isolation(Generic[Why]):
 
     def _rounds(self, part: Ranges) -> int:
         """The rounds in which a suspect has to fail."""
-        if self._in_doubt or self._kind_of is None:
-            return ROUNDS_IN_DOUBT if self._in_doubt else ROUNDS
+        if self._in_doubt:
+            return ROUNDS_IN_DOUBT
         if part in self._accused:
             return ROUNDS_ACCUSED
+        if self._kind_of is None:
+            return ROUNDS
         kinds = set(map(self._kind_of, self._suspects[part].whys))
         proved = [each.whys for each in self._suspects.values() if each.rounds >= ROUNDS]
         return (
             ROUNDS_ALIKE if kinds in [set(map(self._kind_of, each)) for each in proved] else ROUNDS
         )
+
+    def _is_through(self, part: Ranges, suspect: _Suspect[Why]) -> bool:
+        """Whether it has failed as often as its round is long, and waits for a control."""
+        first_round = 1 if part in self._accused else FIRST_ROUND
+        return suspect.in_round >= first_round + suspect.rounds
 
     def _count_passes(self, passes: int) -> None:
         before, self._passes = self._passes, passes
@@ -327,8 +328,8 @@ class Isolation(Generic[Why]):
             return
         self._failed_in_a_row.clear()
         self._needs_control = False
-        for suspect in self._suspects.values():
-            if suspect.is_through:
+        for part, suspect in self._suspects.items():
+            if self._is_through(part, suspect):
                 suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
 
     def _due(self) -> Ranges | None:
@@ -336,7 +337,7 @@ class Isolation(Generic[Why]):
         if not (self._can_wait or self._waiting or self._reserve):
             return None
         for part, suspect in self._suspects.items():
-            if suspect.rounds < self._rounds(part) and not suspect.is_through:
+            if suspect.rounds < self._rounds(part) and not self._is_through(part, suspect):
                 return part
         return None
 
@@ -428,7 +429,7 @@ class Isolation(Generic[Why]):
     def _prove_in_full(self, part: Ranges) -> None:
         """An accused record is one like any other from now on."""
         if part in self._accused and (suspect := self._suspects.get(part)) is not None:
-            suspect.first_round, suspect.rounds = FIRST_ROUND, 0
+            suspect.rounds = 0
         self._accused.discard(part)
 
     def _not_run(self) -> list[tuple[Ranges, Why]]:

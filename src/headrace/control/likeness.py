@@ -18,7 +18,7 @@ Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 FailureKind = tuple[str, str]
-"""FailureKind of a failure."""
+"""Error class, and message without what varies: the kind of a failure."""
 
 MAX_ACCUSED: Final = 32
 """Records of a batch that are accused at most; and fewer than a tenth of it."""

@@ -70,7 +70,7 @@ def is_within(part: Ranges, other: Ranges) -> bool:
 
 
 def cut_out(batch: Sequence[OffsetRange], accused: Iterable[OffsetRange]) -> list[Ranges]:
-    """What is left of a batch without these single records, at most one range of each partition.
+    """The rest of a batch without these single records, at most one range of each partition.
 
     ::
 

@@ -407,7 +407,7 @@ def _size_of(df: DataFrame) -> tuple[int, int] | None:
 
 
 def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None:
-    """What is persisted, if it is small enough to be held in this process."""
+    """The records that are persisted, if they are small enough to be held in this process."""
     if not 0 < records <= _MAX_ROWS or of_records > _MAX_BYTES:
         return None
     try:

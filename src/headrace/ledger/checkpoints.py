@@ -147,7 +147,7 @@ def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 
 def planned_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
-    """What a checkpoint has planned by a batch, in a row for each topic: nearly always one."""
+    """The plan of a batch for its checkpoint, in a row for each topic: nearly always one."""
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
     for planned in batch.ranges:

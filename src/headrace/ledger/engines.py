@@ -26,7 +26,7 @@ from headrace.ledger.connection import Timeouts
 _RETRY_S: Final = 0.01
 
 UNUSED_S: Final = 15
-"""How long a connection to a server is kept without a use, if there is another one (s)."""
+"""Time that a connection to a server is kept without a use, if there is another one (s)."""
 
 _REASONS: Final = {
     "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find out which program "

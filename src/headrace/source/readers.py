@@ -177,7 +177,7 @@ class SourceFormat(DataSource):
             return _RefusedStream(error)
 
     def _chosen(self, schema: StructType) -> "tuple[ValueTask | None, tuple[str, ...]]":
-        """What is decoded for these columns, and the names of those to be read."""
+        """The decoding for these columns, and the names of those to be read."""
         values = self.check(schema, self.options)
         task = None if values is None else values.task(schema, self.reports)
         return task, tuple(schema.names) if task is None else task.stored
@@ -284,7 +284,7 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
     Raises:
         OptionError: one is not.
     """
-    _check_fields("column", schema)
+    _check_fields("column ", schema)
     types = {field.name: field.dataType for field in of}
     for field in schema:
         if isinstance(field.dataType, StructType):
@@ -299,9 +299,8 @@ def _check_columns(source: str, schema: StructType, of: StructType) -> None:
             )
 
 
-def _check_fields(what: str, fields: StructType) -> None:
+def _check_fields(label: str, fields: StructType) -> None:
     """Check for what no task could give: a name that is there twice, and NOT NULL."""
-    label = what if what.endswith(".") else f"{what} "
     for field in fields:
         if fields.names.count(field.name) > 1:
             raise OptionError(f"The schema has the {label}{field.name} twice; name it once.")
