@@ -119,10 +119,9 @@ class Isolator:
         self._batch = batch
         self._has_run.add(batch.batch_key)
         isolation = self._isolation()
-        learnt = self._health.learnt
-        is_known = _kind_of(error) in learnt.kinds
-        self._likenesses = self._reader.likenesses() if is_known else {}
-        isolation.begin(ranges, error, learnt.accused(_kind_of(error), self._likenesses))
+        learnt, kind = self._health.learnt, _kind_of(error)
+        self._likenesses = self._reader.likenesses() if kind in learnt.kinds else {}
+        isolation.begin(ranges, error, learnt.accused(kind, self._likenesses))
         return self._run_all(isolation)
 
     def resume(self, batch: BatchRecord) -> Isolated[Cause]:
