@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 # pip as well, with how far it is: a text, and about how many MB there are to download and install.
 INSTALL := $(BIN)/python tests/install.py
+# The plugin writes the time of each test into a file.
+PYTEST := $(BIN)/python -m pytest -p tests.services.durations
 EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark up zookeeper
 UNIT_EXTRAS := $(filter-out up,$(EXTRAS))
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
@@ -21,7 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit changed compat set-up lint bench soak measure planted docs dist lock clean
+.PHONY: help demo demo-kafka test unit nightly slowest changed compat set-up lint bench soak measure planted \
+	docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,13 +35,21 @@ demo: $(VENV)/.java  ## watch one stream without a gate and with one, for 75 sec
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headrace demo --broker $(ARGS)
 
-test: set-up  ## run the tests: all three tiers
-	@$(BIN)/python -m pytest -m "not soak and not compat" -n 4 --dist loadfile \
-		--no-loadscope-reorder --durations=10 --durations-min=5 $(ARGS)
+# The tiers, a sentence for each, are in tests/services/tiers.py.
+test: set-up  ## run the tests of what a change can break: units, and one real scenario for each promise
+	@$(PYTEST) -m "(unit or integration) and not soak and not compat" -n 4 --dist loadfile \
+		--no-loadscope-reorder --durations-file=build/durations.json $(ARGS)
 
-unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, about 75 seconds
+unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at most a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
+
+nightly: set-up  ## run all other tests but soak's: PostgreSQL's half, kills, browsers, other people's programs
+	@$(PYTEST) -m "nightly and not soak and not compat" -n 4 --dist loadfile \
+		--no-loadscope-reorder --durations-file=build/durations-nightly.json $(ARGS)
+
+slowest:  ## print where the time of the last `make test` and `make nightly` went
+	@$(BIN)/python -m tests.slowest $(ARGS)
 
 changed: lint set-up  ## lint, and test the packages that differ from main and those that import them
 	@$(BIN)/python -m tests.changed $(ARGS)
@@ -57,11 +68,12 @@ compat-%: .venv-compat/%/.packages $(VENV)/.packages $(VENV)/.wheel
 
 set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser  ## only make ready what the tests need
 
-lint: $(VENV)/.packages  ## run the linters and the type checker
+lint: $(VENV)/.packages  ## run the linters, the type checker and the budget of sizes
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.budget --check
 
 bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
@@ -69,8 +81,8 @@ bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's
 soak: set-up  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
 
-measure: set-up  ## print the measures of the source: sizes, sentences, circles of imports
-	@$(BIN)/python -m tests.measure
+measure: $(VENV)/.packages  ## print the sizes of the source beside their ceilings (ARGS=--lower: lower these)
+	@$(BIN)/python -m tests.budget $(ARGS)
 
 planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
 	@$(BIN)/python -m tests.planted $(ARGS)

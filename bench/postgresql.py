@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine
-from tests.ledger.servers import postgresql_server
+from tests.services.postgresql import postgresql_server
 from tests.services.processes import descendants
 
 from bench.processes import cpu_seconds

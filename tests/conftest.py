@@ -1,11 +1,13 @@
 """The services that tests share: one Java, one broker and one Spark session for each worker."""
 
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from unittest import mock
 
+import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 from hypothesis import Phase, settings
@@ -16,6 +18,7 @@ from tests.services.examples import FEW, FULL, SOME
 from tests.services.folders import use_memory
 from tests.services.forks import forks_for_planners
 from tests.services.kafka import TopicFactory, Topics
+from tests.services.postgresql import NewUrl, PostgresqlServer, postgresql_server
 from tests.services.spark_home import surroundings
 
 from headrace.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
@@ -106,6 +109,34 @@ def close_ledgers() -> Iterator[None]:
         state.starts_anew()  # nothing is said of it when this process ends
     for ledger in list(gate_state._open.values()):
         ledger.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of the PostgreSQL database that all tests share: use schemas of your own."""
+    with postgresql_server() as running:
+        yield running.url
+
+
+@pytest.fixture(scope="session")
+def new_postgresql_url(postgresql: str) -> NewUrl:
+    """Makes the URL of an empty schema in the shared database."""
+    numbers = itertools.count()
+
+    def new_url() -> str:
+        schema = f"schema_{next(numbers)}"
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        return f"{postgresql}&options=-csearch_path%3D{schema}"
+
+    return new_url
+
+
+@pytest.fixture
+def own_postgresql() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL server that a test may stop and start as it likes."""
+    with postgresql_server() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import invoke
 from tests.compat.connect import Surroundings
-from tests.ledger.servers import postgresql_server
 from tests.services.connect import connect_server
+from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records

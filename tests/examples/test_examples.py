@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pytest import MonkeyPatch
 from tests.cli.outcomes import invoke
 from tests.docs.pages import blocks
-from tests.ledger.servers import postgresql_server
 from tests.services.kafka import Topic, TopicFactory, Topics, leaders
 from tests.services.lakes import jars_at_hand, older_spark
+from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange

@@ -17,8 +17,8 @@ import sqlalchemy
 from psycopg.sql import SQL, Identifier
 from tests.execution.events import gated_source, planned, progress
 from tests.ledger.samples import stored
-from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
+from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
 from headrace.control import EstimatorSettings
@@ -36,18 +36,9 @@ SOON = "lock_timeout%3D200"
 """In the place of ten seconds."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as own:
-        yield own.url
-
-
 @pytest.fixture
-def url(server: str, request: pytest.FixtureRequest) -> str:
-    schema = f"s{abs(hash(request.node.nodeid))}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return f"{server}&options=-csearch_path%3D{schema}"
+def url(new_postgresql_url: NewUrl) -> str:
+    return new_postgresql_url()
 
 
 @pytest.fixture
@@ -121,7 +112,7 @@ def test_without_patience_it_is_raised_at_once(url: str, ledger: Ledger) -> None
         impatient.batches.succeed(key)
 
 
-def test_a_handlers_own_statements_wait_as_the_server_has_them_wait(url: str, server: str) -> None:
+def test_a_handlers_own_statements_wait_as_the_server_has_them_wait(url: str) -> None:
     with new_ledger(url) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         key = begin(ledger, "orders", HERE)

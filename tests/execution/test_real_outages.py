@@ -26,8 +26,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
-from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.kafka import Topics
+from tests.services.postgresql import PostgresqlServer, postgresql_server
 
 from headrace.execution.handler_errors import no_connection
 from headrace.execution.sink_outage import sink_is_away

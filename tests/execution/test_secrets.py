@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
-from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
+from tests.services.postgresql import PostgresqlServer
 from tests.services.queries import sentence, stream_of
 from tests.services.spark_home import spark_home
 
@@ -30,34 +30,33 @@ KAFKA = {
 
 
 def test_no_secret_is_in_a_plan_a_page_an_event_log_a_checkpoint_or_a_command_line(
-    topic: TopicFactory, tmp_path: Path
+    topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
 ) -> None:
     orders = topic(2)
     orders.produce(b"good", b"bad", *[b"good"] * 20)
     shown = tmp_path / "shown"
     shown.mkdir()
-    with postgresql_server() as server:
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'".encode())
-            connection.execute(b"GRANT ALL ON SCHEMA public TO app")
-        server.ask_for_the_password_of("app")
-        url = make_url(server.url).set(username="app", password=PASSWORD)
-        full = url.render_as_string(hide_password=False)
-        public = full.replace(f":{PASSWORD}", "")
-        arguments = (str(tmp_path), orders.bootstrap_servers, orders.name)
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.execution.secrets_driver", *arguments],
-            input=json.dumps({"ledger": full, "public": public, "kafka": KAFKA}) + "\n",
-            capture_output=True,
-            text=True,
-            env={**os.environ, "SPARK_HOME": str(spark_home(tmp_path))},
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr[-5_000:]
-        with Ledger.open(full, create=False) as ledger:
-            # The planner, the driver, and the tasks of what was read again did know the password.
-            assert {b.status for b in ledger.batches.newest("bare")} == {Status.SUCCESS}
-            assert len(ledger.dead_letters.oldest("orders")) == 1
+    with psycopg.connect(own_postgresql.url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'".encode())
+        connection.execute(b"GRANT ALL ON SCHEMA public TO app")
+    own_postgresql.ask_for_the_password_of("app")
+    url = make_url(own_postgresql.url).set(username="app", password=PASSWORD)
+    full = url.render_as_string(hide_password=False)
+    public = full.replace(f":{PASSWORD}", "")
+    arguments = (str(tmp_path), orders.bootstrap_servers, orders.name)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.execution.secrets_driver", *arguments],
+        input=json.dumps({"ledger": full, "public": public, "kafka": KAFKA}) + "\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPARK_HOME": str(spark_home(tmp_path))},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-5_000:]
+    with Ledger.open(full, create=False) as ledger:
+        # The planner, the driver, and the tasks of what was read again did know the password.
+        assert {b.status for b in ledger.batches.newest("bare")} == {Status.SUCCESS}
+        assert len(ledger.dead_letters.oldest("orders")) == 1
     files = [each for each in shown.rglob("*") if each.is_file()]
     everything = [ran.stdout, ran.stderr, *(each.read_text(errors="replace") for each in files)]
     assert any("/checkpoint/" in str(each) for each in files)

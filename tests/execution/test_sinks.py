@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
-from tests.ledger.servers import postgresql_server
+from tests.services.postgresql import NewUrl, url_as_new_role
 from tests.services.waiting import wait_until
 
 from headrace.errors import BatchSplitError, OptionError
@@ -28,24 +27,15 @@ def batch(key: str) -> Batch:
 
 TEN, FIFTY = batch("the tenth"), batch("the fiftieth")
 
-pytestmark = pytest.mark.contract  # over both kinds of database
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as own:
-        yield own.url
+pytestmark = pytest.mark.integration  # over both kinds of database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/sink.db"
-    server: str = request.getfixturevalue("server")
-    schema = tmp_path.name
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
-    return normalize_url(f"{server}&options=-csearch_path%3D{schema}")
+    new_url: NewUrl = request.getfixturevalue("new_postgresql_url")
+    return normalize_url(new_url())
 
 
 @pytest.fixture
@@ -179,19 +169,16 @@ def test_an_engine_that_begins_sqlites_transactions_itself_is_taken(tmp_path: Pa
     engine.dispose()
 
 
-def test_a_role_that_may_only_insert_needs_no_right_to_make_tables(server: str) -> None:
-    owner = sqlalchemy.create_engine(normalize_url(server))
+def test_a_role_that_may_only_insert_needs_no_right_to_make_tables(
+    new_postgresql_url: NewUrl, postgresql: str
+) -> None:
+    url = new_postgresql_url()
+    owner = sqlalchemy.create_engine(normalize_url(url))
     with owner.begin() as connection:
         connection.execute(text("CREATE TABLE orders (value TEXT)"))
     write(owner, FIFTY)
-    with owner.begin() as connection:
-        for statement in (
-            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
-            "CREATE ROLE writer LOGIN",
-            "GRANT INSERT, SELECT ON orders, headrace_batches TO writer",
-        ):
-            connection.execute(text(statement))
-    writer = sqlalchemy.create_engine(normalize_url(server.replace("postgres:@", "writer:@")))
+    role = url_as_new_role(url, postgresql, "INSERT", "SELECT")
+    writer = sqlalchemy.create_engine(normalize_url(role))
     assert [write(writer, TEN), write(writer, TEN)] == [True, False]
     assert orders(owner) == [FIFTY.key, TEN.key]
     for each in (owner, writer):
@@ -199,12 +186,10 @@ def test_a_role_that_may_only_insert_needs_no_right_to_make_tables(server: str) 
 
 
 def test_a_database_of_another_kind_refuses_the_second_key_itself(
-    server: str, monkeypatch: pytest.MonkeyPatch
+    new_postgresql_url: NewUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what SQL everywhere has: a primary key, and a savepoint around the refusal."""
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(b"CREATE SCHEMA another")
-    engine = sqlalchemy.create_engine(normalize_url(f"{server}&options=-csearch_path%3Danother"))
+    engine = sqlalchemy.create_engine(normalize_url(new_postgresql_url()))
     with engine.begin() as begun:
         begun.execute(text("CREATE TABLE orders (value TEXT)"))
     monkeypatch.setattr(engine.dialect, "name", "another")
@@ -216,11 +201,10 @@ def test_a_database_of_another_kind_refuses_the_second_key_itself(
     engine.dispose()
 
 
-def test_a_strict_transaction_that_was_too_late_fails_and_is_run_again(server: str) -> None:
-    schema = "strict"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-    url = normalize_url(f"{server}&options=-csearch_path%3D{schema}")
+def test_a_strict_transaction_that_was_too_late_fails_and_is_run_again(
+    new_postgresql_url: NewUrl,
+) -> None:
+    url = normalize_url(new_postgresql_url())
     engine = sqlalchemy.create_engine(url, isolation_level="SERIALIZABLE")
     with engine.begin() as begun:
         begun.execute(text("CREATE TABLE orders (value TEXT)"))

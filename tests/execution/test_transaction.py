@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from sqlalchemy import Connection, Engine, text
 from tests.execution.events import planned
 from tests.execution.readers import READER
-from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
+from tests.services.postgresql import NewUrl
 
 from headrace.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
 from headrace.control import EstimatorSettings
@@ -34,28 +34,17 @@ from headrace.ledger import Ledger, normalize_url
 DF = cast(DataFrame, None)
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 
-pytestmark = pytest.mark.contract  # over both kinds of database
+pytestmark = pytest.mark.integration  # over both kinds of database
 
 Handler = Callable[[DataFrame, Batch], None]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as own:
-        yield own.url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
-    server: str = request.getfixturevalue("server")
-    schema = tmp_path.name
-    engine = sqlalchemy.create_engine(normalize_url(server))
-    with engine.begin() as connection:
-        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
-    engine.dispose()
-    return f"{server}&options=-csearch_path%3D{schema}"
+    new_url: NewUrl = request.getfixturevalue("new_postgresql_url")
+    return new_url()
 
 
 @dataclass

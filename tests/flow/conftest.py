@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.flow.worlds import LedgerWorld, MemoryWorld, World, ZookeeperWorld
-from tests.ledger.servers import postgresql_server
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.local import Java
@@ -24,13 +23,6 @@ def own_zookeeper(java: Java) -> Iterator[ZookeeperServer]:
     """A server that a test may stop, freeze and start as it likes."""
     with ZookeeperServer(java) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The URL of a PostgreSQL database that all tests share."""
-    with postgresql_server() as server:
-        yield server.url
 
 
 @pytest.fixture

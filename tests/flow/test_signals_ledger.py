@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import sqlalchemy
 from sqlalchemy import text
 from tests.flow.samples import a_signal, state_of_stage
 from tests.flow.worlds import LedgerWorld
-from tests.ledger.servers import PostgresqlServer, postgresql_server
+from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.flow import ledger_signals
@@ -24,33 +23,26 @@ WAIT_S = 30.0
 
 
 @pytest.fixture
-def server() -> Iterator[PostgresqlServer]:
-    """A PostgreSQL server that a test may stop and start as it likes."""
-    with postgresql_server() as own:
-        yield own
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
 def test_an_outage_passes_and_what_counts_is_delivered(
-    server: PostgresqlServer, flow: str, how: str, caplog: pytest.LogCaptureFixture
+    own_postgresql: PostgresqlServer, flow: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace.flow")
-    with LedgerWorld(flow, server.url) as world:
+    with LedgerWorld(flow, own_postgresql.url) as world:
         a, b = world.join("a", ["b"]), world.join("b")
         a.publish(state_of_stage("a", flow=flow))
         wait_until(lambda: "a" in b.states())
-        server.stop(how)
+        own_postgresql.stop(how)
         b.send(a_signal(sequence=1, flow=flow))
         wait_until(lambda: not a.is_connected and not b.is_connected)
         b.send(a_signal(sequence=2, flow=flow))
         assert a.receive() == []
         assert set(b.states()) == {"a"}, "what is known is known until its lease is over"
-        server.start()
+        own_postgresql.start()
         assert a.receive(WAIT_S) == [a_signal(sequence=2, flow=flow)]
         wait_until(lambda: a.is_connected and b.is_connected)
     lines = [line for line in caplog.messages if flow in line]

@@ -7,47 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Executable
-from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.ledgers import new_ledger
+from tests.services.postgresql import NewUrl
 
 from headrace.ledger import Ledger, normalize_url
 from headrace.testing import ManualClock
 
-NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
 Ordinary = Callable[[], AbstractContextManager[None]]
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The URL of a PostgreSQL database."""
-    with postgresql_server() as server:
-        yield server.url
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresqlServer]:
-    """A PostgreSQL server that a test may stop and start as it likes."""
-    with postgresql_server() as own:
-        yield own
-
-
-@pytest.fixture(scope="session")
-def new_postgresql_url(postgresql: str) -> NewUrl:
-    """Makes the URL of an empty schema in the shared database."""
-    numbers = itertools.count()
-
-    def new_url() -> str:
-        schema = f"ledger_{next(numbers)}"
-        with psycopg.connect(postgresql, autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {schema}".encode())
-        return f"{postgresql}&options=-csearch_path%3D{schema}"
-
-    return new_url
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from tests.ledger.conftest import NewUrl
 from tests.ledger.samples import a_batch, a_sample, batch_number, stored
+from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange

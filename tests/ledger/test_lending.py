@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection
-from tests.ledger.conftest import NewUrl
+from tests.services.postgresql import NewUrl
 
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
 from headrace.ledger.lending import transaction_end
 
-pytestmark = pytest.mark.contract  # over both kinds of database
+pytestmark = pytest.mark.integration  # over both kinds of database
 
 ENDS = {
     "commit": "COMMIT",

@@ -15,10 +15,10 @@ import psycopg
 import pytest
 import sqlalchemy
 from tests.ledger.samples import batch_number
-from tests.ledger.servers import PostgresqlServer
 from tests.ledger.test_lending import SERVER_SETTINGS, session
 from tests.ledger.test_server_outages import GATES, Stream, check
 from tests.services.pgbouncer import MODES, PgBouncer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
@@ -149,18 +149,18 @@ def test_a_schema_that_the_pooler_ignores_is_refused(postgresql: str, name: str)
 
 
 def test_a_server_that_is_away_behind_a_new_pooler_is_waited_for(
-    server: PostgresqlServer, caplog: pytest.LogCaptureFixture
+    own_postgresql: PostgresqlServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pooler that has never reached the server lets no client's login end."""
     with (
-        PgBouncer(server.url, "transaction") as pooler,
+        PgBouncer(own_postgresql.url, "transaction") as pooler,
         Ledger.open(f"{pooler.url('postgres')[:-2]}1", timeouts=OF_A_QUERY) as ledger,
         ThreadPoolExecutor(1) as pool,
     ):
         pooler.kill()
-        server.stop("fast")
+        own_postgresql.stop("fast")
         pooler.launch()
         gates = pool.submit(ledger.gates.all)
         wait_until(lambda: "It is tried again" in caplog.text or gates.done())
-        server.start()
+        own_postgresql.start()
         assert gates.result() == ()

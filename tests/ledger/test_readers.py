@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from bench.history import fill
 from tests.cli.outcomes import invoke
-from tests.ledger.conftest import NewUrl, Ordinary
+from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import a_batch
-from tests.ledger.servers import url_as_new_role
+from tests.services.postgresql import NewUrl, url_as_new_role
 
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger

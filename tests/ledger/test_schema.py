@@ -7,10 +7,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
-from tests.ledger.conftest import Execute, NewUrl
+from tests.ledger.conftest import Execute
 from tests.ledger.samples import a_batch
-from tests.ledger.servers import url_as_new_role
 from tests.services.ledgers import make_tables
+from tests.services.postgresql import NewUrl, url_as_new_role
 
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import (

@@ -14,10 +14,9 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection
-from tests.ledger.conftest import NewUrl
 from tests.ledger.samples import a_sample, batch_number
-from tests.ledger.servers import PostgresqlServer
 from tests.recovery.stories import chance
+from tests.services.postgresql import NewUrl, PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
@@ -124,19 +123,19 @@ def a_letter(number: int) -> DeadLetter:
 
 
 @pytest.fixture
-def workers(server: PostgresqlServer) -> list[Worker]:
-    with psycopg.connect(server.url, autocommit=True) as connection:
+def workers(own_postgresql: PostgresqlServer) -> list[Worker]:
+    with psycopg.connect(own_postgresql.url, autocommit=True) as connection:
         for setting in SLOW_WRITER:
             connection.execute(f"ALTER SYSTEM SET {setting}".encode())
         connection.execute("SELECT pg_reload_conf()")
-    with Ledger.open(server.url) as ledger:
+    with Ledger.open(own_postgresql.url) as ledger:
         for gate in GATES:
             ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
     return [Worker(gate) for gate in GATES]
 
 
 def survive(
-    server: PostgresqlServer,
+    own_postgresql: PostgresqlServer,
     workers: list[Worker],
     wait: Callable[[], object],
     *,
@@ -144,26 +143,26 @@ def survive(
     batches: int = 0,
 ) -> None:
     """Kill the server under the workers' load, and check it when it is back."""
-    with Ledger.open(server.url) as ledger, ThreadPoolExecutor(len(workers)) as pool:
+    with Ledger.open(own_postgresql.url) as ledger, ThreadPoolExecutor(len(workers)) as pool:
         runs = [pool.submit(worker.run, ledger, last, batches) for worker in workers]
         if last is not None:
             for run in runs:
                 run.result()
         wait()
-        server.kill()
+        own_postgresql.kill()
         for run in runs:
             run.result()
-    server.start()
-    with Ledger.open(server.url) as ledger:
+    own_postgresql.start()
+    with Ledger.open(own_postgresql.url) as ledger:
         for worker in workers:
             worker.check(ledger)
 
 
 def test_a_killed_server_has_every_step_that_it_acknowledged_last(
-    server: PostgresqlServer, workers: list[Worker]
+    own_postgresql: PostgresqlServer, workers: list[Worker]
 ) -> None:
     for step in STEPS:
-        survive(server, workers, lambda: None, last=step, batches=3)
+        survive(own_postgresql, workers, lambda: None, last=step, batches=3)
 
 
 def test_only_a_commit_that_need_not_be_durable_is_not_waited_for(
@@ -190,7 +189,7 @@ def test_only_a_commit_that_need_not_be_durable_is_not_waited_for(
 
 
 def kill_at_random(
-    server: PostgresqlServer, workers: list[Worker], kills: int, numbers: random.Random
+    own_postgresql: PostgresqlServer, workers: list[Worker], kills: int, numbers: random.Random
 ) -> None:
     for _ in range(kills):
         more = sum(len(worker.done) for worker in workers) + numbers.randint(1, 60)
@@ -198,17 +197,17 @@ def kill_at_random(
         def reached(more: int = more) -> bool:
             return sum(len(worker.done) for worker in workers) >= more
 
-        survive(server, workers, partial(wait_until, reached))
+        survive(own_postgresql, workers, partial(wait_until, reached))
 
 
 def test_a_server_that_is_killed_under_load_has_what_it_acknowledged(
-    server: PostgresqlServer, workers: list[Worker]
+    own_postgresql: PostgresqlServer, workers: list[Worker]
 ) -> None:
-    kill_at_random(server, workers, 1, chance())
+    kill_at_random(own_postgresql, workers, 1, chance())
 
 
 @pytest.mark.soak
 def test_a_hundred_kills_of_the_server_take_nothing_that_it_acknowledged(
-    server: PostgresqlServer, workers: list[Worker]
+    own_postgresql: PostgresqlServer, workers: list[Worker]
 ) -> None:
-    kill_at_random(server, workers, 100, chance())
+    kill_at_random(own_postgresql, workers, 100, chance())

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 import sqlalchemy
 from tests.ledger.samples import a_sample, batch_number, everything_of
-from tests.ledger.servers import PostgresqlServer
 from tests.services.ledgers import report_sample
+from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
@@ -80,10 +80,12 @@ def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     assert begun == (len(done), batches[-1])
 
 
-def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
+def test_what_was_answered_as_done_in_outages_was_done_once(
+    own_postgresql: PostgresqlServer,
+) -> None:
     is_over = threading.Event()
     with (
-        Ledger.open(server.url, timeouts=OF_A_QUERY) as ledger,
+        Ledger.open(own_postgresql.url, timeouts=OF_A_QUERY) as ledger,
         ThreadPoolExecutor(len(GATES)) as pool,
     ):
         for gate in GATES:
@@ -99,8 +101,8 @@ def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlSe
         try:
             for go in WAYS_TO_GO.values():
                 wait_until(partial(went_on, [len(stream.done) for stream in streams]))
-                go(server)
-                server.start()
+                go(own_postgresql)
+                own_postgresql.start()
             wait_until(partial(went_on, [len(stream.done) for stream in streams]))
         finally:
             is_over.set()
@@ -111,28 +113,28 @@ def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlSe
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
 def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
-    server: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
+    own_postgresql: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
 ) -> None:
-    url = server.url.replace("postgres:@", "postgres:hunter2@")
+    url = own_postgresql.url.replace("postgres:@", "postgres:hunter2@")
     with Ledger.open(url, timeouts=Timeouts(retry_s=1)) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        go(server)
+        go(own_postgresql)
         with pytest.raises(
             LedgerError, match=r"cannot be reached: .* was waited for 1 s\."
         ) as caught:
             ledger.batches.begin(batch_number(0))
         assert "hunter2" not in everything_of(caught.value)
-        server.start()
+        own_postgresql.start()
         assert ledger.batches.begin(batch_number(0)).attempts == 1
 
 
 def test_a_server_that_refuses_a_password_is_raised_at_once(
-    server: PostgresqlServer, time: ManualClock
+    own_postgresql: PostgresqlServer, time: ManualClock
 ) -> None:
-    with psycopg.connect(server.url, autocommit=True) as connection:
+    with psycopg.connect(own_postgresql.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
-        server.ask_for_the_password_of("app")
-        url = server.url.replace("postgres:@", "app:hunter2@")
+        own_postgresql.ask_for_the_password_of("app")
+        url = own_postgresql.url.replace("postgres:@", "app:hunter2@")
         with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
             assert ledger.gates.all() == ()
             connection.execute("ALTER ROLE app PASSWORD 'hunter3'")
@@ -143,8 +145,8 @@ def test_a_server_that_refuses_a_password_is_raised_at_once(
     assert "hunter2" not in everything_of(caught.value)
 
 
-def test_a_server_that_may_not_write_yet_is_waited_for(server: PostgresqlServer) -> None:
-    url = sqlalchemy.make_url(normalize_url(server.url))
+def test_a_server_that_may_not_write_yet_is_waited_for(own_postgresql: PostgresqlServer) -> None:
+    url = sqlalchemy.make_url(normalize_url(own_postgresql.url))
     # The other way round, for this server is no standby.
     engine = sqlalchemy.create_engine(url.update_query_dict({"target_session_attrs": "read-only"}))
     with pytest.raises(sqlalchemy.exc.OperationalError, match="session is not read-only") as caught:
@@ -154,13 +156,13 @@ def test_a_server_that_may_not_write_yet_is_waited_for(server: PostgresqlServer)
 
 
 def test_a_server_that_came_back_while_it_was_asked_has_not_refused(
-    server: PostgresqlServer,
+    own_postgresql: PostgresqlServer,
 ) -> None:
-    engine = sqlalchemy.create_engine(normalize_url(server.url))
-    server.stop("fast")
+    engine = sqlalchemy.create_engine(normalize_url(own_postgresql.url))
+    own_postgresql.stop("fast")
     with pytest.raises(sqlalchemy.exc.OperationalError) as caught:
         engine.connect()
     assert is_outage(caught.value)
-    server.start()
+    own_postgresql.start()
     assert is_outage(caught.value)
     engine.dispose()

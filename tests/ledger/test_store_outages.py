@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import update
-from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
 from tests.ledger.samples import a_batch, a_receiver, a_sample, batch_number
 from tests.services.ledgers import new_ledger, patient, report_sample
+from tests.services.postgresql import NewUrl
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.ledger.conftest import NewUrl
 from tests.ledger.samples import stored
 from tests.ledger.worker import Worker, wide_batch
+from tests.services.postgresql import NewUrl
 
 from headrace.ledger import Ledger, Status
 

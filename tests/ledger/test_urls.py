@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import URL
 from sqlalchemy.schema import DropTable
-from tests.ledger.conftest import Execute, NewUrl
+from tests.ledger.conftest import Execute
 from tests.ledger.samples import a_batch, everything_of
+from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError

@@ -1,21 +1,5 @@
 """A ledger with the gate ``orders``, on each kind of database."""
 
-from tests.ledger.conftest import (
-    clock,
-    ledger,
-    new_postgresql_url,
-    new_sqlite_url,
-    new_url,
-    postgresql,
-    url,
-)
+from tests.ledger.conftest import clock, ledger, new_sqlite_url, new_url, url
 
-__all__ = [
-    "clock",
-    "ledger",
-    "new_postgresql_url",
-    "new_sqlite_url",
-    "new_url",
-    "postgresql",
-    "url",
-]
+__all__ = ["clock", "ledger", "new_sqlite_url", "new_url", "url"]

@@ -22,8 +22,8 @@ LIMIT_S: Final = 300
 _END_S: Final = 20
 """The time that tests have to stop their services."""
 
-_TIERS: Final = ("unit", "not unit")
-"""Tests are run tier by tier, the fast ones first."""
+_TIERS: Final = {"unit": "make test", "integration": "make test", "nightly": "make nightly"}
+"""Tests are run tier by tier, the fast ones first; the command that runs each."""
 
 _NO_TESTS: Final = 5
 """pytest's exit status where a tier has no test in the files."""
@@ -65,12 +65,14 @@ class Outcome:
         took_s: The time that the tests took (s).
         trouble: Why nobody knows whether they find it; else empty.
         hangs: Whether that test did not end.
+        command: The command that runs that test.
     """
 
     by: str | None
     took_s: float
     trouble: str = ""
     hangs: bool = False
+    command: str = ""
 
 
 def plant(defect: Planted, source: Path) -> None:
@@ -87,14 +89,15 @@ def outcome_of(defect: Planted, folder: Path, limit_s: float = LIMIT_S) -> Outco
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     plant(defect, source)
     began_s, statuses = time.monotonic(), set[int | None]()
-    for tier in _TIERS:
+    for tier, command in _TIERS.items():
         log = folder / f"{tier}.log"
         left_s = max(limit_s - (time.monotonic() - began_s), 1)
         status = _run(["-m", f"({tier}) and not soak", *defect.tests.split()], source, log, left_s)
         statuses.add(status)
         if status not in (0, _NO_TESTS):
             took_s = time.monotonic() - began_s
-            return _confirmed(outcome_from(status, log.read_text(errors="replace"), took_s), folder)
+            outcome = outcome_from(status, log.read_text(errors="replace"), took_s)
+            return _confirmed(replace(outcome, command=command), folder)
     took_s = time.monotonic() - began_s
     return Outcome(None, took_s, "" if 0 in statuses else "there is no such test")
 
@@ -131,7 +134,8 @@ def report(defects: Iterable[Planted], limit_s: float = LIMIT_S) -> bool:
         if outcome.by is None:
             _say(f"NOT FOUND {about}; {outcome.trouble or f'{defect.tests} passed'}")
         else:
-            _say(f"found     {about}; by {outcome.by}{', which hangs' * outcome.hangs}")
+            by = f"{outcome.by}{', which hangs' * outcome.hangs}"
+            _say(f"found     {about}; by `{outcome.command}`: {by}")
     _say(f"{number - missing} of {number} defects were found.")
     return not missing
 

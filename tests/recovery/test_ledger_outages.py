@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.queries import Handled, read, wait_until_statuses
-from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.recovery.stories import fill
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.execution import Batch, Gate
@@ -32,56 +31,50 @@ AWAY_S = 60
 BACK_WITHIN_S = 30
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresqlServer]:
-    with postgresql_server() as own:
-        yield own
-
-
-def a_job(topic: Topic, folder: Path, server: PostgresqlServer) -> Job:
+def a_job(topic: Topic, folder: Path, own_postgresql: PostgresqlServer) -> Job:
     return Job(
         servers=topic.bootstrap_servers,
         topic=topic.name,
         folder=str(folder),
-        ledger_url=server.url,
+        ledger_url=own_postgresql.url,
     )
 
 
 def test_a_stream_waits_for_its_ledger_and_goes_on(
-    topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+    topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
 ) -> None:
     orders = topic(PARTITIONS)
     produced = fill(orders, 4 * RECORDS)  # It is not to be done before the server is stopped.
-    job = a_job(orders, tmp_path / "job", server)
+    job = a_job(orders, tmp_path / "job", own_postgresql)
     with Driver(job) as driver:
         driver.let_go()
         driver.wait_for("written")
-        server.stop("fast")
+        own_postgresql.stop("fast")
         wait_until(lambda: driver.told(WAITS), DEADLINE_S)
-        server.start()
+        own_postgresql.start()
         driver.finish()
     require_sound(collect(job, produced))
 
 
 def test_a_query_can_be_stopped_while_its_planner_waits_for_the_ledger(
-    spark: SparkSession, topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
 ) -> None:
     orders, handled = topic(), Handled()
     orders.produce(b"x")
-    gate = Gate("orders", interval="100 ms", ledger=server.url)
+    gate = Gate("orders", interval="100 ms", ledger=own_postgresql.url)
     writer = gate.write(read(gate, spark, orders), handled)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     stopping = threading.Thread(target=query.stop, daemon=True)
     try:
         wait_until(lambda: query.lastProgress, DEADLINE_S)
-        server.stop("fast")
+        own_postgresql.stop("fast")
         orders.produce(b"y")
         # Every trigger asks the ledger.
         wait_until(lambda: query.status["message"].startswith("Getting offsets"), DEADLINE_S)
     finally:
         stopping.start()
         stopping.join(DEADLINE_S)
-        server.start()  # to which the planner tells its last, and ends
+        own_postgresql.start()  # to which the planner tells its last, and ends
     assert not stopping.is_alive()
     assert query.exception() is None
     assert len(handled.batches) == 1
@@ -92,17 +85,17 @@ def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
     spark: SparkSession,
     topic: TopicFactory,
     tmp_path: Path,
-    server: PostgresqlServer,
+    own_postgresql: PostgresqlServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     orders, keys = topic(), list[str]()
     orders.produce(b"x")
-    gate = Gate("orders", interval="100 ms", ledger=server.url)
+    gate = Gate("orders", interval="100 ms", ledger=own_postgresql.url)
 
     def handle(_df: DataFrame, batch: Batch) -> None:
         keys.append(batch.key)
         if len(keys) == 1:
-            server.stop("fast")
+            own_postgresql.stop("fast")
 
     def start() -> StreamingQuery:
         writer = gate.write(read(gate, spark, orders), handle)
@@ -116,11 +109,11 @@ def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
         stopping.join(DEADLINE_S)
         assert not stopping.is_alive()
     finally:
-        server.start()
+        own_postgresql.start()
     assert "until the query was stopped" in str(query.exception())
     query = start()
     try:
-        with Ledger.open(server.url) as ledger:
+        with Ledger.open(own_postgresql.url) as ledger:
             wait_until_statuses(ledger, gate.name, Status.SUCCESS)
     finally:
         query.stop()
@@ -129,10 +122,10 @@ def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
 
 @pytest.mark.soak
 def test_a_stream_goes_on_within_half_a_minute_of_its_ledgers_return(
-    topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+    topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
 ) -> None:
     orders = topic(PARTITIONS)
-    job = a_job(orders, tmp_path / "job", server)
+    job = a_job(orders, tmp_path / "job", own_postgresql)
     job = replace(
         job,
         on_failure="defer",
@@ -150,11 +143,11 @@ def test_a_stream_goes_on_within_half_a_minute_of_its_ledgers_return(
         driver.let_go()
         driver.wait_for("written")
         for outage in range(1, OUTAGES + 1):
-            server.stop("fast")
+            own_postgresql.stop("fast")
             produced = fill(orders, (outage + 1) * RECORDS, outage * RECORDS)
             time.sleep(AWAY_S)
             before = written()
-            server.start()
+            own_postgresql.start()
             wait_until(partial(written, before), BACK_WITHIN_S)
         driver.finish()
     require_sound(collect(job, produced))

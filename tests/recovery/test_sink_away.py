@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.queries import DEADLINE_S, read
-from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
@@ -75,7 +75,13 @@ def producing(topic: Topic) -> Iterator[list[int]]:
     ],
 )
 def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is_split(
-    spark: SparkSession, topic: TopicFactory, tmp_path: Path, away_ms: int, longest_wait: str
+    spark: SparkSession,
+    topic: TopicFactory,
+    tmp_path: Path,
+    own_postgresql: PostgresqlServer,
+    *,
+    away_ms: int,
+    longest_wait: str,
 ) -> None:
     ledger_url = f"sqlite:///{tmp_path / 'headrace.db'}"
     gate = Gate("orders", interval="500 ms", ledger=ledger_url)
@@ -97,12 +103,12 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
         assert headline(status).startswith("Waiting for its sink since ")
         return status.waiting
 
-    with postgresql_server() as server, producing(orders) as sent:
-        sink = Rows(server)
+    with producing(orders) as sent:
+        sink = Rows(own_postgresql)
         query = start(sink)
         try:
             wait_until(lambda: len(sink.places) > 50, DEADLINE_S)
-            server.stop("fast")
+            own_postgresql.stop("fast")
             began = wait_until_it_waits()
             assert "OperationalError" in began.error
             wait_until(lambda: wait_until_it_waits().runs > 5, DEADLINE_S)
@@ -116,7 +122,7 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
             wait_until(
                 lambda: wall_clock_ms() >= began.since_ms + away_ms, DEADLINE_S + away_ms / 1000
             )
-            server.start()
+            own_postgresql.start()
             target = sent[0]
             wait_until(lambda: len(sink.places) >= target, DEADLINE_S)
             wait_until(lambda: gate.status().waiting is None, DEADLINE_S)

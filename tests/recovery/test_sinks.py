@@ -125,7 +125,7 @@ def sink_of(request: pytest.FixtureRequest, job: Job) -> Job:
         make_iceberg(job)
     if job.sink != POSTGRESQL:
         return job
-    url: str = request.getfixturevalue("postgresql")
+    url: str = request.getfixturevalue("new_postgresql_url")()
     make_postgresql(url)
     return replace(job, sink_url=url)
 

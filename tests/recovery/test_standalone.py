@@ -18,6 +18,7 @@ from tests.recovery.job import Job
 from tests.recovery.sinks import POSTGRESQL, make_postgresql
 from tests.recovery.stories import chance, fill
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.postgresql import NewUrl
 from tests.services.standalone import Worker, standalone_cluster
 from tests.services.waiting import wait_until
 
@@ -92,7 +93,8 @@ def orders(topic: TopicFactory) -> Topic:
 
 
 @pytest.fixture
-def job(orders: Topic, postgresql: str, tmp_path: Path) -> Job:
+def job(orders: Topic, new_postgresql_url: NewUrl, tmp_path: Path) -> Job:
+    postgresql = new_postgresql_url()
     make_postgresql(postgresql)
     with psycopg.connect(postgresql, autocommit=True) as connection:
         connection.execute(b"CREATE TABLE received (value TEXT, batch TEXT)")

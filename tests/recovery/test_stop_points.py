@@ -13,6 +13,7 @@ from tests.recovery.job import Job
 from tests.recovery.stops import POINTS
 from tests.recovery.stories import chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.postgresql import NewUrl
 
 Stop = tuple[str, int]
 
@@ -106,11 +107,11 @@ def shuffled(points: Sequence[str], count: int, dice: random.Random) -> list[Sto
 
 @pytest.mark.soak
 def test_a_crash_while_the_stream_isolates(
-    topic: TopicFactory, tmp_path: Path, postgresql: str
+    topic: TopicFactory, tmp_path: Path, new_postgresql_url: NewUrl
 ) -> None:
     dice, orders = chance(), topic(PARTITIONS)
     stops = [("after split", 2)]
-    job = isolating(hurried(orders, tmp_path / "job", postgresql), len(stops), dice)
+    job = isolating(hurried(orders, tmp_path / "job", new_postgresql_url()), len(stops), dice)
     survive(job, stops, orders, dice)
 
 

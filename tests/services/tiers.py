@@ -1,6 +1,13 @@
-"""Which tier a test is of, by what it uses; and that a unit test starts no process.
+"""The three tiers of tests, which of them a test is of, and that a unit test starts no process.
 
-A test says so itself, with a marker, where it uses something that no fixture gives it.
+- ``unit``: in memory: no JVM, no service, no other process. `make unit` runs these.
+- ``integration``: on real parts, what a change can break and a reviewer must know: one scenario for
+  each promise of ``docs/guarantees.md`` that a crash or a service decides. `make test` runs these
+  and the units.
+- ``nightly``: everything else that ends within minutes: the second implementation of a contract,
+  servers that are killed, other people's programs, browsers, printed commands. `make nightly`.
+
+A test's tier follows from what it uses. A marker names it where no fixture or parameter does.
 """
 
 import sys
@@ -8,14 +15,18 @@ from typing import Final
 
 import pytest
 
-TIERS: Final = ("unit", "contract", "integration")
+TIERS: Final = ("unit", "integration", "nightly")
 
-CONTRACTS: Final = frozenset({"new_url", "world", "remote"})
-"""Fixtures that are each implementation of a protocol in turn: of the ledger's database, of what
-carries signals, of a journal's storage."""
+NIGHTLY_PARAMETERS: Final = frozenset({"postgresql", "zookeeper"})
+"""Implementations of a contract whose twin in memory, in a file or in SQLite `make test` runs."""
 
-SERVICES: Final = frozenset({"java", "postgresql", "server", "workers"})
-"""Fixtures that start a process, or have one started."""
+NIGHTLY_FIXTURES: Final = frozenset(
+    {"browser", "postgresql", "own_postgresql", "zookeeper", "own_zookeeper"}
+)
+"""Fixtures of services of which `make test` has a twin, or that a test kills."""
+
+SERVICES: Final = frozenset({"java", "new_url", "world"})
+"""Fixtures that start a process or write files, or have it done."""
 
 FOLDERS: Final = frozenset({"recovery", "examples", "bench", "demo"})
 """Whose tests run programs, one and all."""
@@ -32,13 +43,17 @@ _started: list[str] = []
 
 
 def tier_of(item: pytest.Item) -> str:
-    """The tier of a test."""
-    own = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
+    """Return the tier of a test."""
+    marked = {mark.name for mark in item.iter_markers()}
+    parameters = getattr(item, "callspec", None)
+    values = {str(value) for value in parameters.params.values()} if parameters else set()
+    if "nightly" in marked or values & NIGHTLY_PARAMETERS:
+        return "nightly"
+    if marked & {"unit", "integration"}:
+        return "unit" if "unit" in marked else "integration"
     fixtures = set(getattr(item, "fixturenames", ()))
-    if own:
-        return own[0]
-    if fixtures & CONTRACTS:
-        return "contract"
+    if fixtures & NIGHTLY_FIXTURES:
+        return "nightly"
     is_served = fixtures & SERVICES or item.path.parent.name in FOLDERS
     return "integration" if is_served else "unit"
 
@@ -65,7 +80,7 @@ def begin(item: pytest.Item) -> None:
 
 
 def end() -> str | None:
-    """A test has ended; what it has tried to start, also where it swallowed the refusal.
+    """Return what a test that has ended tried to start, also where it swallowed the refusal.
 
     Processes that its session's or module's fixtures start at their end are not its own.
     """

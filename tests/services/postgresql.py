@@ -2,13 +2,16 @@
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+
+NewUrl = Callable[[], str]
+"""Makes the URL of an empty schema, or of a file that is not there yet."""
 
 STOPS_WITHIN_S = 60
 
