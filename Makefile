@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit nightly slowest changed compat set-up lint bench soak measure planted \
+.PHONY: help demo demo-kafka test unit nightly slowest changed compat set-up lint bench soak measure budget planted \
 	docs dist lock clean
 
 help:  ## show this list
@@ -37,7 +37,7 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 
 # The tiers, a sentence for each, are in tests/services/tiers.py.
 test: set-up  ## run the tests of what a change can break: units, and one real scenario for each promise
-	@$(PYTEST) -m "(unit or integration) and not soak and not compat" -n 4 --dist loadfile \
+	@$(PYTEST) -m "not nightly and not soak and not compat" -n 4 --dist loadfile \
 		--no-loadscope-reorder --durations-file=build/durations.json $(ARGS)
 
 unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at most a minute
@@ -81,8 +81,11 @@ bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's
 soak: set-up  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
 
-measure: $(VENV)/.packages  ## print the sizes of the source beside their ceilings (ARGS=--lower: lower these)
-	@$(BIN)/python -m tests.budget $(ARGS)
+measure: $(VENV)/.packages  ## print the sizes of each package beside their ceilings
+	@$(BIN)/python -m tests.budget
+
+budget: $(VENV)/.packages  ## lower the ceilings in budget.toml to what is measured
+	@$(BIN)/python -m tests.budget --lower
 
 planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
 	@$(BIN)/python -m tests.planted $(ARGS)

@@ -160,7 +160,7 @@ def as_toml(now: Measures, allowed: Measures) -> str:
 
 _HEAD: Final = """\
 # What the source and the tests may measure at most: `make lint` fails above a ceiling.
-# A commit that removes something lowers them (`make measure ARGS=--lower`). A commit that raises
+# A commit that removes something lowers them (`make budget`). A commit that raises
 # one says what the user gets for it."""
 
 

@@ -29,7 +29,7 @@ PLATFORM: Final = {
 }
 """Environment variables of a platform that has a Spark of its own."""
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)

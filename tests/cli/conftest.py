@@ -31,10 +31,16 @@ def add_gate(ledger: Ledger, name: str) -> None:
     ledger.batches.succeed(begun.batch_key)
 
 
+@pytest.fixture(scope="session")
+def shop_template(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """The ledger of which each test has a copy."""
+    return Shop(tmp_path_factory.mktemp("shop"))
+
+
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
+def shop(shop_template: Shop, tmp_path: Path) -> Shop:
     """A ledger with batches of the gate ``orders`` that have come to every end."""
-    return Shop(tmp_path)
+    return shop_template.copied_to(tmp_path)
 
 
 Complain = Callable[..., str]

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,13 @@ class Shop:
             ledger.dead_letters.add(self.bad_part, LETTER)
             ledger.batches.succeed(self.good_part)
             ledger.batches.succeed(self.split)
+
+    def copied_to(self, folder: Path) -> "Shop":
+        """Return the same with a ledger in another folder."""
+        own = copy(self)
+        own.url = f"sqlite:///{folder}/headrace.db"
+        shutil.copyfile(self.url.removeprefix("sqlite:///"), folder / "headrace.db")
+        return own
 
 
 def invoke(url: str, *arguments: str, width: int = 120) -> Result:

@@ -249,7 +249,7 @@ def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     scene: Scene, tmp_path: Path
 ) -> None:

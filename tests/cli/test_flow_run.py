@@ -29,7 +29,7 @@ def store(df, batch):
 """
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     fill(tmp_path / "raw", {0: [10]})

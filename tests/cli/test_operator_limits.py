@@ -96,7 +96,7 @@ def test_a_drain_says_when_the_query_can_be_stopped(ledger_url: str) -> None:
     )
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP.replace("headrace.db", "declared.db"))
     Ledger.open(f"sqlite:///{tmp_path}/headrace.db").close()  # the default, which is not meant

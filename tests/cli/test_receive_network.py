@@ -18,6 +18,8 @@ from tests.services.waiting import wait_until
 from headrace.journal import Journal
 from headrace.ledger import Ledger
 
+pytestmark = pytest.mark.nightly
+
 RAW = {"content-type": "application/octet-stream"}
 
 
@@ -44,7 +46,6 @@ def status(running: ReceiverProcess, path: str) -> int:
     return ask(running, path)[0]
 
 
-@pytest.mark.integration
 def test_sighup_renews_tokens_and_certificates_and_what_is_wrong_changes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -78,7 +79,6 @@ def test_sighup_renews_tokens_and_certificates_and_what_is_wrong_changes_nothing
         assert "till-new 2" not in log
 
 
-@pytest.mark.integration
 def test_lines_come_over_tls_and_the_receiver_tells_its_health_at_another_port(
     tmp_path: Path,
 ) -> None:
@@ -104,7 +104,6 @@ def test_lines_come_over_tls_and_the_receiver_tells_its_health_at_another_port(
         assert running.ended() == 0
 
 
-@pytest.mark.integration
 def test_a_disk_that_takes_nothing_is_told_and_so_is_one_that_does_again(tmp_path: Path) -> None:
     with receiver(tmp_path, "http") as running:
         assert status(running, "/health") == 200
@@ -123,7 +122,6 @@ def test_a_disk_that_takes_nothing_is_told_and_so_is_one_that_does_again(tmp_pat
     assert not [name for name in journal.storage.names("0") if "probe" in name]
 
 
-@pytest.mark.integration
 def test_at_its_cap_senders_wait_and_status_says_why(tmp_path: Path) -> None:
     cap = ["--max-journal-bytes", "20000", "--gate", "orders"]
     cap += settings(tmp_path, block_bytes=10_000, initial_rate=1_000)
@@ -166,7 +164,6 @@ def test_at_its_cap_senders_wait_and_status_says_why(tmp_path: Path) -> None:
         (["http", "--max-journal-bytes", "1000"], "less than one block of 8388608 bytes"),
     ],
 )
-@pytest.mark.integration
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
     (tmp_path / "empty").write_text("\n")
     kind, *others = options

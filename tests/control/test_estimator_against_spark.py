@@ -20,6 +20,8 @@ from tests.services.examples import examples
 from headrace.control import PIDRateEstimator
 from headrace.local import Java
 
+pytestmark = pytest.mark.nightly
+
 Batch = tuple[int, int, int, int]
 Answers = list[float | None]
 

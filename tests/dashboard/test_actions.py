@@ -12,7 +12,7 @@ from tests.services.kafka import TopicFactory, records_in
 from headrace.control.size_ceiling import Climb, SizeCeiling
 from headrace.ledger import DeadLetterStatus, Ledger
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 SignIn = Callable[[str], Page]
 
 

@@ -18,7 +18,7 @@ from tests.dashboard.histories import (
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import Ledger, ReceiverReport
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 
 def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, page: Page) -> None:

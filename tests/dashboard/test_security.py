@@ -16,7 +16,7 @@ from tests.dashboard.histories import a_ledger, add_failure
 
 from headrace.ledger import Ledger
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (for one test, with a token)
 

@@ -11,7 +11,7 @@ from tests.services.ledgers import gated_ledger
 
 from headrace.ledger import Verdict, verify
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 
 def test_what_two_checkpoints_skip_is_on_the_page_until_somebody_accepts_it(

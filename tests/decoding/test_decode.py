@@ -124,6 +124,7 @@ def test_good_records_are_typed_and_the_others_are_rejected(scene: Scene) -> Non
     assert scene.proven() == (20, 2)
 
 
+@pytest.mark.nightly
 def test_what_is_decoded_several_times_and_in_several_tasks_is_rejected_once(scene: Scene) -> None:
     scene.produce(200, *range(0, 100, 10))
     counts: list[int] = []
@@ -197,6 +198,7 @@ def test_what_is_decoded_after_the_commit_is_said_to_be_lost(scene: Scene) -> No
     assert "1 of them do not fit and are not kept" in batch.error.message
 
 
+@pytest.mark.nightly
 def test_a_thread_of_the_handler_s_own_rejects_where_it_inherits(scene: Scene) -> None:
     scene.produce(5, 2)
     failed: list[str] = []

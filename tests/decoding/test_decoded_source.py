@@ -188,6 +188,7 @@ def test_behind_a_gate_what_does_not_fit_is_rejected(scene: Scene) -> None:
     assert verify(scene.ledger, "orders").verdict is Verdict.PROVEN
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("derive", "options"),
     [

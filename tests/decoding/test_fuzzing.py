@@ -28,8 +28,10 @@ from headrace.decoding.avro_format import AvroDecoder, _Writer
 from headrace.decoding.formats import Decoder
 from headrace.decoding.json_format import JsonDecoder
 
+pytestmark = pytest.mark.nightly
+
 FEW: Final = 250
-"""Examples in `make soak`, each with 20 damaged values: 2 000 values in `make test`."""
+"""Examples in `make soak`, each with 20 damaged values: 2 000 values in `make nightly`."""
 
 MANY: Final = 5_000
 """The same of the long test: 100 000 values."""

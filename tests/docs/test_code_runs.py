@@ -34,6 +34,8 @@ from headrace.journal import Journal, Records
 from headrace.receivers.host import Hosting, host
 from headrace.simulation import Policy, phases, read_scenario, run
 
+pytestmark = pytest.mark.nightly
+
 ORDERS: Final = 24
 """Records of the shop: the isolated ones, and the deferred ones."""
 

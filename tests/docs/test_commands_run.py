@@ -28,6 +28,8 @@ from tests.services.debian import program
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 NOT_RUN: Final = {
     "make": "runs these tests, or benchmarks; test_pages checks its targets and arguments",
     ".venv/bin/pytest": "runs these tests",

@@ -12,7 +12,7 @@ from tests.docs.pages import PAGES, ROOT
 import headrace
 import headrace.journal
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

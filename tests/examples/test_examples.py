@@ -30,6 +30,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Verdict, verify
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

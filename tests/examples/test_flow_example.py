@@ -5,12 +5,15 @@ import os
 from pathlib import Path
 
 import pyarrow.dataset as pads
+import pytest
 from tests.cli.commands import in_a_terminal, press_ctrl_c
 from tests.examples.test_examples import EXAMPLES
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
 from headrace.ledger import Ledger, Status
+
+pytestmark = pytest.mark.nightly
 
 ORDERS = 400
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.execution.queries import DEADLINE_S, read
 from tests.services.kafka import TopicFactory
@@ -11,6 +12,8 @@ from tests.services.waiting import wait_until
 import headrace
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
+
+pytestmark = pytest.mark.nightly
 
 RECORDS = 100
 BATCHES = 4

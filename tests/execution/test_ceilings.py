@@ -64,6 +64,7 @@ def run(stream: StreamHarness, triggers: int) -> None:
         assert stream.run_batch()
 
 
+@pytest.mark.nightly
 def test_few_batches_of_a_minute_fail_and_it_processes_as_much_as_with_the_limit_set() -> None:
     capped, log = a_log(60_000), a_log(60_000)
     with (
@@ -143,6 +144,7 @@ def test_what_a_part_rejects_by_name_teaches_no_ceiling() -> None:
         assert ceiling_of(stream) is None
 
 
+@pytest.mark.nightly
 def test_a_backfill_teaches_no_ceiling() -> None:
     log = a_log(564)
     bulk = Bulk(log, takes=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.services.lakes import older_spark
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 
 def test_a_delta_table_has_each_batch_once(tmp_path: Path) -> None:

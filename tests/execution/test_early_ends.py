@@ -10,10 +10,11 @@ from tests.services.kafka import TopicFactory
 
 from headrace.ledger import Ledger, Status
 
+pytestmark = pytest.mark.nightly
+
 _DEADLINE_S = 150
 
 
-@pytest.mark.integration
 def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path) -> None:
     """In a program and a Spark of its own: what Python's workers write is in its standard error."""
     orders = topic()
@@ -29,7 +30,7 @@ def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path
     )
     assert ended.returncode == 0, ended.stderr
     for trace in ("BrokenPipe", "Traceback", "PySpark daemon", "PySpark worker"):
-        assert trace not in ended.stderr
+        assert trace not in ended.stderr, ended.stderr
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
         for gate in ("kafka", "journal"):
             assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}

@@ -204,6 +204,7 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     assert planned.rate_per_s == int(before)
 
 
+@pytest.mark.nightly
 def test_a_topic_receives_what_stands_alone(
     scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_topic_receives_what_stands_alone(
     assert headers["headrace.error.message"] == b"this cannot be kept"
 
 
+@pytest.mark.nightly
 def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
     scene: Scene, ledger: Ledger
 ) -> None:
@@ -336,6 +338,7 @@ def test_a_sink_that_is_down_for_a_while_makes_no_dead_letter_of_a_good_record(
     assert (letter.letter.offset, letter.letter.value) == (20, BAD)
 
 
+@pytest.mark.nightly
 def test_a_sink_that_refuses_large_batches_gets_smaller_ones_after_a_restart_too(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from headrace.execution import Batch
 SCHEMA = pa.schema([("value", pa.string()), ("offset", pa.int64())])
 
 
-pytestmark = pytest.mark.integration  # a catalog and files, and some seconds of PyIceberg
+pytestmark = pytest.mark.nightly  # a catalog and files, and some seconds of PyIceberg
 
 
 def batch(key: str) -> Batch:

@@ -22,6 +22,8 @@ from headrace.execution.policy import isolate
 from headrace.ledger import PlannedRange, Status
 from headrace.testing import MemoryReader
 
+pytestmark = pytest.mark.nightly
+
 OFFSETS: Final = 4_000
 """In each partition of the log."""
 

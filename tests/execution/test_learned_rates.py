@@ -86,6 +86,7 @@ def test_it_knows_after_some_batches_what_one_costs_and_a_restart_begins_with_it
     assert 0.2 * sustained < first.planned_records < 1.2 * sustained
 
 
+@pytest.mark.nightly
 def test_an_auto_interval_is_waited_for_and_becomes_what_the_fixed_cost_asks_for(
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, tmp_path: Path
 ) -> None:

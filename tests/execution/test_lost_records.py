@@ -256,6 +256,7 @@ def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(
     assert told(tmp_path, "verify")["spans"][0]["lost"] == 80
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("derived", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dead_letter(
     topic: TopicFactory,
@@ -324,6 +325,7 @@ def damaged(path: Path) -> Journal:
     return journal
 
 
+@pytest.mark.nightly
 def test_a_block_that_is_repaired_under_a_planned_batch_is_seen_by_that_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from tests.services.waiting import wait_until
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
 
+pytestmark = pytest.mark.nightly
+
 EVOLVES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 BAD = "17"
 

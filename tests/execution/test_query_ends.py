@@ -173,6 +173,7 @@ def test_a_query_stopped_on_purpose_in_a_batch_is_no_incident(job: Job) -> None:
     assert job.is_good_when_started_again()
 
 
+@pytest.mark.nightly
 def test_lists_show_the_root_cause_of_what_spark_raised(job: Job) -> None:
     file = job.folder / "a file"
     file.write_text("in the way")

@@ -34,7 +34,7 @@ from headrace.execution.sink_outage import sink_is_away
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 from headrace.local.servers import free_ports
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 Rows = Iterator[Any]
 

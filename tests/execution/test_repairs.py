@@ -19,6 +19,8 @@ from headrace.execution import Batch, Gate
 from headrace.journal import Journal, Records, repair
 from headrace.ledger import Ledger, Verdict, verify
 
+pytestmark = pytest.mark.nightly
+
 LANES = 2
 
 

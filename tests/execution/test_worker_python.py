@@ -14,6 +14,8 @@ from tests.docs.test_commands_run import SPARK
 from headrace.errors import SetupError
 from headrace.execution.spark_session import LAUNCHER, VARIABLE, choose_python
 
+pytestmark = pytest.mark.nightly
+
 CHOSEN: Final = {VARIABLE: "chosen"}
 
 
@@ -48,7 +50,6 @@ def test_the_same_environment_is_left_as_it_is() -> None:
     assert same.pythonExec.endswith("python3")
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("master", "environ"), [("spark://host:7077", {}), ("local[2]", CHOSEN)])
 def test_a_python_without_headrace_is_refused_where_it_was_chosen_or_is_elsewhere_s(
     tmp_path: Path, master: str, environ: dict[str, str]
@@ -65,12 +66,10 @@ def test_a_python_that_is_not_there_is_named() -> None:
         choose_python(context("./env/bin/python", "yarn"), {})
 
 
-@pytest.mark.integration
 def test_where_headrace_may_come_with_the_session_nothing_is_examined(tmp_path: Path) -> None:
     choose_python(context(script(tmp_path, status=1), "yarn", "headrace.zip"), {})
 
 
-@pytest.mark.integration
 def test_the_launcher_leaves_out_what_is_installed_and_nothing_else() -> None:
     archives = [
         "/s/python/lib/pyspark.zip",
@@ -152,7 +151,6 @@ def run_program(folder: Path, source: str, first: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.integration
 def test_a_program_that_is_started_by_its_path_has_its_packages_in_the_tasks(
     tmp_path: Path,
 ) -> None:
@@ -165,7 +163,6 @@ def test_a_program_that_is_started_by_its_path_has_its_packages_in_the_tasks(
 
 
 @pytest.mark.soak
-@pytest.mark.integration
 def test_data_sources_that_are_installed_are_still_found(tmp_path: Path) -> None:
     (tmp_path / "pyspark_of_a_package.py").write_text(INSTALLED)
     found = run_program(tmp_path, "of-a-package", first=Path(sys.executable).parent)

@@ -106,6 +106,7 @@ def test_who_lost_a_batch_to_another_process_writes_nothing(
     assert values_in(path) == ["a", "b"]
 
 
+@pytest.mark.nightly
 def test_of_batches_that_are_in_no_ledger_the_latest_are_remembered(
     spark: SparkSession, channel: JournalChannel, path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:flow"
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
     spark: SparkSession, shop: str, tmp_path: Path
 ) -> None:

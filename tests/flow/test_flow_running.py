@@ -53,6 +53,7 @@ def stored_in(rows: list[bytes]) -> bool:
     return len(set(rows)) == RECORDS
 
 
+@pytest.mark.nightly
 def test_stages_in_applications_of_their_own_go_on_where_they_were(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_an_unreachable_zookeeper_is_refused_where_that_is_set() -> None:
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
+@pytest.mark.nightly
 def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
     java: Java, flow: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,8 @@ from headrace.flow import ZookeeperSession, ZookeeperSettings
 from headrace.local import Java
 from headrace.local.servers import free_ports
 
+pytestmark = pytest.mark.nightly
+
 WAIT_S = 60.0
 
 

@@ -148,7 +148,7 @@ def test_no_crash_loses_a_batch_or_writes_it_twice(tmp_path: Path) -> None:
     assert list(explored(recorder, tmp_path / "after")) == []
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_no_crash_of_a_recovery_does_either(tmp_path: Path) -> None:
     recorder = Recorder(folder(tmp_path, "base"))
     life(recorder)

@@ -39,6 +39,7 @@ def test_no_crash_loses_what_was_acknowledged(base: Path, tmp_path: Path) -> Non
     assert list(explored(recorder, tmp_path)) == []
 
 
+@pytest.mark.nightly
 @EVERY_SIXTH_OR_EACH
 def test_no_crash_of_a_recovery_does_either(base: Path, tmp_path: Path, every: int) -> None:
     recorder = Recorder(base)
@@ -215,6 +216,7 @@ class Retrying(Recorder):
             return
 
 
+@pytest.mark.nightly
 def test_a_failed_sync_that_is_tried_again_is_found(tmp_path: Path) -> None:
     def found() -> Iterator[str]:
         for fault in range(30):

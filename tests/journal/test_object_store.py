@@ -15,6 +15,8 @@ from headrace.errors import JournalError
 from headrace.journal import Journal
 from headrace.journal.storage.object_store import ObjectStorage
 
+pytestmark = pytest.mark.nightly
+
 SERVERS: dict[str, Callable[[], AbstractContextManager[ObjectServer]]] = {
     "s3": object_stores.s3,
     "az": object_stores.azure,
@@ -85,7 +87,6 @@ def test_what_the_library_raises_is_told(remote: Remote, monkeypatch: pytest.Mon
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.integration
 def test_without_the_library_it_is_told_how_to_get_it() -> None:
     code = """
 import sys

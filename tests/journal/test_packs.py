@@ -164,6 +164,7 @@ def damaged(path: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.nightly
 def test_instead_of_a_damaged_pack_the_blocks_are_read(journal: Journal) -> None:
     write(journal, 0, 70)
     [path] = (folder(journal).parent / ".packs-0").glob("*.pack")

@@ -29,6 +29,8 @@ from headrace.journal.storage import webhdfs
 from headrace.journal.storage.webhdfs import WebHdfsStorage
 from headrace.local import Java
 
+pytestmark = pytest.mark.nightly
+
 BLOCK = "0/00000000000000000012.block"
 
 

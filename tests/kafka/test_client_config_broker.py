@@ -19,6 +19,8 @@ from headrace.kafka.client.config import client_config
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 from headrace.local.servers import HOST, free_ports
 
+pytestmark = pytest.mark.nightly
+
 MODULES = "org.apache.kafka.common.security"
 SECRET = "a \"quoted\" \\ and 'single' passwörd;"  # noqa: S105
 

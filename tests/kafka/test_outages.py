@@ -15,6 +15,8 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import read_ranges
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 
+pytestmark = pytest.mark.nightly
+
 COUNT = 3000
 
 

@@ -154,6 +154,7 @@ def test_a_stream_is_written_as_by_the_native_sink(
     assert len(found[0]) == 40
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("chosen", "options", "told"),
     [
@@ -190,6 +191,7 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("made", "told"),
     [

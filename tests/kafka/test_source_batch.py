@@ -241,6 +241,7 @@ def sized(topic: TopicFactory) -> Topic:
     return made
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [

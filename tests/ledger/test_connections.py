@@ -12,7 +12,7 @@ from headrace.ledger.database import Database
 from headrace.ledger.engines import UNUSED_S
 from headrace.testing import ManualClock
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 _numbers = itertools.count()
 

@@ -27,7 +27,7 @@ from headrace.ledger.connection import OF_A_QUERY
 from headrace.ledger.database import Database
 from headrace.ledger.gates import GateStore
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 PREPARED = "SELECT name FROM pg_prepared_statements"
 CHECKED_LATER = (

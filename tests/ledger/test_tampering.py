@@ -36,7 +36,7 @@ from headrace.ledger import (
 )
 from headrace.testing import ManualClock
 
-pytestmark = pytest.mark.integration  # each row and value in turn: it takes half a minute
+pytestmark = pytest.mark.nightly  # each row and value in turn: it takes half a minute
 
 GATE = "orders"
 IDLE = "another"

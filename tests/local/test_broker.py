@@ -16,6 +16,8 @@ from headrace.errors import SetupError
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 from headrace.local.servers import free_ports
 
+pytestmark = pytest.mark.nightly
+
 PARENT = """
 import time
 from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
@@ -79,7 +81,6 @@ def test_the_shared_broker_serves_topics(topic: TopicFactory) -> None:
     assert first_value(orders.bootstrap_servers, orders.name) == b"one"
 
 
-@pytest.mark.integration
 def test_data_address_and_settings_outlive_a_stop_and_a_crash(own_broker: KafkaBroker) -> None:
     own_broker.start()
     own_broker.start()  # does nothing
@@ -99,7 +100,6 @@ def test_data_address_and_settings_outlive_a_stop_and_a_crash(own_broker: KafkaB
         assert setting(address, "num.partitions") == "7"
 
 
-@pytest.mark.integration
 def test_nothing_is_left_of_a_closed_broker(own_broker: KafkaBroker) -> None:
     own_broker.start()
     pid, folder = own_broker.pid, own_broker.folder
@@ -112,7 +112,6 @@ def test_nothing_is_left_of_a_closed_broker(own_broker: KafkaBroker) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.integration
 def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
     kafka_server_jars(java)
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as it:
@@ -124,7 +123,6 @@ def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
     wait_until(lambda: not Path(folder).exists())
 
 
-@pytest.mark.integration
 def test_a_broker_whose_port_was_taken_before_it_could_takes_another(
     own_broker: KafkaBroker,
 ) -> None:
@@ -137,7 +135,6 @@ def test_a_broker_whose_port_was_taken_before_it_could_takes_another(
         assert not is_refused(own_broker.bootstrap_servers)
 
 
-@pytest.mark.integration
 def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
     java: Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +150,6 @@ def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
     assert broker.folder is None
 
 
-@pytest.mark.integration
 def test_settings_that_kafka_refuses_are_an_error_with_its_words(java: Java) -> None:
     refused = {"log.retention.ms": "a week"}
     with (
@@ -177,7 +173,6 @@ def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
         assert free_ports(1, (taken, free)) == (free,)
 
 
-@pytest.mark.integration
 def test_no_two_processes_are_given_one_port() -> None:
     (port,) = free_ports(1)
     ask = f"from headrace.local.servers import free_ports; free_ports(1, ({port},))"

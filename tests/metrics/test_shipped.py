@@ -27,6 +27,8 @@ from headrace.metrics import (
     grafana_dashboard,
 )
 
+pytestmark = pytest.mark.nightly
+
 DAY_MS = 24 * 3_600_000
 
 
@@ -53,7 +55,6 @@ def promtool(*arguments: str, text: bytes | None = None) -> subprocess.Completed
     )
 
 
-@pytest.mark.integration
 def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(alert_rules())
     checked = promtool("check", "rules", str(tmp_path / "rules.yml"))
@@ -61,7 +62,6 @@ def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
     assert b"SUCCESS: 10 rules found" in checked.stdout
 
 
-@pytest.mark.integration
 def test_promtool_finds_nothing_wrong_with_the_metrics(troubled: str) -> None:
     with Ledger.open(troubled, create=False) as ledger:
         text = exposition(ledger, per_partition=True)
@@ -69,7 +69,6 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(troubled: str) -> None:
     assert (checked.returncode, checked.stderr) == (0, b"")
 
 
-@pytest.mark.integration
 def test_what_the_rules_and_the_dashboard_ask_for_is_there(troubled: str) -> None:
     with Ledger.open(troubled, create=False) as ledger:
         known = set(re.findall(rb"^# TYPE (\S+)", exposition(ledger), re.MULTILINE))
@@ -160,7 +159,6 @@ def prometheus(folder: Path, target: int) -> Iterator[int]:
         process.wait(30)
 
 
-@pytest.mark.integration
 def test_a_real_prometheus_scrapes_and_fires_an_alert(troubled: str, tmp_path: Path) -> None:
     def alerts() -> dict[str, dict[str, Any]]:
         url = f"http://127.0.0.1:{port}/api/v1/alerts"

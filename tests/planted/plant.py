@@ -22,7 +22,11 @@ LIMIT_S: Final = 300
 _END_S: Final = 20
 """The time that tests have to stop their services."""
 
-_TIERS: Final = {"unit": "make test", "integration": "make test", "nightly": "make nightly"}
+_TIERS: Final = {
+    "unit": "make test",
+    "integration and not nightly": "make test",
+    "nightly": "make nightly",
+}
 """Tests are run tier by tier, the fast ones first; the command that runs each."""
 
 _NO_TESTS: Final = 5

@@ -13,7 +13,7 @@ from tests.receivers.senders import Counter, orders, without_answers
 from tests.receivers.serving import in_loop, until
 from tests.services.collector import Collector, collector, collector_program
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.nightly, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module", autouse=True)

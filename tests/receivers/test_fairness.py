@@ -11,6 +11,8 @@ from headrace.receivers import IntakeSettings
 from headrace.receivers.connections import FAST_BYTES_PER_S, Connections
 from headrace.receivers.turns import Turns
 
+pytestmark = pytest.mark.nightly
+
 ONE_BYTE_CHUNKS = b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 100_000 + b"0\r\n\r\n"
 EMPTY_MEMBERS = gzip.compress(b"") * 200_000
 

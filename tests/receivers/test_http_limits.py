@@ -27,6 +27,8 @@ from tests.receivers.serving import (
 from headrace.receivers import IntakeSettings
 from headrace.receivers.http.http_body import DamagedError, Decompressor
 
+pytestmark = pytest.mark.nightly
+
 
 @in_loop
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:

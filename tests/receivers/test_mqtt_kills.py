@@ -20,6 +20,8 @@ from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, verify
 
+pytestmark = pytest.mark.nightly
+
 _PASSWORD = "tell-nobody"  # noqa: S105
 _LATEST_S = 0.2
 """A receiver is killed so long after it has stored something new, at the latest."""
@@ -101,18 +103,15 @@ def survive(kills: int, folder: Path) -> None:
     ]
 
 
-@pytest.mark.integration
 def test_two_kills_lose_nothing_and_double_nothing_that_has_a_message_id(tmp_path: Path) -> None:
     survive(2, tmp_path)
 
 
-@pytest.mark.integration
 @pytest.mark.soak
 def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     survive(100, tmp_path)
 
 
-@pytest.mark.integration
 def test_a_wrong_password_ends_it_with_one_sentence_without_it(tmp_path: Path) -> None:
     variables = {"HEADRACE_MQTT_PASSWORD": _PASSWORD}
     with (

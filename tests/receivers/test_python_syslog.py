@@ -13,6 +13,8 @@ from tests.receivers.test_tcp import connected, tcp
 
 from headrace.receivers.settings import Framing
 
+pytestmark = pytest.mark.nightly
+
 TRACE = "failed\nTraceback (most recent call last):\n5 frames\n<14>not a start"
 
 

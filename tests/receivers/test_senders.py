@@ -25,7 +25,7 @@ from tests.services.mosquitto import Mosquitto
 
 from headrace.errors import JournalError
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 SENT = [f'{{"order":{number}}}'.encode() for number in range(20)]
 

@@ -15,7 +15,7 @@ from tests.receivers.serving import DEADLINE_S, Journal, in_loop, receiving, unt
 from headrace.local.servers import free_ports
 from headrace.receivers import IntakeSettings, TcpReceiver, TcpSettings
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 SENT = [b'{"order":%d, "text":"%b"}' % (number, b"x" * number * 50) for number in range(20)]
 

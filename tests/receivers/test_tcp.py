@@ -334,6 +334,7 @@ async def test_a_sender_may_have_any_number_of_answers() -> None:
             assert await client.answer() == "ok 1"
 
 
+@pytest.mark.nightly
 @in_loop
 async def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> None:
     journal, receiver = Journal(), tcp(max_connections=300)

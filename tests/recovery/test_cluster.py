@@ -12,6 +12,8 @@ from tests.services.spark_home import spark_home
 
 from headrace.core.ranges import TopicPartition
 
+pytestmark = pytest.mark.nightly
+
 PARTITIONS = 4
 RECORDS = 60
 

@@ -15,6 +15,8 @@ from tests.services.kafka import Topic, TopicFactory
 
 from headrace.ledger import Ledger, Verdict, verify
 
+pytestmark = pytest.mark.nightly
+
 RECORDS_PER_KILL = 150
 ONE_BAD_IN = 17
 

@@ -22,6 +22,8 @@ from tests.services.postgresql import NewUrl
 from tests.services.standalone import Worker, standalone_cluster
 from tests.services.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 PARTITIONS = 4
 CORES = 4  # of a worker: two receivers and a batch go on when it is the only one
 RECORDS_PER_KILL = 60

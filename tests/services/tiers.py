@@ -46,7 +46,8 @@ def tier_of(item: pytest.Item) -> str:
     """Return the tier of a test."""
     marked = {mark.name for mark in item.iter_markers()}
     parameters = getattr(item, "callspec", None)
-    values = {str(value) for value in parameters.params.values()} if parameters else set()
+    named = parameters.params.values() if parameters else ()
+    values = {value for value in named if isinstance(value, str)}
     if "nightly" in marked or values & NIGHTLY_PARAMETERS:
         return "nightly"
     if marked & {"unit", "integration"}:

@@ -118,7 +118,7 @@ def test_without_any_policy_the_queue_grows_for_as_long_as_the_stage_is_slow() -
     assert set(result.signals.values()) == {0}
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("load", [50_000, 100_000])
 @pytest.mark.parametrize(
     "capacity_per_s", [112_000, pytest.param(120_000, marks=pytest.mark.soak), 150_000]
@@ -137,7 +137,7 @@ def test_the_figures_hold_for_other_loads_and_capacities_too(
     assert max(turns(result.changes, name, SLOW_FROM_S, SLOW_UNTIL_S) for name in NAMES) <= 2
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(4))
 def test_with_noise_the_sink_still_gets_95_of_100(seed: int) -> None:
     result = ran(chain(SLOW, noise=0.05), seed=seed)
@@ -188,7 +188,7 @@ def test_a_batch_that_died_is_run_again_and_nothing_is_lost_or_doubled() -> None
         assert sum(result.series[name].processed_per_s) == pytest.approx(100 * LOAD_PER_S, abs=1)
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_signals_that_are_lost_are_made_up_for_by_what_is_sent_again() -> None:
     largest = []
     for seed in range(6):

@@ -139,7 +139,7 @@ def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> 
     assert found.below_half_s <= max(found.longest_batch_s, corrected_s)
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @examples(25, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
 @example(_looked_at_as_rarely_as_batches_come(), 2)

@@ -11,6 +11,8 @@ import pytest
 
 from headrace.control import BatchProgress, EstimatorSettings, LawName, QueryRates
 
+pytestmark = pytest.mark.nightly
+
 INTERVAL_MS = 1000
 BEST_PER_S = 20_000
 BATCHES = 160

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from headrace.cli.app import app
 from headrace.local import Java
 
+pytestmark = pytest.mark.nightly
+
 MARK = "HEADRACE_TEST_MARK"
 
 

@@ -25,6 +25,8 @@ from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, verify
 
+pytestmark = pytest.mark.nightly
+
 LANES = (0, 1)
 
 

@@ -95,7 +95,7 @@ def test_what_is_sent_to_it_is_read_by_spark_beside_it(
     hosted.stop()
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_is_replaced(receivers: Receivers, hosting: Hosting) -> None:
     hosted = receivers.start(HTTP, 1, hosting)
     (first,) = hosted.wait_until_receiving(WAIT_S)
@@ -139,6 +139,7 @@ def test_one_that_does_not_end_is_killed_in_the_end(
     wait_until(lambda: is_free(hosting.journal))
 
 
+@pytest.mark.nightly
 def test_one_that_cannot_succeed_is_named_to_whoever_waits(
     receivers: Receivers, hosting: Hosting
 ) -> None:
@@ -386,6 +387,7 @@ class Query:
             assert post(address, lane, authorization="Bearer t0ken") == 200
 
 
+@pytest.mark.nightly
 def test_the_page_s_program_runs(
     spark: SparkSession,
     tmp_path: Path,

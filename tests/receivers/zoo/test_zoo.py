@@ -11,7 +11,7 @@ from tests.receivers.zoo.hostile import names
 from tests.receivers.zoo.observing import MIB, MOST_MEMORY_BYTES, Row, table, zoo
 from tests.services.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.nightly
 
 PROTOCOLS = ("http", "tcp", "tls", "mqtt")
 UNUSED_BYTES = 128 * MIB
