@@ -168,6 +168,16 @@ def failures(spark: SparkSession, shop: Shop) -> None:
     engine.dispose()
 
 
+def state(spark: SparkSession, shop: Shop) -> None:
+    places = paths_in(shop) | {'"ckpt/counts"': f'"{shop.folder}/new/counts"'}
+    reader = Reader("docs/state.md", {"spark": spark}, places)
+    reader.run_all()
+    reader.names["query"].processAllAvailable()
+    reader.names["query"].stop()
+    total = spark.read.parquet(f"{shop.folder}/new/out/totals-*").groupBy().sum().first()
+    assert total is not None and total[0] == ORDERS
+
+
 def decoding(spark: SparkSession, shop: Shop) -> None:
     gate = headrace.Gate("typed", interval="1 second", ledger=f"sqlite:///{shop.folder}/typed.db")
     names = {"headrace": headrace, "spark": spark, "gate": gate, "token": "s3cret"}
@@ -344,6 +354,7 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/operations.md": operations,
     "docs/platforms.md": platforms,
     "docs/failures.md": failures,
+    "docs/state.md": state,
     "docs/decoding.md": decoding,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,

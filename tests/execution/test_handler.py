@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from pyspark.sql import DataFrame
@@ -51,9 +52,9 @@ class Scene:
     ) -> GatedHandler:
         """The handler of a query that has just been started."""
         ledger = shared_ledger(self.ledger.url)
-        read = options.pop("read", None)
+        own = {name: options.pop(name) for name in ("read", "has_state") if name in options}
         context = RunContext(ledger=ledger, handler=handler or self, **options)
-        return GatedHandler(gate, context, read=read)
+        return GatedHandler(gate, context, **own)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
         return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).batch_key
@@ -153,6 +154,19 @@ def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(scen
     scene.begin(SECOND)
     restarted(DF, 1)
     assert scene.ranges == [(FIRST,), (SECOND,)]
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_of_a_query_with_state_such_a_batch_is_computed(scene: Scene, has_state: bool) -> None:
+    handler = scene.gated()
+    scene.begin(FIRST)
+    handler(DF, 0)
+    restarted, frame = scene.gated(has_state=has_state), mock.MagicMock()
+    scene.begin(FIRST)
+    restarted(frame, 0)
+    assert len(scene.batches) == 1
+    saved = frame.write.format("noop").mode("append").save
+    assert saved.called == has_state
 
 
 def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(scene: Scene) -> None:

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 from tests.recovery.sinks import SINKS, jars
+from tests.recovery.states import STATES
 from tests.services.spark_classes import java_options
 
 import headrace
@@ -44,6 +45,8 @@ EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 
 OPEN: Final = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
 HURRIED_LEASE_MS: Final = 2_000
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The one store that transformWithState works on."""
 
 
 def main(job: Job) -> None:
@@ -80,7 +83,10 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
         policy = headrace.isolate(max_runs=job.max_runs)
     if job.retries:
         policy = headrace.retry(job.retries, "50 ms", then=policy)
+    state = STATES.get(job.state)
+    df = df if state is None else state.derive(df, job)
     writer = gate.write(df, Sink(job), on_failure=policy)
+    writer = writer if state is None else writer.outputMode(state.mode)
     writer = writer.option("checkpointLocation", str(job.path / "checkpoint"))
     return (writer if job.records else writer.trigger(availableNow=True)).start()
 
@@ -179,6 +185,7 @@ def session(master: str, sink: str = "") -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
+    settings["spark.sql.streaming.stateStore.providerClass"] = ROCKSDB
     settings.update(jars(sink))
     builder = headrace.configure(SparkSession.builder.master(master).config(map=settings))
     spark = builder.getOrCreate()

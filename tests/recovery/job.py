@@ -35,6 +35,7 @@ class Job:
             are named by their batch, where it is empty.
         sink_url: where that is, if it is a database.
         interval: the gate's.
+        state: what the query derives with state, by its name in `tests.recovery.states`.
         decoded: whether the source decodes values, JSON objects with a text ``v``.
     """
 
@@ -57,6 +58,7 @@ class Job:
     sink_url: str = ""
     interval: str = "500 ms"
     decoded: bool = False
+    state: str = ""
 
     @property
     def ledger(self) -> str:

@@ -30,6 +30,7 @@ from headrace.execution.stream_reader import (
     GateRead,
     check_batches_can_be_skipped,
     read_of,
+    state_of_plan,
 )
 from headrace.execution.stream_writer import GatedStreamWriter, Handling
 from headrace.ledger import Ledger, normalize_url
@@ -231,6 +232,9 @@ class Gate:
                 " transform is applied; give what load() returned, and let transform derive all."
             )
         stream = df if transform is None else transform(df)
+        state = state_of_plan(stream)
+        if policy.skips:
+            check_batches_can_be_skipped(state, self.name, policy.last)
         derived = self._derived(stream, read, policy, has_transform=transform is not None)
         handling = Handling(
             self.name,
@@ -244,6 +248,7 @@ class Gate:
             read.options,
             transform,
             read.df.schema,
+            has_state=state is not None,
         )
         before = partial(self._before_start, ledger, df.sparkSession)
         if is_remote(df.sparkSession):
@@ -286,10 +291,7 @@ class Gate:
         self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool
     ) -> DerivedStream | None:
         """Return the reader of this stream, if reading a batch again takes a query of its own."""
-        if not policy.skips:
-            return None
-        check_batches_can_be_skipped(stream, self.name, policy.last)
-        if has_transform or stream.sameSemantics(read.df):
+        if not policy.skips or has_transform or stream.sameSemantics(read.df):
             return None
         if is_remote(stream.sparkSession):
             raise OptionError(

@@ -132,15 +132,24 @@ class GatedHandler:
     The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
     then the failure policy has its say. A batch that Spark runs again although the ledger has it as
     ``success`` (the process died between the two) is not handed out a second time, nor is one that
-    a backfill has claimed meanwhile.
+    a backfill has claimed meanwhile. A query with state computes it for its state alone.
 
     Args:
         gate: The gate's name.
         context: How its batches are run, with the user's handler.
         read: Names what the gate has read of which this is the handler.
+        has_state: Whether a batch that is not handed out must be computed all the same, since the
+            state of the next one comes from it. Default: False.
     """
 
-    def __init__(self, gate: str, context: RunContext, *, read: str | None = None) -> None:
+    def __init__(
+        self,
+        gate: str,
+        context: RunContext,
+        *,
+        read: str | None = None,
+        has_state: bool = False,
+    ) -> None:
         self._gate = gate
         self._ledger = context.ledger
         self._state = state_of(context.ledger.url, gate)
@@ -156,6 +165,7 @@ class GatedHandler:
         begun = context.ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
+        self._has_state = has_state
         self._planner: str | None = None
         self._checkpoint: str | None = None
         self._has_resolved = False
@@ -208,6 +218,10 @@ class GatedHandler:
         # Step 3: attach the batch to this process, unless somebody has done it.
         owned = self._attach(record, batch_id)
         if owned is None:
+            if self._has_state:
+                # Spark writes the state of a batch while somebody computes it, and ends a query
+                # whose batch has none (STATE_STORE_COMMIT_VALIDATION_FAILED).
+                df.write.format("noop").mode("append").save()
             return
         # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
         is_limited = record.reason.startswith(LIMITS)

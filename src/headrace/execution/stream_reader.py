@@ -28,6 +28,7 @@ _STATEFUL: Final = re.compile(
     r"|ArrowTransformWithState\w*)\b",
     re.MULTILINE,
 )
+SEVERAL_SOURCES: Final = "several sources"
 _SOURCE: Final = re.compile(r"^\W*~StreamingRelation\w*\b", re.MULTILINE)
 _NAME: Final = re.compile(r', name="(\w+)"$', re.MULTILINE)
 _GATE: Final = re.compile(r"\bheadrace\.gate=([\w.\-]+)")
@@ -76,22 +77,37 @@ def name_of_source(df: DataFrame) -> str | None:
     return None if found is None else _first(_NAME, plan[found.start() :])
 
 
-def check_batches_can_be_skipped(df: DataFrame, gate: str, last: str) -> None:
-    """Raise unless the stream's batches are computed each for itself, from one source.
+def state_of_plan(df: DataFrame) -> str | None:
+    """Return the operator of a stream by which its batches depend on each other, or None.
 
-    Raises:
-        OptionError: a batch is more than what the gate's source gave it.
+    A stream of several sources has one, too: most join them.
     """
     plan = _analyzed(df)
     stateful = _STATEFUL.search(plan)
     if stateful is not None:
+        return stateful[1]
+    return SEVERAL_SOURCES if len(_SOURCE.findall(plan)) != 1 else None
+
+
+def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> None:
+    """Raise unless the stream's batches are computed each for itself, from one source.
+
+    Args:
+        state: What `state_of_plan` answered.
+        gate: The gate's name.
+        last: The failure policy that skips batches.
+
+    Raises:
+        OptionError: a batch is more than what the gate's source gave it.
+    """
+    if state not in {None, SEVERAL_SOURCES}:
         raise OptionError(
             f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
-            f" ({stateful[1]}): without one of its batches the state, and every batch after it,"
+            f" ({state}): without one of its batches the state, and every batch after it,"
             " would be wrong; use 'stop' or headrace.retry(n), or compute with state in another"
             " query, of what this one writes."
         )
-    if len(_SOURCE.findall(plan)) != 1:
+    if state is not None:
         raise OptionError(
             f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
             " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"

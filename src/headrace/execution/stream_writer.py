@@ -118,6 +118,7 @@ class Handling:
         options: the stream's, with its secrets.
         transform: what the stream derives from what is read.
         columns: the columns of what is read.
+        has_state: whether the stream's batches depend on each other.
     """
 
     gate: str
@@ -131,6 +132,7 @@ class Handling:
     options: Mapping[str, str] = field(repr=False)
     transform: Callable[[DataFrame], DataFrame] | None = None
     columns: StructType | None = None
+    has_state: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -153,7 +155,7 @@ class Handling:
             reader=reader,
             records=records,
         )
-        gated = GatedHandler(self.gate, context, read=self.read)
+        gated = GatedHandler(self.gate, context, read=self.read, has_state=self.has_state)
 
         def started(
             query: StreamingQuery,
