@@ -42,6 +42,29 @@ class PostgresqlServer:
         """Stop it: ``fast`` cuts the connections, ``immediate`` is a crash."""
         self._control("stop", "-m", how)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have the server stand still, by SIGSTOP, until a connection has waited in vain."""
+        postmaster = self._server.get_postmaster_info().process
+        family = [postmaster, *postmaster.children()]
+        for process in family:
+            process.suspend()
+        try:
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(self._server.get_uri(), connect_timeout=2)
+            yield
+        finally:
+            for process in family:
+                process.resume()
+
+    def execute(self, *statements: str) -> None:
+        """Execute statements, each for itself, as the role that made the database."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            # It may be a default of the role that nothing can be written.
+            connection.execute("SET default_transaction_read_only = off")
+            for statement in statements:
+                connection.execute(statement.encode())
+
     def start(self) -> None:
         self._server.ensure_postgres_running()
 
