@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from tests.ledger.samples import a_sample, batch_number, everything_of
-from tests.services.ledgers import report_sample
-from tests.services.postgresql import PostgresqlServer
+from tests.services.ledgers import patient, report_sample
+from tests.services.postgresql import CUT, NewUrl, PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
@@ -22,11 +24,6 @@ from headrace.testing import ManualClock
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
-# Returns when they are cut: a statement that is running then would be tried again.
-CUT = (
-    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-    " WHERE application_name = 'headrace'"
-)
 ERROR = ErrorReport("ValueError", "no", "")
 WAITS = "It is tried again for up to"
 
@@ -96,16 +93,7 @@ def gone(go: Callable[[PostgresqlServer], None]) -> Outage:
 
 
 def altered(setting: str) -> Outage:
-    """Set a default of every new session, and cut those that are there."""
-
-    @contextmanager
-    def outage(server: PostgresqlServer) -> Iterator[None]:
-        name = setting.partition(" ")[0]
-        server.execute(f"ALTER ROLE postgres SET {setting}", CUT)
-        yield
-        server.execute(f"ALTER ROLE postgres RESET {name}", CUT)
-
-    return outage
+    return lambda server: server.with_default(setting)
 
 
 def failing(state: str) -> Outage:
@@ -141,11 +129,9 @@ def without_connections(server: PostgresqlServer) -> Iterator[None]:
 @contextmanager
 def locked(server: PostgresqlServer) -> Iterator[None]:
     """Lock the rows of the gates, and have statements end after a second."""
-    server.execute("ALTER ROLE postgres SET statement_timeout = '1s'", CUT)
-    with psycopg.connect(server.url) as other:
+    with server.with_default("statement_timeout = '1s'"), psycopg.connect(server.url) as other:
         other.execute("SELECT FROM gate FOR UPDATE")
         yield
-    server.execute("ALTER ROLE postgres RESET statement_timeout", CUT)
 
 
 @contextmanager
@@ -168,7 +154,7 @@ def cut_again_and_again(server: PostgresqlServer) -> Iterator[None]:
 
 OUTAGES: dict[str, tuple[Outage, str]] = {
     **{name: (gone(go), "") for name, go in WAYS_TO_GO.items()},
-    "read-only": (altered("default_transaction_read_only = on"), "ReadOnlySqlTransaction"),
+    "read-only": (PostgresqlServer.read_only, "ReadOnlySqlTransaction"),
     "too many connections": (without_connections, "too many clients"),
     "disk full": (failing("53100"), "DiskFull"),
     "out of memory": (failing("53200"), "OutOfMemory"),
@@ -256,6 +242,25 @@ def test_a_first_start_waits(
             started: Future[int] = pool.submit(start)
             wait_until(lambda: WAITS in caplog.text or started.done())
         assert started.result() == 1
+
+
+def test_a_connection_on_which_the_driver_lost_count_of_the_answers_is_replaced(
+    new_postgresql_url: NewUrl, monkeypatch: pytest.MonkeyPatch, time: ManualClock
+) -> None:
+    execute: Callable[..., None] = PGDialect_psycopg.do_execute
+    lost: list[object] = []
+
+    def lose_count(dialect: PGDialect_psycopg, cursor: psycopg.Cursor, *others: Any) -> None:
+        if not lost:
+            lost.append(cursor)
+            raise IndexError("pop from an empty deque")  # psycopg's, out of its pipeline
+        execute(dialect, cursor, *others)
+
+    with Ledger.open(new_postgresql_url(), timeouts=patient(time)) as ledger:
+        monkeypatch.setattr(PGDialect_psycopg, "do_execute", lose_count)
+        assert ledger.gates.all() == ()
+    assert len(lost) == 1
+    assert time.monotonic() > 0
 
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     DBAPIError,
+    DisconnectionError,
     InvalidatePoolError,
     InvalidRequestError,
     OperationalError,
@@ -106,10 +107,11 @@ SQLSTATES: Final = {
 """Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with any
 other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
-_SQLITE_OUTAGES: Final = frozenset(
-    {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_PROTOCOL"}
+_SQLITE_OUTAGES: Final = (
+    *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
+    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # the latter: no room to open a file
 )
-"""Outages of SQLite, by its names of primary result codes."""
+"""Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
 
 _FULL_SERVER: Final = re.compile(
     "too many clients|too many connections|remaining connection slots|no more connections allowed"
@@ -132,7 +134,7 @@ def is_outage(error: SQLAlchemyError) -> bool:
     if error.connection_invalidated or remedy(error.orig) is not None:
         return True
     if isinstance(error.orig, sqlite3.Error):
-        return _sqlite_cause(error.orig) in _SQLITE_OUTAGES
+        return _sqlite_name(error.orig).startswith(_SQLITE_OUTAGES)
     is_connecting = isinstance(error, OperationalError) and _state(error.orig) is None
     return is_connecting and not _refuses(error.orig)
 
@@ -229,10 +231,13 @@ def is_busy(error: BaseException | None) -> bool:
 
 def _sqlite_cause(error: BaseException | None) -> str:
     """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
-    if not isinstance(error, sqlite3.Error):
-        return ""
-    name: str = getattr(error, "sqlite_errorname", "")
+    name = _sqlite_name(error) if isinstance(error, sqlite3.Error) else ""
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
+
+
+def _sqlite_name(error: sqlite3.Error) -> str:
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name
 
 
 OTHER_LEDGER: Final = (
@@ -432,7 +437,7 @@ def _close_unused(engine: Engine, clock: Clock) -> None:
         with changing:
             unused.pop(entry, None)
         if connection.closed:  # just now, by another thread
-            raise InvalidatePoolError
+            raise DisconnectionError
 
     @event.listens_for(engine, "close")
     def closed(_connection: object, entry: ConnectionPoolEntry) -> None:
