@@ -2,8 +2,10 @@
 
 import json
 import socket
+import sqlite3
 import stat
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,22 @@ def test_a_ledger_is_read_and_written_and_stays_as_it_was(ledger_url: str) -> No
         assert ledger.batches.newest("orders") == before
     assert check.level is Level.OK
     assert check.found.endswith("can be read and written")
+
+
+def test_a_ledger_of_which_a_program_keeps_a_snapshot_has_a_log_that_grows(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    url = f"sqlite:///{file}"
+    with Ledger.open(url) as ledger, closing(sqlite3.connect(file)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM gate").fetchall()
+        with closing(sqlite3.connect(file)) as writer, writer:
+            writer.execute("CREATE TABLE filler AS SELECT randomblob(9000000) AS x")
+        check = doctor.check_ledger(url)
+        assert check.level is Level.WARNING
+        assert "but its -wal has 9 MB and grows" in check.found
+        reader.rollback()
+        assert doctor.check_ledger(url).level is Level.OK
+        assert ledger.gates.all() == ()
 
 
 def test_a_ledger_that_is_not_there_yet_is_made(tmp_path: Path) -> None:

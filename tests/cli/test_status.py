@@ -71,9 +71,9 @@ def test_a_query_that_ended_without_a_finish_is_dead_and_what_acts_comes_first(
     assert gate["query"]["ended_ms"] is not None
     (need,) = gate["needs"]
     assert need["urgency"] == 0
-    assert need["sentence"].startswith("Dead: its query is not running since ")
+    assert need["sentence"].startswith("Dead: no sign of its query since ")
     assert need["command"] == f"headrace batches {batch.batch_key[:8]}"
-    assert "Dead: its query is not running" in told(ledger_url, "status").splitlines()[1]
+    assert "Dead: no sign of its query" in told(ledger_url, "status").splitlines()[1]
     told(ledger_url, need["command"].removeprefix("headrace "))
 
 

@@ -305,7 +305,8 @@ def test_no_secret_is_seen_whatever_is_wrong(
         "kafka.sasl.jaas.config": jaas,
     }
     port = free_ports(1)[0]
-    url = f"postgresql://app:{PASSWORD}@127.0.0.1:{port}/db?sslpassword={PASSWORD}"
+    # An option that there is not is raised at once; a server that is away would be waited for.
+    url = f"postgresql://app:{PASSWORD}@127.0.0.1/db?sslpassword={PASSWORD}&sslmoed=require"
     gate = Gate("orders", interval="1 second", ledger=url)
 
     def reader() -> DataStreamReader:

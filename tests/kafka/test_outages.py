@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from tests.services.kafka import Topic, Topics
 from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.consumers import close_idle_consumers
+from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import read_ranges
+from headrace.kafka.topic_log import lookup_with
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 
 pytestmark = pytest.mark.nightly
@@ -65,6 +68,31 @@ def test_a_broker_that_dies_and_comes_back_costs_no_record_repeats_none_and_answ
     for partition in range(big.partitions):
         seen = [row["offset"] for row in found if row["partition"] == partition]
         assert seen == list(range(COUNT))
+
+
+@pytest.mark.nightly
+def test_a_planner_waits_for_a_broker_that_its_load_has_reached_longer_than_another(
+    own_broker: KafkaBroker, big: Topic
+) -> None:
+    bare = {
+        "kafka.bootstrap.servers": big.bootstrap_servers,
+        "subscribe": big.name,
+        "fetchOffset.numRetries": "0",
+    }
+    lookup, loaded = (
+        lookup_with(parse_options(options, streaming=True))
+        for options in (bare, bare | {"headrace.read": "a"})
+    )
+    partitions = [TopicPartition(big.name, 0)]
+    own_broker.stop()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            latest = pool.submit(loaded.latest, partitions)
+            with pytest.raises(BrokerError, match="did not answer"):
+                lookup.latest(partitions)
+        finally:
+            own_broker.start()
+        assert latest.result() == {partitions[0]: COUNT}
 
 
 def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(

@@ -10,9 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import Engine, update
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import Pool
 from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
@@ -250,13 +253,69 @@ def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_
         assert ledger.batches.newest("orders") == ()
 
 
-def test_opening_does_not_wait(path: Path, time: ManualClock) -> None:
+def test_opening_waits_too_but_not_without_a_timeout(path: Path, time: ManualClock) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            opened(path, time)
-    assert time.monotonic() == 0
+            Ledger.open(f"sqlite:///{path}", timeouts=patient(time, 0))
+        assert time.monotonic() == 0
+        time.on_sleep = lambda: other.rollback() if time.monotonic() > 30 else None
+        with opened(path, time) as ledger:
+            assert len(ledger.gates.all()) == 1
+    assert 30 < time.monotonic() < 33
+
+
+def test_a_file_without_room_is_waited_for(
+    path: Path, time: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    files: list[sqlite3.Connection] = []
+
+    def fill(file: sqlite3.Connection, _: object) -> None:
+        """Let it grow no further, as on a disk that is full."""
+        (pages,) = file.execute("PRAGMA page_count").fetchone()
+        file.execute(f"PRAGMA max_page_count = {pages}")
+        files.append(file)
+
+    def make_room() -> None:
+        if time.monotonic() > 60:
+            for file in files:
+                file.execute(f"PRAGMA max_page_count = {2**30}")
+
+    time.on_sleep = make_room
+    sqlalchemy.event.listen(Engine, "connect", fill)
+    try:
+        ledger = opened(path, time)
+    finally:
+        sqlalchemy.event.remove(Engine, "connect", fill)
+    with ledger:
+        for number in range(100):
+            assert ledger.batches.begin(batch_number(number)).attempts == 1
+        assert len(ledger.batches.newest("orders", limit=200)) == 100
+    assert 60 < time.monotonic() < 63
+    (warning, _) = lines(caplog)
+    assert "cannot grow, for its disk is full; make room there. It is tried again" in warning
+
+
+@pytest.mark.parametrize(
+    "error", [DisconnectionError(), sqlalchemy.exc.TimeoutError("no connection is free")]
+)
+def test_a_pool_without_a_connection_is_waited_for(
+    path: Path, time: ManualClock, error: Exception
+) -> None:
+    """As one whose new connections are cut at once; SQLAlchemy says so by classes of its own."""
+
+    def cut(*_: object) -> None:
+        if time.monotonic() < 60:
+            raise error
+
+    with opened(path, time) as ledger:
+        sqlalchemy.event.listen(Pool, "checkout", cut)
+        try:
+            assert len(ledger.gates.all()) == 1
+        finally:
+            sqlalchemy.event.remove(Pool, "checkout", cut)
+    assert 60 < time.monotonic() < 63
 
 
 def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualClock) -> None:

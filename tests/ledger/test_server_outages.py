@@ -1,16 +1,19 @@
 """A real PostgreSQL server that goes and comes back while a ledger is in use."""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from tests.ledger.samples import a_sample, batch_number, everything_of
-from tests.services.ledgers import report_sample
-from tests.services.postgresql import PostgresqlServer
+from tests.services.ledgers import patient, report_sample
+from tests.services.postgresql import CUT, NewUrl, PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
@@ -21,12 +24,8 @@ from headrace.testing import ManualClock
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
-# Returns when they are cut: a statement that is running then would be tried again.
-CUT = (
-    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-    " WHERE application_name = 'headrace'"
-)
 ERROR = ErrorReport("ValueError", "no", "")
+WAITS = "It is tried again for up to"
 
 WAYS_TO_GO: dict[str, Callable[[PostgresqlServer], None]] = {
     "stopped": lambda server: server.stop("fast"),
@@ -80,10 +79,118 @@ def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     assert begun == (len(done), batches[-1])
 
 
+Outage = Callable[[PostgresqlServer], AbstractContextManager[object]]
+
+
+def gone(go: Callable[[PostgresqlServer], None]) -> Outage:
+    @contextmanager
+    def outage(server: PostgresqlServer) -> Iterator[None]:
+        go(server)
+        yield
+        server.start()
+
+    return outage
+
+
+def altered(setting: str) -> Outage:
+    return lambda server: server.with_default(setting)
+
+
+def failing(state: str) -> Outage:
+    """Have every insert of a batch fail as on a disk without room, which takes rights to make."""
+
+    @contextmanager
+    def outage(server: PostgresqlServer) -> Iterator[None]:
+        server.execute(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '{state}'; END $$",
+            "CREATE TRIGGER fails BEFORE INSERT ON batch EXECUTE FUNCTION fail()",
+        )
+        yield
+        server.execute("DROP FUNCTION fail CASCADE")
+
+    return outage
+
+
+@contextmanager
+def without_connections(server: PostgresqlServer) -> Iterator[None]:
+    """Use all that the server allows, and cut those of the ledger."""
+    with ExitStack() as taken:
+        admin = taken.enter_context(psycopg.connect(server.url, autocommit=True))
+        while True:
+            admin.execute(CUT.encode())
+            try:
+                taken.enter_context(psycopg.connect(server.url))
+            except psycopg.OperationalError:
+                break
+        yield
+
+
+@contextmanager
+def locked(server: PostgresqlServer) -> Iterator[None]:
+    """Lock the rows of the gates, and have statements end after a second."""
+    with server.with_default("statement_timeout = '1s'"), psycopg.connect(server.url) as other:
+        other.execute("SELECT FROM gate FOR UPDATE")
+        yield
+
+
+@contextmanager
+def cut_again_and_again(server: PostgresqlServer) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def cut() -> None:
+        with psycopg.connect(server.url, autocommit=True) as admin:
+            while not is_over.wait(0.02):
+                admin.execute(CUT.replace(", 60000", "").encode())
+
+    with ThreadPoolExecutor(1) as pool:
+        cutting = pool.submit(cut)
+        try:
+            yield
+        finally:
+            is_over.set()
+        cutting.result()
+
+
+OUTAGES: dict[str, tuple[Outage, str]] = {
+    **{name: (gone(go), "") for name, go in WAYS_TO_GO.items()},
+    "read-only": (PostgresqlServer.read_only, "ReadOnlySqlTransaction"),
+    "too many connections": (without_connections, "too many clients"),
+    "disk full": (failing("53100"), "DiskFull"),
+    "out of memory": (failing("53200"), "OutOfMemory"),
+    "input or output fails": (failing("58030"), "IoError"),
+    "statement timeout": (locked, "QueryCanceled"),
+    "cut again and again": (cut_again_and_again, ""),
+}
+"""Each with what the driver says in it."""
+
+UNSEEN: dict[str, Outage] = {
+    "stopped by a signal": PostgresqlServer.frozen,
+    "serializable": altered("default_transaction_isolation = serializable"),
+    "repeatable read": altered("default_transaction_isolation = 'repeatable read'"),
+}
+"""In which no statement fails."""
+
+
+@pytest.fixture
+def errors() -> Iterator[list[str]]:
+    """Errors of all databases, as the driver raises them."""
+    seen: list[str] = []
+
+    def add(context: sqlalchemy.ExceptionContext) -> None:
+        seen.append(repr(context.original_exception))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "handle_error", add)
+    yield seen
+    sqlalchemy.event.remove(sqlalchemy.Engine, "handle_error", add)
+
+
+@pytest.mark.parametrize("name", [*OUTAGES, *UNSEEN])
 def test_what_was_answered_as_done_in_outages_was_done_once(
-    own_postgresql: PostgresqlServer,
+    own_postgresql: PostgresqlServer, name: str, errors: list[str]
 ) -> None:
     is_over = threading.Event()
+    outage, error = OUTAGES[name] if name in OUTAGES else (UNSEEN[name], None)
     with (
         Ledger.open(own_postgresql.url, timeouts=OF_A_QUERY) as ledger,
         ThreadPoolExecutor(len(GATES)) as pool,
@@ -98,17 +205,62 @@ def test_what_was_answered_as_done_in_outages_was_done_once(
             more = [len(s.done) >= done + 10 for s, done in zip(streams, before, strict=True)]
             return all(more) or any(run.done() for run in runs)
 
-        try:
-            for go in WAYS_TO_GO.values():
-                wait_until(partial(went_on, [len(stream.done) for stream in streams]))
-                go(own_postgresql)
-                own_postgresql.start()
+        def failed() -> bool:
+            text = "".join(errors)
+            return (bool(text) and str(error) in text) or any(run.done() for run in runs)
+
+        def wait_until_they_went_on() -> None:
             wait_until(partial(went_on, [len(stream.done) for stream in streams]))
+
+        try:
+            wait_until_they_went_on()
+            with outage(own_postgresql):
+                if error is not None:
+                    wait_until(failed)
+                elif name != "stopped by a signal":
+                    wait_until_they_went_on()
+            wait_until_they_went_on()
         finally:
             is_over.set()
         for gate, stream, run in zip(GATES, streams, runs, strict=True):
             run.result()
             check(ledger, gate, stream.done)
+    assert "SerializationFailure" not in "".join(errors)
+
+
+@pytest.mark.parametrize("name", ["stopped", "read-only", "too many connections"])
+def test_a_first_start_waits(
+    own_postgresql: PostgresqlServer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start() -> int:
+        with Ledger.open(own_postgresql.url, timeouts=OF_A_QUERY) as ledger:
+            ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+            return ledger.batches.begin(batch_number(0)).attempts
+
+    with ThreadPoolExecutor(1) as pool:
+        with OUTAGES[name][0](own_postgresql):
+            started: Future[int] = pool.submit(start)
+            wait_until(lambda: WAITS in caplog.text or started.done())
+        assert started.result() == 1
+
+
+def test_a_connection_on_which_the_driver_lost_count_of_the_answers_is_replaced(
+    new_postgresql_url: NewUrl, monkeypatch: pytest.MonkeyPatch, time: ManualClock
+) -> None:
+    execute: Callable[..., None] = PGDialect_psycopg.do_execute
+    lost: list[object] = []
+
+    def lose_count(dialect: PGDialect_psycopg, cursor: psycopg.Cursor, *others: Any) -> None:
+        if not lost:
+            lost.append(cursor)
+            raise IndexError("pop from an empty deque")  # psycopg's, out of its pipeline
+        execute(dialect, cursor, *others)
+
+    with Ledger.open(new_postgresql_url(), timeouts=patient(time)) as ledger:
+        monkeypatch.setattr(PGDialect_psycopg, "do_execute", lose_count)
+        assert ledger.gates.all() == ()
+    assert len(lost) == 1
+    assert time.monotonic() > 0
 
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)

@@ -10,6 +10,7 @@ from tests.ledger.samples import batch_number
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
+from headrace.ledger.engines import LOG_BYTES
 from headrace.testing import ManualClock
 
 SOON = Timeouts(lock_s=0.05)
@@ -36,6 +37,21 @@ def test_the_file_keeps_what_is_committed_though_the_power_fails(tmp_path: Path)
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
     database.close()
+
+
+def test_the_log_that_a_readers_snapshot_made_long_is_cut_back(tmp_path: Path) -> None:
+    path, log = tmp_path / "ledger.db", tmp_path / "ledger.db-wal"
+    with Ledger.open(f"sqlite:///{path}") as ledger, closing(sqlite3.connect(path)) as reader:
+        begin_batches(ledger, 1)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM batch").fetchall()
+        begin_batches(ledger, 150)
+        assert log.stat().st_size > LOG_BYTES
+        assert ledger.shorten_log() > LOG_BYTES
+        reader.rollback()
+        begin_batches(ledger, 151)
+        assert log.stat().st_size <= LOG_BYTES
+        assert ledger.shorten_log() == log.stat().st_size == 0
 
 
 def test_readers_see_that_a_file_is_in_use_after_a_transaction_was_lent(tmp_path: Path) -> None:

@@ -94,7 +94,11 @@ class Driver:
 
     def told(self, words: str) -> bool:
         """Whether its log has these words."""
-        return words in self._log.read_text()
+        return self.count(words) > 0
+
+    def count(self, words: str) -> int:
+        """How often its log has these words."""
+        return self._log.read_text().count(words)
 
     def kill(self) -> None:
         """Kill it at once: itself, Spark's JVM, executors and Python workers."""

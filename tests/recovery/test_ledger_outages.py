@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,18 +42,23 @@ def a_job(topic: Topic, folder: Path, own_postgresql: PostgresqlServer) -> Job:
     )
 
 
-def test_a_stream_waits_for_its_ledger_and_goes_on(
-    topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
+@pytest.mark.parametrize("outage", [PostgresqlServer.stopped, PostgresqlServer.read_only])
+def test_a_stream_waits_for_its_ledger_at_its_first_start_and_later_and_goes_on(
+    topic: TopicFactory,
+    tmp_path: Path,
+    own_postgresql: PostgresqlServer,
+    outage: Callable[[PostgresqlServer], AbstractContextManager[None]],
 ) -> None:
     orders = topic(PARTITIONS)
     produced = fill(orders, 4 * RECORDS)  # It is not to be done before the server is stopped.
     job = a_job(orders, tmp_path / "job", own_postgresql)
     with Driver(job) as driver:
-        driver.let_go()
+        with outage(own_postgresql):
+            driver.let_go()
+            wait_until(lambda: driver.count(WAITS), DEADLINE_S)
         driver.wait_for("written")
-        own_postgresql.stop("fast")
-        wait_until(lambda: driver.told(WAITS), DEADLINE_S)
-        own_postgresql.start()
+        with outage(own_postgresql):
+            wait_until(lambda: driver.count(WAITS) > 1, DEADLINE_S)
         driver.finish()
     require_sound(collect(job, produced))
 

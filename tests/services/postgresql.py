@@ -3,7 +3,7 @@
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,12 @@ NewUrl = Callable[[], str]
 """Makes the URL of an empty schema, or of a file that is not there yet."""
 
 STOPS_WITHIN_S = 60
+
+# Returns when they are cut: a statement that is running then would be tried again.
+CUT = (
+    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+    " WHERE application_name = 'headrace'"
+)
 
 _role_numbers = itertools.count()
 
@@ -41,6 +47,47 @@ class PostgresqlServer:
     def stop(self, how: str) -> None:
         """Stop it: ``fast`` cuts the connections, ``immediate`` is a crash."""
         self._control("stop", "-m", how)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have the server stand still, by SIGSTOP, until a connection has waited in vain."""
+        postmaster = self._server.get_postmaster_info().process
+        family = [postmaster, *postmaster.children()]
+        for process in family:
+            process.suspend()
+        try:
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(self._server.get_uri(), connect_timeout=2)
+            yield
+        finally:
+            for process in family:
+                process.resume()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have no server within the block."""
+        self.stop("fast")
+        yield
+        self.start()
+
+    @contextmanager
+    def with_default(self, setting: str) -> Iterator[None]:
+        """Have new sessions begin with a setting, and cut the ledger's that are there."""
+        self.execute(f"ALTER ROLE postgres SET {setting}", CUT)
+        yield
+        self.execute(f"ALTER ROLE postgres RESET {setting.split(maxsplit=1)[0]}", CUT)
+
+    def read_only(self) -> AbstractContextManager[None]:
+        """Take no writes, as a server that has become a standby."""
+        return self.with_default("default_transaction_read_only = on")
+
+    def execute(self, *statements: str) -> None:
+        """Execute statements, each for itself, as the role that made the database."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            # It may be a default of the role that nothing can be written.
+            connection.execute("SET default_transaction_read_only = off")
+            for statement in statements:
+                connection.execute(statement.encode())
 
     def start(self) -> None:
         self._server.ensure_postgres_running()

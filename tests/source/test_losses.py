@@ -72,7 +72,7 @@ def test_a_ledger_without_the_batch_is_another_ledger(tmp_path: Path) -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    account = account_in("postgresql://me:secret@localhost:1/ledger")
+    account = account_in("postgresql://me:secret@localhost:1/ledger?sslmoed=require")
     with pytest.raises(DataLossError) as raised:
         account.record(GONE, "why")
     assert "secret" not in f"{raised.value}{raised.value.__cause__}{account!r}"

@@ -34,6 +34,9 @@ TOO_NEW_PANDAS: Final = 3
 CONNECT_S: Final = 5.0
 """Time that a broker's listener may take to accept a connection (s)."""
 
+LONG_LOG_BYTES: Final = 8_000_000
+"""Size of a SQLite ledger's write-ahead log that only a reader's long snapshot explains (bytes)."""
+
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 
 
@@ -192,9 +195,19 @@ def check_ledger(url: str) -> Check:
         with Ledger.open(url) as ledger:
             # A write like any other, of a batch that does not exist: nothing is changed.
             ledger.batches.attach("headrace doctor", 0)
+            log_bytes = ledger.shorten_log()
     except HeadraceError as error:
         return _problem("Ledger", error)
-    return Check("Ledger", Level.OK, f"{redact_url(url)} {found}")
+    found = f"{redact_url(url)} {found}"
+    if log_bytes > LONG_LOG_BYTES:
+        return Check(
+            "Ledger",
+            Level.WARNING,
+            f"{found}, but its -wal has {log_bytes / 1e6:.0f} MB and grows, for another program"
+            " reads an old state of it",
+            "end that program's transaction, such as one of a sqlite3 shell",
+        )
+    return Check("Ledger", Level.OK, found)
 
 
 def check_kafka(servers: str) -> Check:

@@ -239,12 +239,10 @@ def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
 
-    Nothing is waited for, since no query depends on it yet.
-
     Raises:
         LedgerError: it cannot be opened, even if it could before.
     """
-    Ledger.open(url, timeouts=replace(timeouts, retry_s=0)).close()
+    Ledger.open(url, timeouts=timeouts).close()
     ledger = shared_ledger(url, timeouts)
     with _ledgers_lock:
         urls = _of_gate.setdefault(gate, [])

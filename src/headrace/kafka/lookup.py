@@ -84,8 +84,8 @@ class Lookup:
     Every method raises ``BrokerError`` where the cluster cannot be reached or refuses. A request is
     repeated as fetchOffset.numRetries and fetchOffset.retryIntervalMs say. A first answer may take
     ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
-    reported within ten seconds. Every ``poll_s`` it retries after a passing error, such as an
-    election.
+    reported within ten seconds, unless ``is_reached`` says that it was reached before. Every
+    ``poll_s`` it retries after a passing error, such as an election.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Lookup:
         retries: int,
         retry_interval_ms: int,
         *,
+        is_reached: bool = False,
         first_contact_s: float = 8.0,
         poll_s: float = 0.1,
         make_admin: Callable[..., AdminClient] = AdminClient,
@@ -109,7 +110,7 @@ class Lookup:
             else IsolationLevel.READ_UNCOMMITTED
         )
         self._missing: frozenset[str] = frozenset()
-        self._reached = False
+        self._reached = is_reached
         self._errors = _ClientErrors()
         settings: dict[str, Any] = {**client, "error_cb": self._errors}
         self._admin = make_admin(settings, logger=CLIENT_LOG)

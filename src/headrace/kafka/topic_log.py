@@ -30,9 +30,12 @@ _COMMIT_POLL_S: Final = 0.005
 
 
 def lookup_with(options: KafkaOptions) -> Lookup:
-    """Asks the brokers as the options say."""
+    """Asks the brokers as the options say; `Gate.read` has reached them before its query starts."""
     return Lookup(
-        options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+        options.client,
+        options.fetch_offset_retries,
+        options.fetch_offset_retry_interval_ms,
+        is_reached=options.shared.read is not None,
     )
 
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
+from pathlib import Path
 from traceback import format_exception
 from typing import Any, Final, TypeVar
 
@@ -22,7 +23,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.timing import WallClock
@@ -40,14 +46,18 @@ from headrace.ledger.connection import (
 from headrace.ledger.engines import (
     DURABLE,
     KEEPALIVES,
+    READ_COMMITTED,
+    SEE_SERVER,
     SET_FOR_THE_ROLE,
     UNAWAITED,
     is_busy,
     is_locked_by_others,
+    is_of_the_pool,
     is_outage,
     is_refusal,
     limit_locks,
     postgresql_engine,
+    remedy,
     sqlite_engine,
     sqlite_reason,
     write_ahead_mode,
@@ -125,7 +135,9 @@ class Database:
         self._unawaited = self._alone.execution_options(**{DURABLE: False})
         # SQLite takes its lock now: a reader that writes later would fail instead of wait.
         self._begin_writing = (
-            "BEGIN IMMEDIATE" if self.is_sqlite else f"BEGIN; {KEEPALIVES}; {limit_locks(timeouts)}"
+            "BEGIN IMMEDIATE"
+            if self.is_sqlite
+            else f"BEGIN; {READ_COMMITTED}; {KEEPALIVES}; {limit_locks(timeouts)}"
         )
 
     def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
@@ -227,13 +239,27 @@ class Database:
         Raises:
             LedgerError: The file is no SQLite database, or its file system cannot do this.
         """
-        with self._explained(), self._alone.connect() as connection:
-            mode = write_ahead_mode(connection, self._timeouts)
+        mode = self.read(partial(write_ahead_mode, timeouts=self._timeouts))
         if mode != "wal":
             raise LedgerError(
                 f"The ledger {self.name} is on a file system without the shared memory that a "
                 "SQLite file needs; put it on a local disk, or use PostgreSQL."
             )
+
+    def shorten_log(self) -> int:
+        """Empty a SQLite file's log if nobody reads an old state of it; the bytes that remain."""
+        if not self.is_sqlite:
+            return 0
+
+        def shorten(connection: Connection) -> None:
+            # Nobody is waited for: meanwhile no other process could write.
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.invalidate()
+
+        self.alone(shorten)
+        log = Path(f"{self._engine.url.database}-wal")
+        return log.stat().st_size if log.exists() else 0
 
     def close(self) -> None:
         """Close every connection: one that another thread uses, as soon as it is returned."""
@@ -330,15 +356,21 @@ class Database:
                 f"The ledger {self.name} has refused what was written, and everything in"
                 f" the transaction is undone: {said}."
             )
-        if isinstance(error, DBAPIError) and (
-            error.connection_invalidated
-            or (isinstance(error, OperationalError) and error.statement is None)
-        ):
-            to_do = "see that its server runs, and that the URL is right"
-            if "unsupported startup parameter" in said:  # PgBouncer's words
-                to_do = SET_FOR_THE_ROLE
-            return f"The ledger {self.name} cannot be reached: {said}; {to_do}."
-        return f"The ledger {self.name} cannot be used: {said}."
+        return f"The ledger {self.name} cannot be {_described(error, said)}."
+
+
+def _described(error: SQLAlchemyError, said: str) -> str:
+    """Say that a database cannot be reached, or not be used, and the remedy."""
+    advice, is_lost = None, is_of_the_pool(error)
+    if isinstance(error, DBAPIError):
+        advice = remedy(error.orig)
+        is_connecting = isinstance(error, OperationalError) and error.statement is None
+        is_lost = error.connection_invalidated or is_connecting
+    if "unsupported startup parameter" in said:  # PgBouncer's words
+        return f"reached: {said}; {SET_FOR_THE_ROLE}"
+    if advice == SEE_SERVER or (advice is None and is_lost):
+        return f"reached: {said}; {SEE_SERVER}"
+    return f"used: {said}; {advice}" if advice else f"used: {said}"
 
 
 def changed_rows(

@@ -15,7 +15,15 @@ from urllib.parse import quote
 import sqlalchemy
 from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    InvalidatePoolError,
+    InvalidRequestError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.system import needs_extra
@@ -34,6 +42,7 @@ _REASONS: Final = {
     "SQLITE_CANTOPEN": "cannot be opened; let this user read and write the file and its folder",
     "SQLITE_CORRUPT": "is damaged; restore it from a copy, or start with a new file",
     "SQLITE_FULL": "cannot grow, for its disk is full; make room there",
+    "SQLITE_IOERR": "cannot be read or written by its disk; see the system's log, and make room",
     "SQLITE_NOTADB": "is a file that is not a SQLite database; name another file",
     "SQLITE_READONLY": "cannot be written; let this user write the file and its folder",
 }
@@ -65,35 +74,80 @@ SET_FOR_THE_ROLE: Final = (
 )
 """Advice for a pooler that rejects session options."""
 
+READ_COMMITTED: Final = "SET transaction_isolation = 'read committed'"
+"""Has PostgreSQL execute this transaction so, whatever the default is. Until its end."""
+
 DURABLE: Final = "headrace_durable"
 """The option of a statement alone that says whether its commit waits for the log's sync."""
 
 _IDLE: Final = 0
-"""PostgreSQL's driver: no transaction is open on the connection."""
+"""PostgreSQL's driver: no transaction is open on the connection, or no pipeline."""
 
-# SQLSTATEs of PostgreSQL: statement_completion_unknown; lock_not_available and deadlock_detected;
-# admin_shutdown, crash_shutdown and cannot_connect_now; the class of connection exceptions.
+SEE_SERVER: Final = "see that its server runs, and that the URL is right"
+
+SQLSTATES: Final = {
+    "08": SEE_SERVER,
+    "25006": "let its URL lead to a server that can be written, as the primary after a failover",
+    "25P03": "see what holds its sessions up",
+    "25P04": "raise transaction_timeout for its role",
+    "40": "",
+    "53000": "give its server more resources",
+    "53100": "make room on its server's disk",
+    "53200": "give its server more memory",
+    "53300": "end connections of others, or raise max_connections",
+    "55P03": "",
+    "57014": "raise statement_timeout for its role, or end the transaction that holds the lock",
+    "57P01": SEE_SERVER,
+    "57P02": SEE_SERVER,
+    "57P03": SEE_SERVER,
+    "57P05": "raise idle_session_timeout for its role",
+    "58000": "see its server's log",
+    "58030": "see the disk of its server",
+}
+"""Outages of PostgreSQL by the beginning of their SQLSTATE, each with its remedy; an error with any
+other state is permanent. https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+
+_SQLITE_OUTAGES: Final = (
+    *("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_IOERR_WRITE"),
+    *("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE"),  # the latter: no room to open a file
+)
+"""Outages of SQLite by the beginning of their name. https://www.sqlite.org/rescode.html"""
+
+_FULL_SERVER: Final = re.compile(
+    "too many clients|too many connections|remaining connection slots|no more connections allowed"
+)
+"""Texts of state 53300 while connecting, where libpq hides the state: PostgreSQL's, PgBouncer's."""
+
 _UNKNOWN: Final = frozenset({"40003"})
 _LOCKED: Final = frozenset({"55P03", "40P01"})
-_SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
+_MOVED: Final = "25006"
 _CONNECTION_EXCEPTION: Final = "08"
 
 
 def is_outage(error: SQLAlchemyError) -> bool:
-    """Whether the database could not be reached, or cut the connection, or is locked by another.
+    """Whether waiting may cure an error: the database is away, full, read-only or locked.
 
     Not so if a server is there and refuses: a wrong password, a database that does not exist.
     """
     if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated or is_busy(error.orig):
+        return is_of_the_pool(error)
+    if error.connection_invalidated or remedy(error.orig) is not None:
         return True
-    if isinstance(error.orig, sqlite3.Error) or not isinstance(error, OperationalError):
-        return False
-    state = _state(error.orig)
-    if state is None:
-        return not _refuses(error.orig)
-    return state in _SHUTTING_DOWN | _LOCKED or state.startswith(_CONNECTION_EXCEPTION)
+    if isinstance(error.orig, sqlite3.Error):
+        return _sqlite_name(error.orig).startswith(_SQLITE_OUTAGES)
+    is_connecting = isinstance(error, OperationalError) and _state(error.orig) is None
+    return is_connecting and not _refuses(error.orig)
+
+
+def is_of_the_pool(error: SQLAlchemyError) -> bool:
+    """Whether the pool had no connection in time, or each new connection was cut at once."""
+    return isinstance(error, PoolTimeoutError) or type(error) is InvalidRequestError
+
+
+def remedy(error: BaseException | None) -> str | None:
+    """The remedy of an outage of PostgreSQL, perhaps empty; None where it is no outage."""
+    state = _state(error) or ("53300" if _FULL_SERVER.search(str(error)) else "")
+    return next((advice for key, advice in SQLSTATES.items() if state.startswith(key)), None)
 
 
 def is_refusal(error: SQLAlchemyError) -> bool:
@@ -177,10 +231,13 @@ def is_busy(error: BaseException | None) -> bool:
 
 def _sqlite_cause(error: BaseException | None) -> str:
     """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
-    if not isinstance(error, sqlite3.Error):
-        return ""
-    name: str = getattr(error, "sqlite_errorname", "")
+    name = _sqlite_name(error) if isinstance(error, sqlite3.Error) else ""
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
+
+
+def _sqlite_name(error: sqlite3.Error) -> str:
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name
 
 
 OTHER_LEDGER: Final = (
@@ -224,7 +281,13 @@ def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
 
 
+LOG_BYTES: Final = 4_194_304
+"""Size to which SQLite cuts a write-ahead log back once no reader needs more of it (bytes); about
+the size at which SQLite moves the log into the file."""
+
+
 def _configure(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
     # FULL: committed data stays committed, even when the machine loses its power.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -272,12 +335,18 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
         # The one that was used last, so that those which are not needed any more stay unused.
+        # Its transactions are READ COMMITTED, whatever the default of the database is.
         engine = sqlalchemy.create_engine(
-            url, connect_args=arguments, hide_parameters=True, pool_use_lifo=True
+            url,
+            connect_args=arguments,
+            hide_parameters=True,
+            isolation_level="READ COMMITTED",
+            pool_use_lifo=True,
         )
     _close_unused(engine, timeouts.clock)
     _refuse_ignored_schema(engine, url)
     _replace_what_was_cut(engine)
+    _leave_standbys(engine)
     _limit_statements_alone(engine, limit_locks(timeouts))
     return engine
 
@@ -295,6 +364,7 @@ def limit_locks(timeouts: Timeouts) -> str:
 
 def _limit_statements_alone(engine: Engine, limit: str) -> None:
     """Give each statement that is a transaction alone its ``lock_s``, in the same round trip."""
+    driver = engine.dialect.loaded_dbapi
 
     @event.listens_for(engine, "do_execute")
     def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
@@ -305,14 +375,20 @@ def _limit_statements_alone(engine: Engine, limit: str) -> None:
         with ExitStack() as sent:  # what is sent up to its end is one transaction
             sent.enter_context(connection.pipeline())
             try:
+                connection.execute(READ_COMMITTED)
                 connection.execute(limit)
                 if not context.execution_options.get(DURABLE, True):
                     connection.execute(UNAWAITED)
                 engine.dialect.do_execute(cursor, statement, parameters, context)
-            except engine.dialect.loaded_dbapi.Error:
+            except (driver.Error, IndexError) as error:
                 # Otherwise the driver logs a second error, of the end, on a connection that is cut.
-                with suppress(engine.dialect.loaded_dbapi.Error):
+                with suppress(driver.Error, IndexError):
                     sent.close()
+                if isinstance(error, IndexError):  # psycopg's, which lost count of the answers
+                    connection.close()
+                    raise driver.OperationalError("the answers were cut off") from error
+                if connection.info.pipeline_status != _IDLE:
+                    connection.close()  # it cannot leave the pipeline
                 raise
         return True
 
@@ -385,7 +461,15 @@ def _replace_what_was_cut(engine: Engine) -> None:
             try:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error as error:
-                raise DisconnectionError from error
+                raise InvalidatePoolError from error
+
+
+def _leave_standbys(engine: Engine) -> None:
+    """Drop all connections after an error of a server that became a standby: others can write."""
+
+    @event.listens_for(engine, "handle_error")
+    def leave(context: Any) -> None:
+        context.is_disconnect |= _state(context.original_exception) == _MOVED
 
 
 def _state(error: BaseException | None) -> str | None:

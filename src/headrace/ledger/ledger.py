@@ -119,8 +119,7 @@ class Ledger:
             clock: Clock for the times of batches.
             database_clock: Replaces the database's own clock, by which leases are measured; for
                 tests.
-            timeouts: Timeouts of each call. Opening does not wait for an unreachable database: its
-                URL is more likely wrong.
+            timeouts: Timeouts of each call, and of opening.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
@@ -161,6 +160,10 @@ class Ledger:
         now_ms: int = self._database.scalar(_NOW)
         return now_ms
 
+    def shorten_log(self) -> int:
+        """Empty the ``-wal`` of a SQLite file; the bytes that another process's snapshot needs."""
+        return self._database.shorten_log()
+
     def close(self) -> None:
         """Close the connections."""
         self._database.close()
@@ -187,7 +190,8 @@ def _prepare(database: Database) -> None:
         database.use_write_ahead_log()
     if found == SCHEMA_VERSION:
         return
-    with database.writing() as connection:
+
+    def upgrade(connection: Connection) -> None:
         if not database.is_sqlite:
             # Another process may take its time to make the tables.
             connection.exec_driver_sql("SET LOCAL lock_timeout TO DEFAULT")
@@ -195,6 +199,8 @@ def _prepare(database: Database) -> None:
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )
         _upgrade(connection)  # which does nothing where another process has just done it
+
+    database.write(upgrade)
 
 
 def _check(database: Database) -> None:
@@ -215,14 +221,16 @@ def _check(database: Database) -> None:
 
 
 def _found_version(database: Database) -> str | None:
-    with database.reading() as connection:
+    def version(connection: Connection) -> str | None:
         # Read the names of all tables at once: between two reads, another process could make a
         # ledger.
         tables = inspect(connection).get_table_names()
-        if VERSION_TABLE not in tables:
-            _refuse_strangers(database, tables)
-            return None
-        found = connection.scalar(select(_version.c.version_num))
+        if VERSION_TABLE in tables:
+            return connection.scalar(select(_version.c.version_num))
+        _refuse_strangers(database, tables)
+        return None
+
+    found = database.read(version)
     _refuse_newer(database, found)
     return found
 

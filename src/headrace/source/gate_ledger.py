@@ -86,7 +86,8 @@ class GateLedger:
         self._gate = gate
         self._clock = clock
         self._driver = os.getppid()
-        self._ledger = open_ledger(ledger_url, timeouts=timeouts)
+        with self._while_the_driver_lives():
+            self._ledger = open_ledger(ledger_url, timeouts=timeouts)
         self._owner = new_owner()
         self._interval_ms = gate.interval_ms
         self._claimed: ClaimedGate | None = None

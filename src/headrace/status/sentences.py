@@ -25,7 +25,8 @@ HEADLINES: Final = {
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     GateState.FINISHED: "Finished {said_end}: {all_records}, none left{by_now}.",
     GateState.STOPPED: "Stopped {said_end}{why_ended}: {left}.",
-    GateState.DEAD: "Dead: its query is not running since {ended}.",
+    GateState.DEAD: "Dead: no sign of its query since {ended}; its log says whether it waits for"
+    " the ledger.",
     GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
     GateState.WAITING: "Waiting {for_what} since {away}. {waiting_for_it}.",
     GateState.ISOLATING: "Isolating {isolating}.",
