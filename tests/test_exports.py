@@ -1,16 +1,29 @@
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
 
+import mypy.api
 import pytest
 
 import headrace
+import headrace.flow
+import headrace.receivers
 import headrace.simulation
-from headrace.cli.app import COMMANDS
+from headrace.cli.app import EXAMPLES
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:
     assert headrace.__all__ == sorted(headrace.__all__)
     assert all(getattr(headrace, name).__name__ == name for name in headrace.__all__)
+
+
+def test_completion_shows_what_is_public() -> None:
+    shown = [name for name in dir(headrace) if not name.startswith("_")]
+    assert shown == headrace.__all__
 
 
 def test_what_simulations_export_is_there_once_and_in_order() -> None:
@@ -35,27 +48,85 @@ def test_the_import_alone_brings_nothing_that_takes_time() -> None:
     assert ended.stdout.strip() == "set() True"
 
 
-@pytest.mark.integration
-def test_the_help_of_each_command_needs_no_spark() -> None:
-    code = """if True:
-        import contextlib, sys
-        sys.modules["pyspark"] = None
-        for line in sys.stdin.read().splitlines():
-            sys.argv = ["headrace", *line.split()]
-            from headrace.cli import main
-            try:
-                main()
-            except SystemExit as ended:
-                assert not ended.code, (line, ended.code)
-    """
+WITHOUT_EXTRAS: Final = """if True:
+    import sys
+    from headrace.core.system import EXTRAS
+    sys.modules |= dict.fromkeys(name for packages in EXTRAS.values() for name in packages)
+"""
+"""Beginning of a program that finds none of the packages that extras install."""
+
+HELP_OF_COMMANDS: Final = """if True:
+    import sys
+    from headrace.cli import main
+    for words in sys.argv[1:]:
+        sys.argv = ["headrace", *words.split(), "--help"]
+        try:
+            main()
+        except SystemExit as ended:
+            assert not ended.code, (words, ended.code)
+"""
+"""A program that prints the help of each command of its arguments."""
+
+
+def run_without_extras(code: str, *arguments: str) -> str:
+    """Run a program that finds no extra's package; return its output; assert that it succeeds."""
     ended = subprocess.run(
-        [sys.executable, "-c", code],
-        input="\n".join(f"{command} --help" for command in COMMANDS if command != "demo"),
+        [sys.executable, "-c", WITHOUT_EXTRAS + code, *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.integration
+def test_the_help_of_each_command_needs_no_extra() -> None:
+    shown = run_without_extras(HELP_OF_COMMANDS, *EXAMPLES)
+    assert shown.count("Usage: headrace") == len(EXAMPLES)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.receivers])
+def test_names_and_docstrings_are_there_without_extras(package: ModuleType) -> None:
+    code = """if True:
+    import importlib, inspect, pydoc
+    package = importlib.import_module(sys.argv[1])
+    names = {}
+    exec(f"from {sys.argv[1]} import *", names)
+    pydoc.render_doc(package)
+    for name in package.__all__:
+        print(f"{name}: {inspect.getdoc(names[name])}")
+    """
+    expected = [f"{name}: {inspect.getdoc(getattr(package, name))}" for name in package.__all__]
+    assert run_without_extras(code, package.__name__) == "\n".join(expected) + "\n"
+
+
+@pytest.mark.integration
+def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """from typing import assert_type
+import headrace
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+def handler(df: DataFrame, batch: headrace.Batch) -> None:
+    assert_type(batch.key, str)
+
+spark = headrace.configure(SparkSession.builder).getOrCreate()
+assert_type(spark, SparkSession)
+gate = headrace.Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
+orders = gate.read(spark, "journal").load("journals/orders")
+query = gate.write(orders, handler).option("checkpointLocation", "checkpoints/orders").start()
+assert_type(query, StreamingQuery)
+headrace.Gate("orders", intervall="1 second")
+headrace.gateway
+"""
+    )
+    shown, errors, _ = mypy.api.run(["--strict", "--no-error-summary", str(program)])
+    reported = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", shown, re.MULTILINE)
+    assert (reported, errors) == ([("15", "call-arg"), ("16", "attr-defined")], ""), shown
 
 
 @pytest.mark.integration

@@ -19,7 +19,11 @@ import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_commands_run import SPARK
 from tests.services.wheels import WHEELS
+from tests.test_exports import HELP_OF_COMMANDS
 
+import headrace
+from headrace.cli.app import COMMANDS, EXAMPLES
+from headrace.core.system import EXTRAS
 from headrace.local import Java
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
@@ -28,6 +32,12 @@ PLATFORM: Final = {
     "PYTHONPATH": os.pathsep.join(map(str, sorted(SPARK_HOME.glob("python/lib/*.zip")))),
 }
 """Environment variables of a platform that has a Spark of its own."""
+
+_OURS: Final = {
+    *("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "VIRTUAL_ENV")
+}
+VARIABLES: Final = {name: value for name, value in os.environ.items() if name not in _OURS}
+"""This environment's variables, without those that lead to its packages."""
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -79,7 +89,15 @@ def installed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installed]:
     """With these extras; without Spark's it is the platform's."""
+    has_spark = "spark" in request.param
     folder = tmp_path_factory.mktemp("installed")
+    bin_folder = install(wheel, request.param, folder, is_offline=not has_spark)
+    platform = {} if has_spark else PLATFORM
+    yield Installed(bin_folder, VARIABLES | SPARK | platform | {"JAVA_HOME": str(java.home)})
+
+
+def install(wheel: Path, extras: str, folder: Path, *, is_offline: bool = False) -> Path:
+    """Install Headrace with these extras in an empty environment; return its programs' folder."""
     lock = (ROOT / "requirements.lock").read_text()
     locked = re.findall(r"^[\w.-]+==.*(?= \\$)", lock, re.MULTILINE)
     (folder / "locked.txt").write_text("\n".join(locked))
@@ -87,14 +105,9 @@ def installed(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     pip = [sys.executable, "-m", "pip", f"--python={env}/bin/python", "install", "--quiet"]
     options = ["--no-input", "--constraint", str(folder / "locked.txt")]
-    if "spark" not in request.param:
-        options += ["--no-index", "--find-links", str(WHEELS)]
-    packages = f"{wheel}[{request.param}]"
-    subprocess.run([*pip, *options, packages], check=True)
-    ours = {"PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "VIRTUAL_ENV"}
-    kept = {name: value for name, value in os.environ.items() if name not in ours}
-    platform = {} if "spark" in request.param else PLATFORM
-    yield Installed(env / "bin", kept | SPARK | platform | {"JAVA_HOME": str(java.home)})
+    options += ["--find-links", str(WHEELS), *(["--no-index"] if is_offline else [])]
+    subprocess.run([*pip, *options, f"{wheel}[{extras}]"], check=True)
+    return env / "bin"
 
 
 def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path) -> None:
@@ -147,3 +160,18 @@ def test_what_is_not_installed_is_named_with_its_extra(
     shown = installed.run("python", "-c", code, folder=tmp_path).splitlines()
     found = [re.search(r"'headrace\[([\w-]+)\]'\.$", line)[1] for line in shown]  # type: ignore[index]
     assert found == ["postgresql", "object-store"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_commands_and_names_are_listed_with_one_extra_alone(
+    wheel: Path, extra: str, tmp_path: Path
+) -> None:
+    installed = Installed(install(wheel, extra, tmp_path), VARIABLES)
+    listed = installed.run("headrace", "--help", folder=tmp_path)
+    assert [name for name in COMMANDS if not re.search(rf"^\W+{name} ", listed, re.MULTILINE)] == []
+    helps = installed.run("python", "-c", HELP_OF_COMMANDS, *EXAMPLES, folder=tmp_path)
+    assert helps.count("Usage: headrace") == len(EXAMPLES)
+    code = "from headrace import *; import headrace; print(*sorted({*dir()} & {*dir(headrace)}))"
+    names = installed.run("python", "-c", code, folder=tmp_path).split()
+    assert [name for name in names if not name.startswith("_")] == headrace.__all__

@@ -10,10 +10,9 @@
     query = gate.write(df, handler).option("checkpointLocation", "ckpt/orders").start()
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from headrace.core.system import needs_extra
+from headrace.core.system import lazy_names
 from headrace.errors import (
     BrokerError,
     DataLossError,
@@ -60,17 +59,28 @@ __all__ = [
     "retry",
 ]
 
-_MODULES = {
+_MODULES: Final = {
+    "Batch": "headrace.execution.batch",
+    "Gate": "headrace.execution.gate",
     "GateSnapshot": "headrace.status.snapshot",
-    "Receivers": "headrace.receivers.spark",
-    **dict.fromkeys(("SchemaRegistry", "avro", "decode", "json", "protobuf"), "headrace.decoding"),
+    "OnFailure": "headrace.execution.policy",
+    "Receivers": "headrace.receivers.spark.spark_receivers",
+    "SchemaRegistry": "headrace.decoding.registry",
+    "avro": "headrace.decoding.avro_format",
+    "configure": "headrace.execution.spark_session",
+    "decode": "headrace.decoding.decode",
+    "isolate": "headrace.execution.policy",
+    "json": "headrace.decoding.json_format",
+    "protobuf": "headrace.decoding.protobuf_format",
+    "register": "headrace.execution.spark_session",
+    "retry": "headrace.execution.policy",
 }
+"""Names that need pyspark: the command line and tasks do without."""
+
+if not TYPE_CHECKING:  # or a type checker would accept any name
+    __getattr__ = lazy_names("headrace", _MODULES, {"spark": "headrace.{name}"})
 
 
-def __getattr__(name: str) -> Any:
-    """Import modules that need pyspark on first use: the command line and tasks do without."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs_extra("spark", f"headrace.{name}"):
-        module = importlib.import_module(_MODULES.get(name, "headrace.execution"))
-    return getattr(module, name)
+def __dir__() -> list[str]:
+    """Return the public names, also those that are imported on first use."""
+    return ["__all__", "__doc__", "__version__", *__all__]

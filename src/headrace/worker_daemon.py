@@ -7,8 +7,9 @@ its connections to the brokers. Here the process waits for the daemon's next con
 is silent.
 
 Spark starts this module in place of ``pyspark.daemon`` where ``spark.python.daemon.module`` names
-it. It changes nothing else: a worker that fails, or that is not to be reused, ends as before. It
-replaces names of PySpark's module; a PySpark without them is left as it is.
+it. Workers of PySpark's other modules, such as those that plan batches, are silent too when Spark
+closes their connection. It changes nothing else: a worker that fails, or that is not to be reused,
+ends as before. It replaces names of PySpark's module; a PySpark without them is left as it is.
 """
 
 import errno
@@ -94,7 +95,7 @@ class _Child:
         self._is_prepared = True
         for line in self.lines_of_others:  # or they would not hear that the daemon has ended
             line.close()
-        module: Any = importlib.import_module("pyspark.worker")
+        module: Any = importlib.import_module(sys.argv[1])
         module.main = partial(_run_task, module.main)
 
     def close_line(self) -> None:
@@ -168,8 +169,9 @@ def _is_closed(connection: int) -> bool:
 
 
 if __name__ == "__main__":
+    names: Any = daemon
     if sys.argv[1:] == ["pyspark.worker"]:
-        names: Any = daemon
         names.socket = SimpleNamespace(**{**vars(socket), "socket": _Listener})
+    if sys.argv[1:]:
         names.worker = worker
     daemon.manager()

@@ -38,8 +38,12 @@ def test_nothing_of_an_extra_is_installed_for_everybody() -> None:
     ("extra", "module", "use"),
     [
         ("postgresql", "psycopg", lambda: Ledger.open("postgresql://app@127.0.0.1:1/orders")),
-        ("receivers", "uvicorn", lambda: importlib.import_module("headrace.receivers")),
-        ("spark", "pyspark", lambda: headrace.Gate),
+        (
+            "receivers",
+            "uvicorn",
+            lambda: importlib.import_module("headrace.receivers").HttpReceiver(),
+        ),
+        ("spark", "pyspark", lambda: getattr(headrace, "Gate")("orders")),  # noqa: B009  (no interval)
         ("spark", "pyspark.sql", lambda: importlib.import_module("headrace.testing")),
     ],
 )

@@ -8,8 +8,6 @@ import typer
 
 from headrace.cli import shared_options as opt
 from headrace.cli.printing import logged
-from headrace.dashboard import DashboardSettings, serve
-from headrace.dashboard.security import is_loopback, new_token
 
 TOKEN_VARIABLE: Final = "HEADRACE_DASHBOARD_TOKEN"  # noqa: S105  # its name
 
@@ -59,6 +57,10 @@ def dashboard(
     Exit status 0: it was ended so.
     Exit status 1: there was an error; the port is taken, for one.
     """
+    # Help needs no extra.
+    from headrace.dashboard import DashboardSettings, serve  # noqa: PLC0415
+    from headrace.dashboard.security import is_loopback, new_token  # noqa: PLC0415
+
     given = opt.secret_of(token_file, "--token-file", TOKEN_VARIABLE)
     # One that is made is known to nobody else, and good while this process runs.
     made = new_token() if given is None and is_loopback(host) else None

@@ -275,9 +275,7 @@ def start_spark(name: str) -> "SparkSession":
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        # The log's lines and the bar would be glued to each other.
-        builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
-        spark = configure(builder.appName(name)).getOrCreate()
+        spark = configure(SparkSession.builder.appName(name)).getOrCreate()
     except PySparkRuntimeError as error:
         raise SetupError(
             f"Spark does not start ({error.getCondition()}); `headrace doctor` says what it needs."

@@ -1,11 +1,14 @@
 """The machine and the installation: processes that may have ended, extras that may be missing."""
 
+import ast
+import importlib
 import os
+import pkgutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.errors import SetupError
 
@@ -67,6 +70,54 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
             f"{what} needs the package {package}, which is not installed; run"
             f"{where and f' {where}'}: pip install 'headrace[{extra}]'."
         ) from error
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str], extras: Mapping[str, str]
+) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, which imports a public name's module on first use.
+
+    Without a package of an extra the name is a stand-in, with the name's docstring, that raises
+    `SetupError` when it is called. So help and ``import *`` need no extra.
+
+    Args:
+        package: the package's name.
+        modules: the module that defines a name, under that name.
+        extras: the feature that needs an extra, under the extra's name; see `needs_extra`.
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            with ExitStack() as needs:
+                for extra, feature in extras.items():
+                    needs.enter_context(needs_extra(extra, feature.format(name=name)))
+                module = importlib.import_module(modules[name])
+        except SetupError as error:
+            return _stand_in(modules[name], name, error)
+        return getattr(module, name)
+
+    return get
+
+
+def _stand_in(module: str, name: str, error: SetupError) -> Any:
+    """Return a class or function that raises ``error``; its docstring is read from the source."""
+
+    def refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise error
+
+    package, _, path = module.partition(".")
+    source = pkgutil.get_data(package, f"{path.replace('.', '/')}.py") or b""
+    definitions = (ast.ClassDef, ast.FunctionDef)
+    (node,) = (n for n in ast.parse(source).body if isinstance(n, definitions) and n.name == name)
+    names = {"__doc__": ast.get_docstring(node), "__module__": module}
+    if isinstance(node, ast.ClassDef):
+        return type(name, (), {"__new__": refuse, **names})
+    refuse.__name__ = refuse.__qualname__ = name
+    for attribute, value in names.items():
+        setattr(refuse, attribute, value)
+    return refuse
 
 
 def this_process() -> str:

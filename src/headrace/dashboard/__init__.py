@@ -5,9 +5,9 @@ and errors are shown as text.
 """
 
 from headrace.core.system import needs_extra
-from headrace.dashboard.security import DashboardSettings
 
 with needs_extra("dashboard", "The dashboard"):
     from headrace.dashboard.app import serve
+    from headrace.dashboard.security import DashboardSettings
 
 __all__ = ["DashboardSettings", "serve"]

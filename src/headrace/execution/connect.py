@@ -50,7 +50,7 @@ def remote_writer(df: DataFrame, handling: Handling, before: Before) -> RemoteSt
     ) -> None:
         state.is_remote = True
         state.follow(query, is_bounded=is_bounded)
-        watch_for_stops(at_sigterm=False)
+        watch_for_stops(at_signals=False)
 
     writer = RemoteStreamWriter(stream._plan, spark)
 

@@ -21,7 +21,7 @@ from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
 from headrace.ledger.connection import OF_A_QUERY
-from headrace.spark_versions import Py4JError
+from headrace.spark_versions import Py4JError, active_context
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -322,6 +322,10 @@ def _record_ends() -> None:
                 if own is not None:
                     taken = own.is_bounded and not is_active
                     _record(ledger_url, gate, error, own, has_taken_all=taken)
+            # Spark logs a trace for each event that it delivers to nobody from now on.
+            context = active_context()
+            if context is not None:
+                context.setLogLevel("OFF")
 
 
 def _error(query: StreamingQuery) -> ErrorReport | None:

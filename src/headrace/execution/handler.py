@@ -182,7 +182,7 @@ class GatedHandler:
         self._checkpoint = checkpoint
         self._state.follow(query, is_bounded=is_bounded)
         # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
-        watch_for_stops(at_sigterm=isinstance(query, StreamingQuery))
+        watch_for_stops(at_signals=isinstance(query, StreamingQuery))
 
     def executor(
         self, owner: str, *, control_wait_s: float = 0, max_backfills: int = MAX_BACKFILLS

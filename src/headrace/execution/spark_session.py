@@ -21,6 +21,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from headrace.core.log_lines import show_lines
 from headrace.core.system import this_process
 from headrace.decoding.decode import SessionReporter, reporter_of
 from headrace.decoding.decode_option import OPTION, has_secret
@@ -109,6 +110,34 @@ def skip_lookup(spark: SparkSession) -> None:
             none = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
             getattr(known, "dataSourceBuilders_$eq")(jvm.scala.Some(none))
     except (Py4JError, TypeError):  # a Spark that has it elsewhere
+        return
+
+
+QUIET_LOGS: Final = "spark.headrace.quietLogs"
+"""Setting of `configure`: whether Spark's loggers of `_NOISE` are turned down."""
+
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_NOISE: Final = {
+    # "Current batch is falling behind": a gate sizes batches to the interval, and reports lag.
+    f"{_STREAMING}.ProcessingTimeExecutor": "ERROR",  # Spark 4.0
+    f"{_STREAMING}.runtime.ProcessingTimeExecutor": "ERROR",
+    # "spark.sql.adaptive.enabled is not supported in streaming": nothing to do about it.
+    f"{_STREAMING}.ResolveWriteToStream": "ERROR",
+    f"{_STREAMING}.runtime.ResolveWriteToStream": "ERROR",
+    # "Failed to cancel job group": the query that ends runs no job.
+    "org.apache.spark.scheduler.DAGScheduler": "ERROR",
+}
+"""Levels of loggers whose warnings say nothing under a gate."""
+
+
+def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
+    """Set the levels of the driver's loggers; without log4j 2 in its JVM nothing changes."""
+    jvm: Any = spark._jvm
+    try:
+        log4j = jvm.org.apache.logging.log4j
+        for logger, level in levels.items():
+            log4j.core.config.Configurator.setLevel(logger, log4j.Level.valueOf(level))
+    except (Py4JError, TypeError):
         return
 
 
@@ -245,6 +274,8 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         if not is_remote(spark):
             choose_python(spark.sparkContext)
             skip_lookup(spark)
+            if spark.conf.get(QUIET_LOGS, None) == "true":
+                set_log_levels(spark, _NOISE)
         warn_of_limits()
         name = uuid.uuid4().hex
         spark.conf.set(_SESSION, name)
@@ -370,12 +401,19 @@ RECOMMENDED_CONF: Final = known_settings(
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Set what makes small batches fast, on a session's builder.
+    """Set what makes small batches fast, on a session's builder, and keep the log short.
+
+    Unless the program handles its log itself, Headrace's warnings go to the standard error with
+    time and level. The bar of stages, and warnings of Spark's that say nothing under a gate, are
+    turned off; set ``spark.headrace.quietLogs`` to ``false`` to keep these warnings.
 
     >>> import headrace
     >>> from pyspark.sql import SparkSession
     >>> builder = headrace.configure(SparkSession.builder.appName("orders"))
     """
-    for name, value in RECOMMENDED_CONF.items():
+    show_lines()
+    # The bar of stages would be glued to the log's lines.
+    quiet = {QUIET_LOGS: "true", "spark.ui.showConsoleProgress": "false"}
+    for name, value in {**RECOMMENDED_CONF, **quiet}.items():
         builder = builder.config(name, value)
     return builder

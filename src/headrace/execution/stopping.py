@@ -6,12 +6,13 @@ Their planner sees the stop and plans no batch more; only the process that has t
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
@@ -27,40 +28,49 @@ _LOG: Final = logging.getLogger("headrace.execution")
 LOOK_S: Final = 2.0
 """Interval at which a process asks the ledgers of its queries whether one is to end (s)."""
 
-_AT_SIGTERM: Final = "SIGTERM"
-
 _starting: Final = threading.Lock()
 _is_watching = False
 
 
-def watch_for_stops(*, at_sigterm: bool) -> None:
+def watch_for_stops(*, at_signals: bool) -> None:
     """End the queries of this process that are followed, from now on, when they are to end.
 
-    ``at_sigterm`` has SIGTERM end them too, unless the program has a handler of its own for it, or
-    this is not its main thread; a second SIGTERM ends the program at once.
+    ``at_signals`` has SIGTERM end them too, and Ctrl-C outside of an interactive session, unless
+    the program has a handler of its own, or this is not its main thread. The program then goes on
+    to its end; the same signal once more ends it at once.
     """
     global _is_watching  # noqa: PLW0603  (one thread for the process)
     with _starting:
         if not _is_watching:
             threading.Thread(target=_watch, name="headrace-stops", daemon=True).start()
             _is_watching = True
-    is_main = threading.current_thread() is threading.main_thread()
-    if at_sigterm and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminated)
+    if at_signals and threading.current_thread() is threading.main_thread():
+        _end_all_at(signal.SIGTERM)
+        if not hasattr(sys, "ps1") and "IPython" not in sys.modules:
+            _end_all_at(signal.SIGINT)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Not here: the main thread may be in a call to Spark, and its connection takes no other.
-    threading.Thread(target=_end_all, name="headrace-sigterm", daemon=True).start()
+def _end_all_at(number: signal.Signals) -> None:
+    """Have a signal end all queries, unless the program handles it; the second one acts as ever."""
+    before: Any = signal.getsignal(number)
+    module = getattr(before, "__module__", None)
+    if before is not signal.SIG_DFL and module not in {"_signal", "pyspark.core.context"}:
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, before)
+        # Not here: the main thread may be in a call to Spark, and its connection takes no other.
+        threading.Thread(target=_end_all, args=(number,), daemon=True).start()
+
+    signal.signal(number, end)
 
 
-def _end_all() -> None:
+def _end_all(number: signal.Signals) -> None:
     running = [state for state in all_states().values() if state.is_active()]
     if not running:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
     for state in running:
-        _end(state, _AT_SIGTERM)
+        _end(state, number.name)
 
 
 def _watch() -> None:

@@ -3,10 +3,9 @@
 ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to run a flow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from headrace.core.system import needs_extra
+from headrace.core.system import lazy_names
 from headrace.flow.flow import Flow
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.signal_codec import StageState
@@ -42,11 +41,7 @@ _FROM: Final = {
 }
 """Names that need Spark or kazoo (an extra), and the modules that have them."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import what needs Spark or kazoo when it is first used."""
-    if name not in _FROM:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs_extra("zookeeper", "Signalling over ZooKeeper"), needs_extra("spark", "A flow"):
-        module = importlib.import_module(_FROM[name])
-    return getattr(module, name)
+if not TYPE_CHECKING:  # or a type checker would accept any name
+    __getattr__ = lazy_names(
+        "headrace.flow", _FROM, {"zookeeper": "Signalling over ZooKeeper", "spark": "A flow"}
+    )

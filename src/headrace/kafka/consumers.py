@@ -51,7 +51,6 @@ REFUSALS: Final = frozenset(
     {
         KafkaError._FATAL,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
     }
@@ -75,7 +74,12 @@ class WarmConsumer:
         )
 
     def on_error(self, error: KafkaError) -> None:
-        """Note an error of a connection; librdkafka calls it."""
+        """Note an error of a connection; librdkafka calls it.
+
+        Rights on its group are of no account: partitions are assigned and nothing is committed.
+        """
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return
         if error.code() in REFUSALS:
             self.refusal = error
         # "All brokers down" follows the error that says why; the first is worth keeping.

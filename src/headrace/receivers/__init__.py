@@ -1,22 +1,24 @@
 """Receivers: records from senders that keep them only until they are acknowledged."""
 
-from headrace.core.system import needs_extra
+from typing import TYPE_CHECKING, Final
 
-with needs_extra("receivers", "Receiving records"):
-    from headrace.receivers.deduplicator import Receipt
-    from headrace.receivers.host import Hosting, Receiver, Reloadable
+from headrace.core.system import lazy_names
+from headrace.receivers.deduplicator import Receipt
+from headrace.receivers.host import Hosting, Receiver, Reloadable
+from headrace.receivers.intake import Intake, IntakeStatistics, RetryAfter
+from headrace.receivers.journal_cap import CapSettings
+from headrace.receivers.mqtt import MqttReceiver
+from headrace.receivers.settings import (
+    HttpSettings,
+    IntakeSettings,
+    MqttSettings,
+    TcpSettings,
+    TlsFiles,
+)
+from headrace.receivers.shared_rate import ReceiverLimits
+
+if TYPE_CHECKING:
     from headrace.receivers.http import HttpReceiver
-    from headrace.receivers.intake import Intake, IntakeStatistics, RetryAfter
-    from headrace.receivers.journal_cap import CapSettings
-    from headrace.receivers.mqtt import MqttReceiver
-    from headrace.receivers.settings import (
-        HttpSettings,
-        IntakeSettings,
-        MqttSettings,
-        TcpSettings,
-        TlsFiles,
-    )
-    from headrace.receivers.shared_rate import ReceiverLimits
     from headrace.receivers.tcp import TcpReceiver
 
 __all__ = [
@@ -38,3 +40,12 @@ __all__ = [
     "TcpSettings",
     "TlsFiles",
 ]
+
+_FROM: Final = {
+    "HttpReceiver": "headrace.receivers.http.http_receiver",
+    "TcpReceiver": "headrace.receivers.tcp",
+}
+"""Names that need an extra, and the modules that have them."""
+
+if not TYPE_CHECKING:  # or a type checker would accept any name
+    __getattr__ = lazy_names("headrace.receivers", _FROM, {"receivers": "Receiving records"})

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, Protocol, runtime_checkable
 
+from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
@@ -21,7 +22,6 @@ from headrace.journal.storage import probe
 from headrace.ledger import Ledger, ReceiverReport
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable
-from headrace.receivers.http.status_server import serving_status
 from headrace.receivers.id_window import id_bytes
 from headrace.receivers.intake import Intake, IntakeStatistics
 from headrace.receivers.journal_cap import CapSettings, JournalCap
@@ -308,6 +308,9 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
     if hosting.status_port is None:
         yield
         return
+    with needs_extra("receivers", "A receiver's status port"):
+        from headrace.receivers.http.status_server import serving_status  # noqa: PLC0415
+
     host = hosting.status_host
     async with serving_status(intake, host, hosting.status_port) as port:
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

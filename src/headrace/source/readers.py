@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.core.log_lines import show_lines
 from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
 from headrace.source.log import Log, declared_lost
@@ -204,6 +205,7 @@ class SourceStreamReader(_TaskSide, VersionedStreamReader):
             # Here, for a task needs none, and the ledger's import takes longer than a small task.
             from headrace.source.planner import StreamPlanner  # noqa: PLC0415
 
+            show_lines()
             self._planner_made = StreamPlanner(
                 self._reading.log(), self._reading.options, driver=self._driver
             )
