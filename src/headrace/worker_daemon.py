@@ -146,7 +146,7 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
         worker_main(infile, outfile)
         outfile.flush()
     except (SystemExit, OSError, EOFError) as end:
-        if not _is_closed(outfile.fileno()):
+        if not _is_closed(outfile):
             raise
         cause = end.__context__ if isinstance(end, SystemExit) else end
         _child.was_left = isinstance(cause, BrokenPipeError | ConnectionResetError | EOFError)
@@ -155,9 +155,16 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
         raise SystemExit(1) from None
 
 
-def _is_closed(connection: int) -> bool:
-    """Whether Spark has closed the connection of a task that has ended; it drops unread bytes."""
-    with socket.socket(fileno=os.dup(connection)) as copy:
+def _is_closed(outfile: BinaryIO) -> bool:
+    """Whether Spark has closed the connection of a task that has ended; it drops unread bytes.
+
+    What is left of the output is written first: PySpark would, and fail where Spark closes it now.
+    """
+    try:
+        outfile.flush()
+    except OSError:
+        return True
+    with socket.socket(fileno=os.dup(outfile.fileno())) as copy:
         try:
             while copy.recv(65_536, socket.MSG_DONTWAIT):
                 pass

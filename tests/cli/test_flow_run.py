@@ -1,8 +1,5 @@
 """``headrace flow run`` where its end is not asked for politely; examples have the rest."""
 
-import logging
-import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,6 @@ from tests.cli.commands import interrupted
 from tests.journal.journals import fill
 
 import headrace
-from headrace.cli.exits import stopped_by_signals
 
 SLOW = """
 import time
@@ -40,15 +36,3 @@ def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(tmp_path: Path) -> Non
     assert "The flow stops; Ctrl-C once more ends it at once.\n" in ended.stderr
     # Spark's own workers, whose Java has gone, may show where they found that.
     assert str(Path(headrace.__file__).parent) not in ended.stderr
-
-
-def test_what_is_cut_off_is_told_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    told = "There was an exception while executing the Python Proxy on the Python Side."
-    log, asked = logging.getLogger("py4j.clientserver"), threading.Event()
-    with stopped_by_signals(asked.set):
-        log.error(told)
-        signal.raise_signal(signal.SIGTERM)
-        assert asked.wait(30)
-        log.error(told)
-        log.error("Something else.")
-    assert caplog.messages == [told, "Something else."]

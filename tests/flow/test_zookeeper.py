@@ -153,7 +153,7 @@ def test_without_its_package_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     for name in ("ZookeeperSession", "zookeeper_signals"):
         with pytest.raises(SetupError, match=r"pip install 'headrace\[zookeeper\]'\.$"):
-            getattr(headrace.flow, name)
+            getattr(headrace.flow, name)()
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:

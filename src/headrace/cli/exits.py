@@ -43,9 +43,6 @@ _OF_CTRL_C: Final = (
 )
 """Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
 
-_OF_THE_BATCH: Final = "There was an exception while executing the Python Proxy"
-"""It also logs what becomes of a batch that was interrupted on request."""
-
 
 def leave(number: int, _frame: object) -> NoReturn:
     """Have what is open closed, by an exception; a handler of such a signal."""
@@ -111,8 +108,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             threading.Thread(target=stop, daemon=True).start()
 
     def is_logged(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        return not (message.startswith(_OF_CTRL_C) or (asked and message.startswith(_OF_THE_BATCH)))
+        return not record.getMessage().startswith(_OF_CTRL_C)
 
     loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
     for logger in loggers:

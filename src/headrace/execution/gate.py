@@ -233,9 +233,7 @@ class Gate:
             )
         stream = df if transform is None else transform(df)
         state = state_of_plan(stream)
-        if policy.skips:
-            check_batches_can_be_skipped(state, self.name, policy.last)
-        derived = self._derived(stream, read, policy, has_transform=transform is not None)
+        derived = self._derived(stream, read, policy, state, has_transform=transform is not None)
         handling = Handling(
             self.name,
             self._ledger_url,
@@ -288,10 +286,19 @@ class Gate:
             return Observer(ledger).look([record])[0]
 
     def _derived(
-        self, stream: DataFrame, read: GateRead, policy: OnFailure, *, has_transform: bool
+        self,
+        stream: DataFrame,
+        read: GateRead,
+        policy: OnFailure,
+        state: str | None,
+        *,
+        has_transform: bool,
     ) -> DerivedStream | None:
         """Return the reader of this stream, if reading a batch again takes a query of its own."""
-        if not policy.skips or has_transform or stream.sameSemantics(read.df):
+        if not policy.skips:
+            return None
+        check_batches_can_be_skipped(state, self.name, policy.last)
+        if has_transform or stream.sameSemantics(read.df):
             return None
         if is_remote(stream.sparkSession):
             raise OptionError(
