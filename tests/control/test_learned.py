@@ -194,6 +194,23 @@ def test_a_fixed_cost_that_rises_above_the_interval_is_told_from_slow_records(
     assert starved <= 12
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("pause_s", [1.5, 3.0, 6.0, 20.0])
+def test_a_pause_in_each_batch_is_no_cost_of_its_records(pause_s: float, noise: float) -> None:
+    """From one batch to the next, in a quiet hour: the batches of before were small, too."""
+    best = []
+    for seed in range(8):
+        dice, law, records, parts = Random(seed), LearnedBatches(INTERVAL_MS), 57, []
+        for number in range(50):
+            fixed_s = 0.2 + (pause_s if number >= 10 else 0)
+            time_s = (fixed_s + RECORD_S * records) * dice.gauss(1, noise)
+            parts.append(records / (fixed_s * 3 / 7 / RECORD_S))
+            following = int(next_records(law, records, round(time_s * 1000)))
+            records = 57 if number < 9 else following
+        best.append(median(parts[30:]))
+    assert median(best) == pytest.approx(1, rel=0.1)
+
+
 def test_a_sink_that_got_rid_of_its_fixed_cost_is_given_more() -> None:
     law, records = LearnedBatches(INTERVAL_MS), 100
     for number in range(60):

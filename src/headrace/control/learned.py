@@ -13,7 +13,8 @@ batch's size is no straight line, and the law would swing between its sides.
 A single batch that does so may be an outlier: if the next one fits the old model better, the old
 model is back, and the outlier counts not among what was seen. If changes make a batch late, and
 soon a smaller one, and perhaps a third, not only b has changed: a may be off by as much as the last
-one was late.
+one was late. So it may where a change in one direction soon follows one in the other, both by more
+than noise: as where a handler begins to pause in each batch, whatever is in it.
 
 Where noise lasts (a busy disk, a neighbour), or b drifts, the surprises of batches in a row
 resemble each other, which they do not where b is followed well. The more they do, the faster b is
@@ -45,7 +46,7 @@ the time of a small one: then the cost is known where it matters.
 
 So little is admitted while little is known, and the climb from a small batch is the experiment that
 tells a from b. If hardly more than the smallest rate is allowed, and a is not known to be the
-cause, every other batch is twice as large: it tells.
+cause, every other batch is twice as large: it tells. One is, where the last 12 were all alike.
 
 The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
 and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
@@ -105,6 +106,9 @@ _SOON: Final = 3
 
 _SMALLER: Final = 0.85
 """Most records of a smaller batch, as a part of the last one's."""
+
+_TELLING: Final = 1.5
+"""Largest batch of those remembered, over the smallest, that tells a from b."""
 
 _REMEMBERED: Final = 12
 """Batches from which is learnt again after a change."""
@@ -251,6 +255,8 @@ class LearnedBatches:
         self._turn = False
         self._batches = 0
         self._changed_at = -_REMEMBERED
+        self._change: tuple[float, float, float] | None = None
+        """The batch of the last change: how late it was (s), its records, and its time (s)."""
         self._late: list[tuple[int, float]] = []
         """The numbers and records of batches that changes have made late, one soon after another,
         each with fewer records."""
@@ -342,11 +348,12 @@ class LearnedBatches:
         self.changed_ms = time_ms
         late_s = time_s - cost.expected_s(records)
         is_again = self._was_late(late_s, sum(records.values()), cost.noise)
+        is_again = self._contradicts(late_s, sum(records.values()), time_s, cost.noise) or is_again
         if changed[0].batches == 1 and not is_again:
             self._before = cost
         since = 1 if self._is_sudden(surprise) else changed[0].batches
         self._changed_at = self._batches
-        self.cost = self._relearnt(cost, since, late_s if is_again else 0.0)
+        self.cost = self._relearnt(cost, since, min(abs(late_s), time_s) if is_again else 0.0)
         self._recent.clear()
         self._largest_before, self._largest = self._largest, {}
         for each in self._sums:
@@ -367,6 +374,21 @@ class LearnedBatches:
             self._late = []
         self._late.append((self._batches, count))
         return len(self._late) >= (2 if late_s > self._interval_s else 3)
+
+    def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
+        """Whether this change and the last one, soon before it, cannot both be of b.
+
+        One batch was late and the other early, and their times differ less than their records.
+        """
+        before, self._change = self._change, (late_s, count, time_s)
+        if before is None or self._batches - self._changed_at > _SOON:
+            return False
+        least_s = max(_LATE, 3 * noise) * self._interval_s
+        is_opposite = before[0] * late_s < 0 and min(abs(before[0]), abs(late_s)) > least_s
+        by_records, by_time = (
+            abs(math.log(a / b)) for a, b in zip(before[1:], (count, time_s), strict=True)
+        )
+        return is_opposite and by_time < by_records / 2
 
     def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
         """The model from the last batches alone, but for a, which may be off by so much."""
@@ -421,7 +443,9 @@ class LearnedBatches:
 
     def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
         """Whether a larger batch is to tell if it is a that takes the interval."""
-        is_known = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
+        is_sure = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
+        counts = [sum(records.values()) for records, _ in self._recent]
+        is_known = is_sure and bool(counts) and max(counts) >= _TELLING * min(counts)
         return not is_known and last.records.get(name, 0) < 1.9 * least
 
     def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
