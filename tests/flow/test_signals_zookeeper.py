@@ -3,7 +3,7 @@
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -309,15 +309,15 @@ def test_nodes_that_come_back_below_one_all_the_time_are_told_and_stop_nobody(
 ) -> None:
     node = "taskmessage/a/b"
     world.forge(f"{node}/child", b"", ephemeral=False)
-    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
+    request = ZookeeperSession.request
 
-    def ask(request: Callable[..., Any], what: str, path: str, *rest: Any, **how: Any) -> Any:
+    def ask(session: ZookeeperSession, what: str, path: str, *rest: Any, **how: Any) -> Any:
         if what == "delete" and path.endswith(node):
             raise NotEmptyError  # as if somebody had made the next one just now
-        return request(what, path, *rest, **how)
+        return request(session, what, path, *rest, **how)
 
-    for session in world.sessions.values():
-        monkeypatch.setattr(session, "request", partial(ask, session.request))
+    monkeypatch.setattr(ZookeeperSession, "request", ask)
+    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
     b.send(to_a(world, 1))
     from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)

@@ -140,6 +140,7 @@ def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> 
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)  # half a minute on two idle cores
 @examples(25, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
 @example(_looked_at_as_rarely_as_batches_come(), 2)
