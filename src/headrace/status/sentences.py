@@ -61,7 +61,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         why_ended=_why_ended(snapshot),
         all_records=_all_records(snapshot),
         by_now=f" then; {waiting}" if snapshot.lag_now else "",
-        left=waiting if records_waiting(snapshot) else "nothing left waiting",
+        left=waiting if records_waiting(snapshot) else _none_left(snapshot),
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
@@ -69,6 +69,15 @@ def headline(snapshot: "GateSnapshot") -> str:
         away=_away(snapshot),
         waiting_for_it=_waiting_for_it(snapshot),
     )
+
+
+def _none_left(snapshot: "GateSnapshot") -> str:
+    """Say that nothing waits where that is known, else when it was known last."""
+    if snapshot.lag is not None:
+        return "nothing left waiting"
+    before = since(snapshot, snapshot.newest.planned_ms if snapshot.newest else None)
+    known = "" if snapshot.left_over is None else f"; nothing did {before} ago"
+    return f"what waits now is not known{known}"
 
 
 def batch_name(batch: "BatchSnapshot | None") -> str:

@@ -285,13 +285,24 @@ def left_by(batch: BatchRecord) -> int | None:
 
 def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
     """Whether no batch follows the newest one, which is done: what waits is what it has left."""
-    said = history.query is None and (history.gate.ended is not None or history.gone is not None)
-    return (said or history.is_silent(now_ms)) and newest.status is Status.SUCCESS
+    is_last = has_ended(history) or history.is_silent(now_ms)
+    return is_last and newest.status is Status.SUCCESS
 
 
-def waiting_behind(newest: BatchRecord, lag_now: int | None) -> int | None:
-    """Return the records behind the newest batch, by the source, or else by the batch's plan."""
-    return left_by(newest) if lag_now is None else lag_now
+def has_ended(history: GateHistory) -> bool:
+    """Whether the last query is known to have ended, or gives no sign of life."""
+    return history.query is None and (history.gate.ended is not None or history.gone is not None)
+
+
+def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
+    """Return the records behind the newest batch, by the source, or else by the batch's plan.
+
+    None where nobody knows: that batch left nothing, and no query has looked since.
+    """
+    if lag_now is not None:
+        return lag_now
+    left = left_by(history.batches[0])
+    return left if history.query is not None else left or None
 
 
 def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
