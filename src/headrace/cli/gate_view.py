@@ -65,6 +65,7 @@ _STYLES: Final = {
     GateState.FINISHED: "green",
     GateState.STOPPED: "yellow",
     GateState.DEAD: "red",
+    GateState.SILENT: "red",
     GateState.OVERDUE: "red",
     GateState.WAITING: "red",
     GateState.ISOLATING: "yellow",

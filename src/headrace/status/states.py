@@ -164,7 +164,9 @@ class GateState(StrEnum):
     STOPPED = "stopped"
     """Its program has stopped the query, or has ended, or the query has ended by an exception."""
     DEAD = "dead"
-    """Its process is gone without a word, or gives no sign of life: killed, or the machine lost."""
+    """Its process is gone without a word: killed."""
+    SILENT = "silent"
+    """Its process gives no sign of life: frozen, killed elsewhere, or cut off from the ledger."""
     OVERDUE = "overdue"
     """A batch has been running for several intervals: the job is slow, or it hangs."""
     WAITING = "waiting"
@@ -200,7 +202,7 @@ def gate_state(
     """Return a gate's state, by the ledger's records and the records that wait in its source."""
     if not history.batches:
         if history.gone is not None:
-            return GateState.DEAD
+            return _of_gone(history.gone)
         return _end(history, waiting=None) or GateState.NEW
     newest = history.batches[0]
     left_over = left_by(newest)
@@ -228,12 +230,16 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     if history.gone is not None and history.stop is None:
-        return GateState.DEAD
+        return _of_gone(history.gone)
     if newest.end_time_ms is not None:
         return None
     if history.query is None and history.gate.ended is not None:
         return GateState.INTERRUPTED  # its program has ended, and said so, while the batch ran
     return _of_running(history, now_ms)
+
+
+def _of_gone(gone: GateQuery) -> GateState:
+    return GateState.DEAD if gone.has_ended else GateState.SILENT
 
 
 def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
