@@ -73,7 +73,12 @@ def test_a_gate_is_in_the_state_that_its_batches_show(
     [
         (with_lags(900, 1_000), "finished", GateState.FINISHED, "2,000 records processed"),
         (with_lags(9_000, 9_000), "finished", GateState.STOPPED, "8,000 records left waiting."),
-        (with_lags(900, 1_000), "stopped", GateState.STOPPED, "nothing left waiting."),
+        (
+            with_lags(900, 1_000),
+            "stopped",
+            GateState.STOPPED,
+            ": what waits now is not known; nothing did 1.00 s ago.",
+        ),
         (with_lags(900, 1_000), "failed", GateState.STOPPED, "by an error, ValueError: no: "),
         (GateHistory(a_gate()), "finished", GateState.FINISHED, "all records processed"),
     ],
@@ -98,7 +103,7 @@ def test_a_query_that_an_error_has_ended_needs_somebody_now_and_says_what_waits_
     assert need.urgency == 0
     assert need.records == 50
     assert need.sentence.endswith("by an error, " + error[:-1] + ": 50 records waiting now.")
-    assert need.command == "headrace status --gate orders"
+    assert need.command == "headrace failures --gate orders"
     by_somebody = replace(ended, ended="stopped", ended_error=None)
     assert take_snapshot(replace(history, gate=by_somebody), NOW_MS).needs == ()
 
@@ -107,7 +112,11 @@ def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan
     history = with_lags(900, 1_000)
     ended = replace(history.gate, ended_ms=NOW_MS - 5_000, ended="finished", ended_error=None)
     snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
-    assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (0, None, None)
+    assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (None, None, None)
+    silent = take_snapshot(
+        replace(history, gate=ended), NOW_MS + 60_000, GateLag(records=0, source_records=0)
+    )
+    assert (silent.lag, silent.lag_now) == (0, 0)
     came = replace(snapshot, lag_now=50)
     assert headline(came).endswith("processed, none left then; 50 records waiting now.")
     assert take_snapshot(history, NOW_MS).lag == 1_000
@@ -130,6 +139,17 @@ def test_a_query_that_has_finished_has_processed_all_only_if_nothing_is_unresolv
     assert snapshot.state is GateState.FINISHED
     assert f"2,000 records taken, {said}" in headline(snapshot)
     assert "processed" not in headline(snapshot)
+
+
+def test_a_gate_that_was_stopped_within_a_batch_does_not_say_when_it_is_drained() -> None:
+    history = with_lags(9_000, 8_500, 8_000)
+    running = a_batch(3, NOW_MS - 500, 7_500, status=Status.IN_PROGRESS)
+    history = replace(history, batches=(running, *history.batches))
+    assert take_snapshot(history, NOW_MS).drain_s is not None
+    ended = replace(history.gate, ended_ms=NOW_MS, ended="stopped", ended_error=None)
+    snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
+    assert snapshot.state is GateState.INTERRUPTED
+    assert (snapshot.drain_s, snapshot.drain_trend, snapshot.lag_trend) == (None, None, None)
 
 
 def limited_to(records_per_s: float) -> OperatorLimits:

@@ -18,6 +18,7 @@ from tests.services.waiting import wait_until
 
 import headrace
 from headrace.core.system import this_process
+from headrace.core.timing import wall_clock_ms
 from headrace.flow.signal_codec import encode
 from headrace.ledger import GateClaim, Ledger
 from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
@@ -71,10 +72,22 @@ def test_a_query_that_ended_without_a_finish_is_dead_and_what_acts_comes_first(
     assert gate["query"]["ended_ms"] is not None
     (need,) = gate["needs"]
     assert need["urgency"] == 0
-    assert need["sentence"].startswith("Dead: no sign of its query since ")
+    assert need["sentence"].startswith("Dead: its process has ended without a word")
     assert need["command"] == f"headrace batches {batch.batch_key[:8]}"
-    assert "Dead: no sign of its query" in told(ledger_url, "status").splitlines()[1]
+    assert "Dead: its process has ended" in told(ledger_url, "status").splitlines()[1]
     told(ledger_url, need["command"].removeprefix("headrace "))
+
+
+def test_a_process_that_gives_no_sign_of_life_and_is_not_known_to_be_gone_is_silent(
+    ledger_url: str,
+) -> None:
+    with Ledger.open(ledger_url, database_clock=lambda: wall_clock_ms() - 60_000) as ledger:
+        claim = GateClaim("orders", "elsewhere", None, None, "process 71", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 30_000) is None
+    (gate,) = rows(ledger_url, "status")
+    assert gate["state"] == "silent"
+    assert gate["needs"][0]["kind"] == "silent"
+    assert "its process is frozen or gone" in told(ledger_url, "status")
 
 
 def test_a_gate_s_status_in_python_is_that_of_the_command(ledger_url: str) -> None:

@@ -61,9 +61,16 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
         ledger.batches.fail(key, ERROR)
         ledger.batches.claim(key, "me", 1_000)
         ledger.batches.mark_dead(key, "me", ERROR)
-    said = told(ledger_url, "verify")
+    said = told(ledger_url, "verify", 3)
     assert said.startswith("orders: proven, 10 dead, 10 lost\n")
+    assert "headrace failures lists what waits for somebody." in said
     assert "orders-0 [50, 60) was gone before it was read." in said
+    told(ledger_url, f"drop {key} --reason known")
+    told(ledger_url, "failures", 3)
+    told(ledger_url, "verify", 3)
+    told(ledger_url, "accept orders --records 10 --why known")
+    told(ledger_url, "failures", 0)
+    told(ledger_url, "verify", 0)
 
 
 def test_what_two_checkpoints_skip_is_4_until_somebody_accepts_it(ledger_url: str) -> None:

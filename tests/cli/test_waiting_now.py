@@ -87,5 +87,5 @@ def test_of_a_source_that_does_not_answer_the_figures_age_is_said(
     offsets = OffsetRange("raw", 0, 0, 10)
     url = gone_for_an_hour(tmp_path, source, f"127.0.0.1:{port}", offsets)
     gate, picture = told(url)
-    assert (gate["lag"], gate["lag_now"]) == (0, None)
-    assert "1 h 0 min ago" in picture
+    assert (gate["lag"], gate["lag_now"], gate["lag_seconds"]) == (None, None, None)
+    assert "none was left 1 h 0 min ago" in picture

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from tests.services.kafka import Topic, TopicFactory
 import headrace
 from headrace.errors import BrokerError, HeadraceError, LedgerError, OptionError, SourceError
 from headrace.execution import Gate
+from headrace.execution.stream_writer import GatedStreamWriter
 from headrace.kafka.kafka_options import parse_options
 from headrace.ledger import Ledger
 from headrace.local.servers import free_ports
@@ -351,3 +353,34 @@ def test_a_gate_may_have_a_name_that_spark_takes_for_a_secret(
 ) -> None:
     gate = Gate(name, interval="1 hour", ledger=ledger_url)
     gate.write(options_of(orders, gate.read(spark, "kafka")).load(), ignore)
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "trigger", "is_noticed"),
+    [
+        (1_000, {"processingTime": "10 seconds"}, True),
+        (1_000, {"processingTime": "1000 milliseconds"}, False),
+        (1_000, {"processingTime": "an hour of Spark's own"}, False),
+        (1_000, {"availableNow": True}, False),
+        (None, {"processingTime": "10 seconds"}, False),
+    ],
+)
+def test_a_trigger_that_is_longer_than_the_interval_is_said_at_the_start(
+    interval_ms: int | None,
+    trigger: dict[str, Any],
+    is_noticed: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writer = GatedStreamWriter(MagicMock(), lambda _where, _name: "", lambda *_: None)
+    writer.interval_ms = interval_ms
+    with caplog.at_level(logging.WARNING, "headrace.execution"):
+        writer.trigger(**trigger).queryName("orders").start()
+    assert caplog.messages == (
+        [
+            "Query 'orders': The trigger starts a batch every 10 s, and the gate's interval is 1 s,"
+            " so a batch has at most the records of 1 s and the query pauses after it; give the"
+            " gate an interval of 10 s, or leave the trigger out."
+        ]
+        if is_noticed
+        else []
+    )

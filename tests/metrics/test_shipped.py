@@ -59,7 +59,50 @@ def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(alert_rules())
     checked = promtool("check", "rules", str(tmp_path / "rules.yml"))
     assert checked.returncode == 0, checked.stderr
-    assert b"SUCCESS: 10 rules found" in checked.stdout
+    assert b"SUCCESS: 11 rules found" in checked.stdout
+
+
+STOPPED = """
+rule_files: [rules.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'headrace_query_running{gate="unknown"}', values: '0x30'}
+      - {series: 'headrace_query_running{gate="behind"}', values: '0x30'}
+      - {series: 'headrace_query_running{gate="empty"}', values: '0x30'}
+      - {series: 'headrace_query_running{gate="idle"}', values: '1x30'}
+      - {series: 'headrace_lag_age_seconds{gate="unknown"}', values: '0+60x30'}
+      - {series: 'headrace_lag_age_seconds{gate="behind"}', values: '0+60x30'}
+      - {series: 'headrace_lag_age_seconds{gate="empty"}', values: '0+60x30'}
+      - {series: 'headrace_lag_age_seconds{gate="idle"}', values: '0+60x30'}
+      - {series: 'headrace_paused{gate="unknown"}', values: '0x30'}
+      - {series: 'headrace_paused{gate="behind"}', values: '0x30'}
+      - {series: 'headrace_lag_records{gate="behind"}', values: '2500x30'}
+      - {series: 'headrace_lag_seconds{gate="behind"}', values: '0+60x30'}
+      - {series: 'headrace_batch_interval_seconds{gate="behind"}', values: '1x30'}
+      - {series: 'headrace_lag_records{gate="empty"}', values: '0x30'}
+    promql_expr_test:
+      - expr: sum by (alertname, gate) (ALERTS{alertstate="firing"})
+        eval_time: 10m
+        exp_samples:
+          - labels: '{alertname="HeadraceNoReport", gate="behind"}'
+            value: 1
+      - expr: sum by (alertname, gate) (ALERTS{alertstate="firing"})
+        eval_time: 20m
+        exp_samples:
+          - labels: '{alertname="HeadraceNoReport", gate="behind"}'
+            value: 1
+          - labels: '{alertname="HeadraceLagUnknown", gate="unknown"}'
+            value: 1
+"""
+
+
+def test_a_gate_that_has_stopped_raises_an_alert_be_its_lag_known_or_not(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(alert_rules())
+    (tmp_path / "stopped.yml").write_text(STOPPED)
+    tested = promtool("test", "rules", str(tmp_path / "stopped.yml"))
+    assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 def test_promtool_finds_nothing_wrong_with_the_metrics(troubled: str) -> None:

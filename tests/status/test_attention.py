@@ -39,6 +39,30 @@ def test_a_batch_that_is_late_is_watched_and_one_that_hangs_needs_somebody_now(
     assert [need.urgency for need in snapshot.needs] == [urgency]
 
 
+def test_a_batch_that_is_late_says_whether_its_handler_was_called() -> None:
+    running = a_batch(1, NOW_MS - HANGS_MS, 1_000, status=Status.IN_PROGRESS)
+    for batch, words in (
+        (running, "its handler has not returned, and Spark's page shows whether it reads or"),
+        (replace(running, query_batch_id=None), "Spark has not called its handler yet."),
+    ):
+        (need,) = take_snapshot(GateHistory(a_gate(), (batch,)), NOW_MS).needs
+        assert words in need.sentence
+
+
+def test_no_need_has_status_as_its_command() -> None:
+    silent = replace(with_lags(900), receivers=(a_receiver(0, 0.0, age_ms=600_000),))
+    refusing = replace(silent, receivers=(a_receiver(0, 0.0, refusing="It is full."),))
+    commands = [
+        need.command
+        for history in (silent, refusing)
+        for need in take_snapshot(history, NOW_MS).needs
+    ]
+    assert commands == [
+        "headrace receive KIND --journal events --lane 0 --gate orders",
+        "headrace why orders",
+    ]
+
+
 def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHistory:
     """The newest batches of these had records for which the handler raised."""
     history = with_lags(*[900] * of)

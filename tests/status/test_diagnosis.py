@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.control import EstimatorSettings, SourceCost
+from headrace.control.interval import IntervalLaw
 from headrace.status.trends import Measured, diagnose
 
 
@@ -57,11 +58,32 @@ SLOW = Measured(
         ),
         pytest.param(replace(SLOW, cost=cost(0.1, 0.008)), None, id="it fits"),
         pytest.param(replace(SLOW, is_throttled=True), None, id="somebody holds it back"),
-        pytest.param(replace(SLOW, rate_per_s=101.0), None, id="above the lowest"),
-        pytest.param(replace(SLOW, rates_per_s=(100.0, 150.0, 100.0)), None, id="not for long"),
+        pytest.param(
+            replace(SLOW, rate_per_s=101.0),
+            "The last 3 batches took 2.40 s, and the interval is 1.00 s, so each begins late: an"
+            " interval of 3 s holds them, or make the handler faster.",
+            id="much too long above the lowest rate",
+        ),
+        pytest.param(
+            replace(SLOW, rate_per_s=101.0, took_ms=(2_400, 1_490, 2_400)),
+            None,
+            id="one of them is not much too long",
+        ),
+        pytest.param(
+            replace(
+                SLOW, settings=EstimatorSettings(auto=IntervalLaw()), rates_per_s=(9.0, 9.0, 9.0)
+            ),
+            None,
+            id="the interval is auto",
+        ),
+        pytest.param(
+            replace(SLOW, rates_per_s=(100.0, 150.0, 100.0), took_ms=(1_400, 1_400, 1_400)),
+            None,
+            id="not for long",
+        ),
         pytest.param(replace(SLOW, took_ms=(200, 210, 220)), None, id="fast enough"),
         pytest.param(replace(SLOW, took_ms=(2_400, 2_400)), None, id="too few batches"),
-        pytest.param(replace(SLOW, rate_per_s=None), None, id="no rate"),
+        pytest.param(replace(SLOW, rate_per_s=None, took_ms=(960, 960, 960)), None, id="no rate"),
     ],
 )
 def test_the_cause_that_is_named_follows_from_what_was_measured(

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -69,3 +70,38 @@ def test_how_old_the_oldest_record_is_stays_what_the_source_said_though_batches_
         assert (found.seconds, found.records) == (1_700.0, 900)
         later = Lags().of(ledger, [behind], answers, NOW_MS + KEPT_MS)["orders"]
     assert later.seconds != 1_700 + KEPT_MS / 1000
+
+
+@pytest.mark.parametrize("age_ms", [None, KEPT_MS - 1, KEPT_MS])
+@pytest.mark.parametrize("has_query", [True, False])
+def test_nothing_waits_for_a_gate_without_a_query_only_if_its_source_says_so_now(
+    has_query: bool, age_ms: int | None
+) -> None:
+    idle = replace(gate(0, 60), lag=PLANNED, has_query=has_query)
+    now_ms = NOW_MS + 10 * KEPT_MS
+    answers = {}
+    if age_ms is not None:
+        partition = PartitionAnswer(position=100, end=100, beginning=0)
+        answers = {
+            "orders": SourceAnswer(now_ms - age_ms, {TopicPartition("orders", 0): partition})
+        }
+    with temporary_ledger() as ledger:
+        lag = Lags().of(ledger, [idle], answers, now_ms)["orders"]
+    is_known = has_query or age_ms == KEPT_MS - 1
+    expected = (0, 0.0, 0.0) if is_known else (None, None, None)
+    assert (lag.records, lag.seconds, lag.drain_s) == expected
+    assert lag.age_s is not None, "the age of the last figure is known"
+
+
+def test_the_lag_of_a_gate_without_a_query_grows_and_is_never_drained() -> None:
+    stopped, lags = [replace(gate(number, 60), has_query=False) for number in range(2)], Lags()
+    with temporary_ledger() as ledger:
+        lags.of(ledger, stopped[:1], {}, NOW_MS)
+        first, later = (
+            lags.of(ledger, stopped[1:], {}, NOW_MS + after_ms)["orders"]
+            for after_ms in (10_000, 3_600_000)
+        )
+    assert first.records == later.records == 1_000 - 40 - PLANNED
+    assert (first.drain_s, later.drain_s) == (None, None)
+    assert first.seconds is not None
+    assert later.seconds == first.seconds + 3_590

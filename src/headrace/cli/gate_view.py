@@ -65,6 +65,7 @@ _STYLES: Final = {
     GateState.FINISHED: "green",
     GateState.STOPPED: "yellow",
     GateState.DEAD: "red",
+    GateState.SILENT: "red",
     GateState.OVERDUE: "red",
     GateState.WAITING: "red",
     GateState.ISOLATING: "yellow",
@@ -253,8 +254,9 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
         moving += f" {out.count(abs(change))}/s"
     old = ""
     if snapshot.lag_is_old:
+        before = "" if snapshot.lag is not None else "none was left "
         is_asked = snapshot.lag_now is not None
-        old = "now" if is_asked else f"{out.duration(snapshot.lag_age_ms)} ago"
+        old = "now" if is_asked else f"{before}{out.duration(snapshot.lag_age_ms)} ago"
     oldest = ""
     if snapshot.lag_seconds:
         oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"

@@ -104,9 +104,11 @@ def verify(
     """Prove that every offset from a gate's first to its last is accounted for.
 
     With --source, Kafka's security settings are given with --option or --options-file.
-    Exit status 0: each is processed, or explained as dead or lost; or there is none yet.
-    Exit status 3: there is no gap and no overlap, but some batches are not done yet; or the ledger
-    has no gate, or not the one that is named, so that nothing is proven.
+    Exit status 0: each is processed, or explained as dead or lost and resolved or accepted; or
+    there is none yet.
+    Exit status 3: there is no gap and no overlap, but some batches are not done yet, or headrace
+    failures lists something; or the ledger has no gate, or not the one that is named, so that
+    nothing is proven.
     Exit status 4: there is a gap or an overlap, or a batch is gone; or records between two
     checkpoints are skipped, and nobody has accepted that (headrace accept).
     Exit status 1: there was an error, and nobody knows.
@@ -118,6 +120,7 @@ def verify(
     given = opt.source_options(option or (), options_file) if source else None
     words = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
     verdicts: list[Verdict] = []
+    is_unresolved = False
     with Ledger.open(ledger, create=False) as opened:
         names = _names(opened, gate, ledger)
         if checkpoint is not None:
@@ -128,6 +131,7 @@ def verify(
         for each in names:
             verification, notes = _verified(opened, each, checkpoint, given)
             verdicts.append(verification.verdict)
+            is_unresolved |= _is_unresolved(opened, each)
             if as_json:
                 out.print_json(_values(each, verification, notes, words))
             else:
@@ -136,9 +140,19 @@ def verify(
                 out.show(verification_view(each, verification, notes))
     if not as_json:
         typer.echo()
+        if is_unresolved:
+            out.show(Text("headrace failures lists what waits for somebody."))
         out.show(Text(words, style="dim"))
-    worst = next((each for each in _WORST if each in verdicts), Verdict.PROVEN)
+    best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
+    worst = next((each for each in _WORST if each in verdicts), best)
     raise typer.Exit(_EXIT_STATUS[worst])
+
+
+def _is_unresolved(ledger: Ledger, gate: str) -> bool:
+    """Whether ``headrace failures`` lists something of a gate."""
+    batches = ledger.batches.count_unresolved(gate)
+    missed = ledger.missed.of(gate).offsets
+    return bool(batches.failed or batches.dead or batches.letters or missed)
 
 
 def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:

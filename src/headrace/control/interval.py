@@ -137,7 +137,7 @@ def too_short(
     interval_s, fixed_s = interval_ms / 1000, cost.fixed_s
     if fixed_s < MOST_FIXED * interval_s or math.sqrt(cost.fixed_variance) > 0.1 * fixed_s:
         return None
-    longer_s = _rounded_up(fixed_s / _LONGER)
+    longer_s = rounded_up(fixed_s / _LONGER)
     taken = max(1 - fixed_s / interval_s, least_work)
     times = (1 - fixed_s / longer_s) / taken if taken > 0 else math.inf
     much = f"{times:.2g} times as much" if times < 50 else "more than 50 times as much"
@@ -155,7 +155,7 @@ def too_short(
     )
 
 
-def _rounded_up(seconds: float) -> float:
+def rounded_up(seconds: float) -> float:
     """The next of 1, 2, 3, 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(seconds))
     near = seconds / power

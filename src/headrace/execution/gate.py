@@ -32,7 +32,7 @@ from headrace.execution.stream_reader import (
     read_of,
     state_of_plan,
 )
-from headrace.execution.stream_writer import GatedStreamWriter, Handling
+from headrace.execution.stream_writer import GatedStreamWriter, GatedWriting, Handling
 from headrace.ledger import Ledger, normalize_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in
@@ -252,10 +252,12 @@ class Gate:
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
-            writer: DataStreamWriter = remote_writer(stream, handling, before)
+            writer: GatedWriting = remote_writer(stream, handling, before)
         else:
             gated, started = handling.begin(df.sparkSession, derived)
-            writer = GatedStreamWriter(stream, before, started).foreachBatch(gated)
+            writer = GatedStreamWriter(stream, before, started)
+            writer.foreachBatch(gated)
+        writer.interval_ms = None if self._is_auto else self.interval_ms
         trigger_ms = _POLL_MS if self._is_auto else self.interval_ms
         return writer.trigger(processingTime=f"{trigger_ms} milliseconds").queryName(self.name)
 

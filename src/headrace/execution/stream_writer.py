@@ -20,6 +20,7 @@ from headrace.backfill import (
     OwnerSettings,
     Schedule,
 )
+from headrace.core.options import duration_ms
 from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.decoding.decode_option import OPTION
@@ -183,6 +184,26 @@ Before = Callable[[str | None, str], str]
 """Called before a query starts, with its option ``checkpointLocation`` if it is set, and its name;
 returns where its checkpoint is."""
 
+
+def trigger_notice(interval_ms: int, processing_time: object) -> str | None:
+    """Return a sentence if Spark's trigger of that time is longer than a gate's interval.
+
+    None also where only Spark understands the time.
+    """
+    try:
+        trigger_ms = duration_ms("processingTime", str(processing_time))
+    except OptionError:
+        return None
+    if trigger_ms <= interval_ms:
+        return None
+    return (
+        f"The trigger starts a batch every {trigger_ms / 1000:g} s, and the gate's interval is"
+        f" {interval_ms / 1000:g} s, so a batch has at most the records of {interval_ms / 1000:g} s"
+        f" and the query pauses after it; give the gate an interval of {trigger_ms / 1000:g} s, or"
+        " leave the trigger out."
+    )
+
+
 _WITHOUT_BATCHES: Final = frozenset({"realTime", "continuous"})
 
 
@@ -197,6 +218,9 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
     _name: str = ""
     _checkpoint: str | None = None
     _is_bounded: bool = False
+    interval_ms: int | None = None
+    """The gate's interval; None for one that is ``auto``."""
+    _processing_time: object = None
 
     def queryName(self, queryName: str) -> Self:  # noqa: N803  (Spark's own name)
         """Name the query, as Spark does."""
@@ -233,6 +257,7 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
                 )
         super().trigger(**chosen)
         self._is_bounded = bool(chosen.get("availableNow") or chosen.get("once"))
+        self._processing_time = chosen.get("processingTime")
         return self
 
     def start(
@@ -254,6 +279,10 @@ class GatedWriting(DataStreamWriter if TYPE_CHECKING else object):  # type: igno
         if queryName:
             self.queryName(queryName)
         checkpoint = self._before(self._checkpoint, self._name)
+        if self.interval_ms is not None and self._processing_time is not None:
+            notice = trigger_notice(self.interval_ms, self._processing_time)
+            if notice is not None:
+                _LOG.warning("Query %r: %s", self._name, notice)
         query: StreamingQuery = super().start(path, format, outputMode, partitionBy)
         self._started(query, checkpoint, self._is_bounded)
         return query

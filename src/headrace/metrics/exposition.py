@@ -14,7 +14,7 @@ from headrace.errors import LedgerError, OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
 from headrace.metrics.families import Family, MetricKind, Totals, gauge, labels_text, render
-from headrace.status.lags import GateLag, LagWatch
+from headrace.status.lags import GateLag, LagWatch, may_be_more
 from headrace.status.sources import SourceAnswer
 from headrace.status.stages import BOTTLENECK, stages_of
 
@@ -26,6 +26,7 @@ def partition_families(
     ledger: Ledger,
     gates: Sequence[GateNow],
     answers: Mapping[str, SourceAnswer],
+    now_ms: int,
     *,
     per_partition: bool,
     kafka_exporter_names: bool,
@@ -44,6 +45,8 @@ def partition_families(
     }
 
     def add(gate: str, topic: str, partition: int, lag: int) -> None:
+        if not lag and may_be_more(now[gate], asked.get(gate), now_ms):
+            return
         if per_partition:
             own.add(_labels(gate, topic, partition), lag)
         if kafka_exporter_names and now[gate].source == "kafka":
@@ -271,6 +274,7 @@ class _Scrape:
                     ledger,
                     gates,
                     answers,
+                    now_ms,
                     per_partition=per_partition,
                     kafka_exporter_names=kafka_exporter_names,
                 )

@@ -50,6 +50,7 @@ class NeedKind(StrEnum):
     LOST = "lost records"
     SKIPPED = "skipped records"
     DEAD = "dead"
+    SILENT = "silent"
     STALLED = "stalled"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -99,6 +100,7 @@ _ALL_OF: Final = {
     NeedKind.LOST: ("gate", "has lost records", "have lost records"),
     NeedKind.SKIPPED: ("gate", "has skipped records", "have skipped records"),
     NeedKind.DEAD: ("gate", "is dead", "are dead"),
+    NeedKind.SILENT: ("gate", "is silent", "are silent"),
     NeedKind.STALLED: ("gate", "is stalled", "are stalled"),
     NeedKind.STOPPED: ("gate", "was stopped by an error", "were stopped by errors"),
     NeedKind.FAILED: ("gate", "fails", "fail"),
@@ -170,6 +172,7 @@ def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
 
 _STATES: Final = {
     GateState.DEAD: Urgency.NOW,
+    GateState.SILENT: Urgency.NOW,
     GateState.STALLED: Urgency.NOW,
     GateState.STOPPED: Urgency.NOW,
     GateState.OVERDUE: Urgency.WATCH,
@@ -185,6 +188,7 @@ _STATES: Final = {
 
 _ON_ITS_BATCH: Final = {
     GateState.DEAD,
+    GateState.SILENT,
     GateState.OVERDUE,
     GateState.FAILED,
     GateState.ISOLATING,
@@ -264,16 +268,18 @@ def _gone(snapshot: "GateSnapshot") -> Iterator[Need]:
 
 
 def _receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
-    command = f"headrace status --gate {snapshot.gate}"
     silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
     if silent:
         last = max(silent, key=lambda each: each.seen_ms)
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
+        place = f"--journal {last.journal} --lane {last.lane}"
+        command = f"headrace receive KIND {place} --gate {snapshot.gate}"
         yield _need(snapshot, NeedKind.SILENT_RECEIVERS, Urgency.SOON, sentence, command)
     refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
     for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
         sentence = f"Senders wait: {reason}{_in_force(snapshot)}."
+        command = f"headrace why {snapshot.gate}"
         yield _need(snapshot, NeedKind.WAITING_SENDERS, Urgency.SOON, sentence, command)
 
 
@@ -285,7 +291,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
     if state is GateState.OVERDUE and newest is not None:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
-    on_a_batch = newest is not None and state in _ON_ITS_BATCH and state is not GateState.DEAD
+    on_a_batch = state in _ON_ITS_BATCH - {GateState.DEAD, GateState.SILENT}
     records = newest.records if newest and on_a_batch else records_waiting(snapshot)
     if state is GateState.WAITING:
         records = records_in_all(snapshot)
@@ -303,7 +309,7 @@ def _command(snapshot: "GateSnapshot") -> str:
     if snapshot.state is GateState.LIMITED:
         return f"headrace limit off {snapshot.gate}"
     if snapshot.state is GateState.STOPPED:
-        return f"headrace status --gate {snapshot.gate}"
+        return f"headrace failures --gate {snapshot.gate}"
     if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
         return f"headrace batches {newest.key[:8]}"
     return f"headrace why {snapshot.gate}"
@@ -338,6 +344,7 @@ _RANKS: Final = {
         (
             GateState.FAILED,
             GateState.DEAD,
+            GateState.SILENT,
             GateState.STALLED,
             GateState.WAITING,
             GateState.OVERDUE,

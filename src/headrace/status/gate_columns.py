@@ -49,6 +49,8 @@ def _lag(gate: GateSnapshot) -> str:
     """The lag; of a gate without new batches what waits now, or how old the figure is."""
     if gate.lag_now is not None:
         return f"{count(gate.lag_now)} now"
+    if gate.lag_is_old and gate.lag is None and gate.left_over == 0:
+        return f"none {duration(gate.lag_age_ms)} ago"
     if gate.lag_is_old and gate.lag is not None:
         return f"{count(gate.lag)} {duration(gate.lag_age_ms)} ago"
     return _with_arrow(gate.lag_trend, count(gate.lag))

@@ -39,7 +39,8 @@ class GateLag:
     """Lag of a gate, at one moment; None for an unknown figure.
 
     Attributes:
-        records: The records that no batch has begun yet.
+        records: The records that no batch has begun yet. Of a gate without a query none is known
+            to wait only where its source has answered lately: the ledger knows no 0 of it.
         seconds: How old the oldest of them is: since its timestamp where the source was asked, else
             since the last batch that found nothing behind what the gate reads next.
         age_s: How old these figures are: since the newest batch, or since the source was asked.
@@ -128,15 +129,17 @@ class Lags:
             # A batch knows better since how many wait; how old they are, only the source does.
             oldest_ms = oldest_ms if now_ms - answer.asked_ms < KEPT_MS else None
             answer = None
-        left = lag_of(gate) if answer is None else answer.lag
         seen_ms = gate.created_ms if answer is None else answer.asked_ms
+        left = lag_of(gate) if answer is None else answer.lag
+        if not left and may_be_more(gate, answer, now_ms):
+            left = None
         return GateLag(
             records=left,
             seconds=self._seconds(ledger, gate, oldest_ms, left, now_ms),
             age_s=max(now_ms - seen_ms, 0) / 1000,
             drain_s=self._drain_s(gate, left),
             retention_left_s=None if answer is None else answer.retention_left_s(),
-            source_records=None if answer is None else answer.lag,
+            source_records=None if answer is None else left,
         )
 
     def _seconds(
@@ -171,6 +174,8 @@ class Lags:
     def _drain_s(self, gate: GateNow, left: int | None) -> float | None:
         if not left:
             return None if left is None else 0.0
+        if not gate.has_query:
+            return None
         if gate.held:
             return math.inf
         points = self._runs[gate.name].points
@@ -224,6 +229,12 @@ def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -
 def lag_of(gate: GateNow) -> int | None:
     """Return the records that the newest batch left waiting; None if that is not known."""
     return None if gate.lag is None else max(gate.lag - (gate.planned or 0), 0)
+
+
+def may_be_more(gate: GateNow, answer: SourceAnswer | None, now_ms: int) -> bool:
+    """Whether a lag of 0 is a guess: no query reads, and the source has not answered lately."""
+    is_answered = answer is not None and now_ms - answer.asked_ms < KEPT_MS
+    return not gate.has_query and not is_answered
 
 
 def _points(gate: GateNow, batches: Sequence[BatchRecord]) -> list[_Point]:

@@ -25,9 +25,11 @@ HEADLINES: Final = {
     GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     GateState.FINISHED: "Finished {said_end}: {all_records}, none left{by_now}.",
     GateState.STOPPED: "Stopped {said_end}{why_ended}: {left}.",
-    GateState.DEAD: "Dead: no sign of its query since {ended}; its log says whether it waits for"
-    " the ledger.",
-    GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval}.",
+    GateState.DEAD: "Dead: its process has ended without a word; last sign of its query {ended}.",
+    GateState.SILENT: "Silent: no sign of its query since {ended}; its process is frozen or gone,"
+    " or it waits for the ledger, as its log says.",
+    GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval};"
+    " {waits_in}.",
     GateState.WAITING: "Waiting {for_what} since {away}. {waiting_for_it}.",
     GateState.ISOLATING: "Isolating {isolating}.",
     GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
@@ -61,14 +63,31 @@ def headline(snapshot: "GateSnapshot") -> str:
         why_ended=_why_ended(snapshot),
         all_records=_all_records(snapshot),
         by_now=f" then; {waiting}" if snapshot.lag_now else "",
-        left=waiting if records_waiting(snapshot) else "nothing left waiting",
+        left=waiting if records_waiting(snapshot) else _none_left(snapshot),
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
+        waits_in=_waits_in(newest),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
         for_what=_for_what(snapshot),
         away=_away(snapshot),
         waiting_for_it=_waiting_for_it(snapshot),
     )
+
+
+def _none_left(snapshot: "GateSnapshot") -> str:
+    """Say that nothing waits where that is known, else when it was known last."""
+    if snapshot.lag is not None:
+        return "nothing left waiting"
+    before = since(snapshot, snapshot.newest.planned_ms if snapshot.newest else None)
+    known = "" if snapshot.left_over is None else f"; nothing did {before} ago"
+    return f"what waits now is not known{known}"
+
+
+def _waits_in(batch: "BatchSnapshot | None") -> str:
+    """Name what a batch that takes long waits for, as far as the ledger knows."""
+    if batch is not None and batch.id is None:
+        return "Spark has not called its handler yet"
+    return "its handler has not returned, and Spark's page shows whether it reads or writes"
 
 
 def batch_name(batch: "BatchSnapshot | None") -> str:

@@ -29,6 +29,7 @@ from headrace.status.states import (
     ReceiverState,
     elapsed_ms,
     gate_state,
+    has_ended,
     is_over,
     left_by,
     silence_ms,
@@ -181,7 +182,8 @@ class GateSnapshot:
         noise: The standard deviation of a batch's time, as a part of it.
         cost_changed_ms: Time at which the job's cost was last seen to change.
         lag: Records that waited when the last batch was planned; once its query has ended, or is
-            silent, those that wait now, as the source says, or that batch has left.
+            silent, those that wait now, as the source says, or that batch has left. None where it
+            left none, no query runs, and the source does not answer.
         lag_age_ms: Time since that batch was planned.
         lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
             batch has come for a while, and None otherwise, or where the source does not answer.
@@ -219,7 +221,8 @@ class GateSnapshot:
             None while no batch has failed for its size.
         ceiling_records: The most records of the next batch by that; None without a ceiling, or
             with one in bytes only.
-        lag_seconds: Age of the oldest record that no batch has begun; 0 if none waits.
+        lag_seconds: Age of the oldest record that no batch has begun; 0 if it is known that none
+            waits.
         retention_left_s: Seconds until the source deletes that record by its age, as the source
             itself says; asked where records have waited for a minute. 0: it has deleted some.
         needs: What needs somebody, the worst first: a sentence each, and the command that acts.
@@ -326,6 +329,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     run = newest_run(batches)
     change = LagChange.of(run)
     over = newest is not None and is_over(history, newest, now_ms)
+    moves = not over and not has_ended(history)
     ceiling = known_ceiling(gate.size_ceiling)
     lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
@@ -340,7 +344,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
         left_over=left_by(newest) if newest else None,
-        drain_trend=drain_trend(run),
+        drain_trend=drain_trend(run) if moves else None,
         batches=_batches(history, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
         failed=history.unresolved.failed,
@@ -365,10 +369,10 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
         lag_seconds=lag.seconds,
         retention_left_s=lag.retention_left_s,
-        lag=waiting_behind(newest, lag_now) if over and newest else newest.lag if newest else None,
+        lag=waiting_behind(history, lag_now) if over else newest.lag if newest else None,
         **_values(newest, "reason"),
         **_values(sample, *_TERMS),
-        **_values(None if over else change, *_MOVES),
+        **_values(change if moves else None, *_MOVES),
     )
 
 

@@ -153,7 +153,6 @@ def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
             yield Need(kind, Urgency.WATCH, about, sentence, Where.FLOWS, command)
         if each.missing_upstream is not None:
             sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
-            missing = f"{each.flow}.{each.missing_upstream}"
-            command = f"headrace status --gate {missing}"
+            command = f"headrace flow run MODULE:{each.flow} --stage {each.missing_upstream}"
             kind = NeedKind.MISSING_STAGE
             yield Need(kind, Urgency.SOON, about, sentence, Where.FLOWS, command)

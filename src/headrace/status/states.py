@@ -164,7 +164,9 @@ class GateState(StrEnum):
     STOPPED = "stopped"
     """Its program has stopped the query, or has ended, or the query has ended by an exception."""
     DEAD = "dead"
-    """Its process is gone without a word, or gives no sign of life: killed, or the machine lost."""
+    """Its process is gone without a word: killed."""
+    SILENT = "silent"
+    """Its process gives no sign of life: frozen, killed elsewhere, or cut off from the ledger."""
     OVERDUE = "overdue"
     """A batch has been running for several intervals: the job is slow, or it hangs."""
     WAITING = "waiting"
@@ -200,7 +202,7 @@ def gate_state(
     """Return a gate's state, by the ledger's records and the records that wait in its source."""
     if not history.batches:
         if history.gone is not None:
-            return GateState.DEAD
+            return _of_gone(history.gone)
         return _end(history, waiting=None) or GateState.NEW
     newest = history.batches[0]
     left_over = left_by(newest)
@@ -228,12 +230,16 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     if history.gone is not None and history.stop is None:
-        return GateState.DEAD
+        return _of_gone(history.gone)
     if newest.end_time_ms is not None:
         return None
     if history.query is None and history.gate.ended is not None:
         return GateState.INTERRUPTED  # its program has ended, and said so, while the batch ran
     return _of_running(history, now_ms)
+
+
+def _of_gone(gone: GateQuery) -> GateState:
+    return GateState.DEAD if gone.has_ended else GateState.SILENT
 
 
 def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
@@ -285,13 +291,24 @@ def left_by(batch: BatchRecord) -> int | None:
 
 def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
     """Whether no batch follows the newest one, which is done: what waits is what it has left."""
-    said = history.query is None and (history.gate.ended is not None or history.gone is not None)
-    return (said or history.is_silent(now_ms)) and newest.status is Status.SUCCESS
+    is_last = has_ended(history) or history.is_silent(now_ms)
+    return is_last and newest.status is Status.SUCCESS
 
 
-def waiting_behind(newest: BatchRecord, lag_now: int | None) -> int | None:
-    """Return the records behind the newest batch, by the source, or else by the batch's plan."""
-    return left_by(newest) if lag_now is None else lag_now
+def has_ended(history: GateHistory) -> bool:
+    """Whether the last query is known to have ended, or gives no sign of life."""
+    return history.query is None and (history.gate.ended is not None or history.gone is not None)
+
+
+def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
+    """Return the records behind the newest batch, by the source, or else by the batch's plan.
+
+    None where nobody knows: that batch left nothing, and no query has looked since.
+    """
+    if lag_now is not None:
+        return lag_now
+    left = left_by(history.batches[0])
+    return left if history.query is not None else left or None
 
 
 def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:

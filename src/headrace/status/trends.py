@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headrace.control import EstimatorSettings, SourceCost
+from headrace.control.interval import rounded_up
 from headrace.control.rate_law import Reason
 from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
@@ -19,6 +20,12 @@ BATCHES: Final = 3
 
 _ABOUT: Final = 0.9
 """The part of the interval from which on a batch takes about as long."""
+
+_LONG: Final = 1.5
+"""The number of intervals from which on a batch takes too long for its interval."""
+
+_ROOM: Final = 1.2
+"""The length of a proposed interval, in batches."""
 
 _SURE: Final = 0.2
 """A cost is known where its standard deviation is at most this part of it."""
@@ -66,7 +73,7 @@ def diagnose(found: Measured) -> str | None:
     if found.cost and (sentence := found.settings.too_short(found.interval_ms, found.cost)):
         return sentence
     if not is_slow:
-        return None
+        return _too_long(found)
     a, interval_s = _fixed_s(found.cost), found.interval_ms / 1000
     if a is not None and b is not None:
         return _too_little_fits(found, a, b, interval_s)
@@ -91,6 +98,22 @@ def _too_little_fits(found: Measured, a: float, b: float, interval_s: float) -> 
         f" {fine_duration(b * 1000)} a record, so {count(fits)}/s fit into an interval of"
         f" {duration(found.interval_ms)}, and minRate is {count(lowest)}/s:"
         f" {longer or 'lower it, or make the handler faster'}."
+    )
+
+
+def _too_long(found: Measured) -> str | None:
+    """Return the interval that would hold the newest batches, if all of them are much longer."""
+    took_ms = found.took_ms
+    if found.settings.auto is not None or len(took_ms) < BATCHES:
+        return None
+    if min(took_ms) < _LONG * found.interval_ms:
+        return None
+    usual_ms = statistics.median(took_ms)
+    enough_s = rounded_up(_ROOM * usual_ms / 1000)
+    return (
+        f"The last {len(took_ms)} batches took {duration(usual_ms)}, and the interval is"
+        f" {duration(found.interval_ms)}, so each begins late: an interval of {enough_s:g} s holds"
+        " them, or make the handler faster."
     )
 
 
