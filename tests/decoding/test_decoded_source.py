@@ -218,6 +218,19 @@ def test_in_an_isolation_it_is_rejected_and_what_cannot_be_processed_stands_alon
     assert verify(scene.ledger, "orders").verdict is Verdict.PROVEN
 
 
+def test_a_schema_with_a_typo_ends_the_query_and_the_corrected_one_loses_nothing(
+    scene: Scene,
+) -> None:
+    scene.orders.produce(*values(6))
+    typo = headrace.json("nosuch BIGINT NOT NULL")
+    with pytest.raises(Exception, match=r"6 of 6 in batch .* required field `nosuch`") as raised:
+        scene.run(lambda df, _batch: df.collect(), decode=typo)
+    assert "no 0" not in str(raised.value)
+    assert scene.letters() == []
+    scene.run()
+    assert sorted(scene.ids) == list(range(6))
+
+
 def test_a_stream_that_no_gate_writes_fails_and_loses_nothing(scene: Scene) -> None:
     scene.orders.produce(*values(4, 2))
     df = read(scene.gate, scene.spark, scene.orders, decode=ORDERS)

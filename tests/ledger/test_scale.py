@@ -116,6 +116,8 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
     "dead_letters that wait": lambda ledger: ledger.dead_letters.oldest(
         GATE, statuses=[DeadLetterStatus.WAITING], limit=10
     ),
+    "count_bad_values": lambda ledger: ledger.dead_letters.count_bad_values(GATE),
+    "fit_counts": lambda ledger: ledger.dead_letters.fit_counts(GATE, 3),
     "resolve": lambda ledger: ledger.dead_letters.resolve(3, DeadLetterStatus.SENT, "to retries"),
     "losses": lambda ledger: ledger.history.losses(GATE),
     "losses_of": lambda ledger: ledger.history.losses_of(["a batch", "another"]),

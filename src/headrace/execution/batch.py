@@ -12,7 +12,13 @@ from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import DataLossError, LedgerError, OptionError, RejectionError
+from headrace.errors import (
+    DataLossError,
+    LedgerError,
+    OptionError,
+    RejectionError,
+    TooManyRejectedError,
+)
 from headrace.execution import sinks
 from headrace.execution.rejections import Rejections
 from headrace.ledger.database import UnknownCommitError
@@ -375,10 +381,11 @@ class HandlerTransaction:
         Raises:
             RejectionError: that cannot be kept. The sink may have the others of the batch, which is
                 therefore run again as a whole, and not split.
+            OptionError: the schema is at fault, and not the records.
         """
         try:
             self._commit_rejected()
-        except (OptionError, DataLossError) as error:
+        except (RejectionError, TooManyRejectedError, DataLossError) as error:
             raise RejectionError(
                 f"The handler of batch {self._batch} has returned, and what it rejected cannot be"
                 f" kept, so the whole batch is run again: {error}"

@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.likeness import Learnt
 from headrace.control.parts import Ranges
+from headrace.control.schema_fit import FIT_BATCHES, FitCount, never_fitted, stopped_fitting
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
 from headrace.decoding.decode import new_run, reported_to
-from headrace.errors import HandlerExitError, SinkDownError
+from headrace.errors import HandlerExitError, OptionError, SinkDownError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, machinery_error, not_the_records
@@ -26,6 +27,7 @@ from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.error_report import query_stopped
+from headrace.source.source_options import FAIL_ON_MISFIT
 from headrace.source.stream_offset import planned_ids
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -160,6 +162,7 @@ class RunContext:
         turn: Entered while the handler runs, so that it is never called twice at a time; says
             whether it was free, None where nobody knows. Default: nobody else calls the handler.
         health: What is known of the handler; one for all who call it. Default: a new one.
+        checks_fit: Whether a schema that fits nothing ends the query. Default: True.
         stopped: Whether the query is being stopped: what is raised then says nothing of a batch.
         sleep: Waits so many seconds.
     """
@@ -174,6 +177,7 @@ class RunContext:
     max_backfills: int = MAX_BACKFILLS
     turn: AbstractContextManager[bool | None] = field(default_factory=nullcontext)
     health: HandlerHealth = field(default_factory=HandlerHealth)
+    checks_fit: bool = True
     stopped: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
 
@@ -268,7 +272,7 @@ class HandlerRuns:
         ledger, before the handler is called, and what it raised though the batch is done, if that
         ends the query.
         """
-        transaction = self._transaction(batch, ranges)
+        transaction = self._transaction(batch, ranges, partial(self._check_fit, batch))
         with self._context.turn as was_free:
             counted = sequence if was_free else None
             described = self._describe(batch, ranges, number, transaction, counted)
@@ -319,7 +323,41 @@ class HandlerRuns:
         self._report_rejected(batch, transaction)
         return None
 
-    def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
+    def _check_fit(self, batch: BatchRecord, rejections: Rejections) -> None:
+        """Refuse a schema that has fitted nothing yet, or that has stopped fitting.
+
+        Raises:
+            OptionError: it is at fault, and not the records.
+        """
+        unfit, letters = len(rejections.unfit), self._ledger.dead_letters
+        newest = FitCount(batch.planned_records, unfit)
+        if not self._context.checks_fit or 2 * unfit < newest.records:
+            return
+        before = letters.count_bad_values(batch.gate)
+        if before is not None and not rejections.has_others():
+            newest = FitCount(unfit, unfit)
+        if never_fitted(newest, before):
+            history = "has fitted none of its gate's records yet"
+        elif self._context.policy.skips:
+            return
+        elif stopped_fitting([newest, *letters.fit_counts(batch.gate, FIT_BATCHES - 1)]):
+            history = f"does not fit most records of {FIT_BATCHES} batches in a row"
+        else:
+            return
+        first = rejections.unfit[min(rejections.unfit)].message
+        raise OptionError(
+            f"The schema that gate {batch.gate!r} decodes with {history}: {unfit} of"
+            f" {newest.records} in batch {batch.batch_key} do not fit, the first because {first};"
+            " correct the schema or the producer and start the query again, or have such records"
+            f" kept as dead letters with the option {FAIL_ON_MISFIT} set to false."
+        )
+
+    def _transaction(
+        self,
+        batch: BatchRecord,
+        ranges: Ranges,
+        check_fit: Callable[[Rejections], None] = lambda _rejections: None,
+    ) -> HandlerTransaction:
         key, batches = batch.batch_key, self._ledger.batches
 
         def planned() -> Sequence[PlannedRange]:
@@ -336,7 +374,8 @@ class HandlerRuns:
                 reasons={missing: why},
             )
 
-        rejections = Rejections(key, ranges, self._context.record_reader, planned, lose)
+        reader = self._context.record_reader
+        rejections = Rejections(key, ranges, reader, planned, lose, check_fit=check_fit)
         open_ = partial(batches.transaction, key, self._context.owner, rejected=rejections.read)
         return HandlerTransaction(key, open_, rejections)
 

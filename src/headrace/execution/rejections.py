@@ -14,6 +14,7 @@ from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.ledger.dead_letters import BAD_VALUE
 from headrace.source.connector import DeadLetterSink
 from headrace.source.losses import OnLoss
 
@@ -66,6 +67,11 @@ class Rejections:
         planned: the same ranges, as the ledger has them.
         on_loss: writes down rejected records that have left the source, of which nothing can be
             kept. Default: None, such a record is an error.
+        check_fit: raises where the schema is at fault, and nothing is to be kept. Default: it never
+            is.
+
+    Attributes:
+        unfit: the records that could not be decoded, and why, as far as tasks have reported them.
     """
 
     def __init__(
@@ -75,12 +81,17 @@ class Rejections:
         reader: RecordReader | None,
         planned: Callable[[], Sequence[PlannedRange]],
         on_loss: OnLoss | None = None,
+        *,
+        check_fit: "Callable[[Rejections], None]" = lambda _rejections: None,
     ) -> None:
         self._batch: Final = batch
         self._ranges: Final = merge(ranges)
         self._reader: Final = reader
         self._planned: Final = planned
         self._on_loss: Final = on_loss
+        self._check_fit: Final = check_fit
+        self._checked = 0
+        self.unfit: Final[dict[Place, ErrorReport]] = {}
         self._changing: Final = threading.Lock()
         self._reasons: dict[Place, ErrorReport] = {}
         self._letters: dict[Place, DeadLetter] = {}
@@ -109,7 +120,9 @@ class Rejections:
     def _take_reported(self) -> None:
         reported = REPORTS.take(self._run)
         if reported:
-            self._add(((place, _report(why)) for place, why in reported.items()), MAX_REPORTED)
+            unfit = {place: ErrorReport(BAD_VALUE, why, "") for place, why in reported.items()}
+            self._add(unfit.items(), MAX_REPORTED)
+            self.unfit.update(unfit)
 
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Reject all of these rows, or none of them.
@@ -149,10 +162,14 @@ class Rejections:
         Raises:
             RejectionError: there is no record at one of the offsets.
             TooManyRejectedError: they are too large together.
+            OptionError: the schema is at fault, and not the records.
             DataLossError, CorruptionError: a record has left the source.
             BrokerError, JournalError: the source cannot be read now.
         """
         self._take_reported()
+        if len(self.unfit) > self._checked:
+            self._checked = len(self.unfit)
+            self._check_fit(self)
         with self._changing:
             missing = {
                 place: why for place, why in self._reasons.items() if place not in self._letters
@@ -177,6 +194,21 @@ class Rejections:
                     " rejects, is no record of the source; reject rows that the batch has."
                 )
             return self.kept
+
+    def has_others(self) -> bool:
+        """Whether the batch has a value besides those that could not be decoded.
+
+        Of a batch that is mostly gaps that is not known, and taken for granted.
+        """
+        ranges = [each for same in self._ranges.values() for each in same]
+        gaps = sum(each.count for each in ranges) - len(self.unfit)
+        if self._reader is None or gaps > len(self.unfit):
+            return True
+        why = ErrorReport(BAD_VALUE, "it is looked for", "")
+        places = ((r.topic, r.partition, at) for r in ranges for at in range(r.start, r.until))
+        others = {place: why for place in places if place not in self.unfit}
+        letters = self._reader.rejected(self._planned(), others, lambda *_loss: None)
+        return bool(others) and any(letter.value is not None for letter in letters)
 
     def _lose(
         self, missing: dict[Place, ErrorReport], gone: Sequence[tuple[OffsetRange, str]]

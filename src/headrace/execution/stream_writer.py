@@ -34,6 +34,7 @@ from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger
 from headrace.source.connector import Connector
+from headrace.source.source_options import fails_on_misfit
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -155,6 +156,7 @@ class Handling:
             policy=self.policy,
             reader=reader,
             records=records,
+            checks_fit=fails_on_misfit(self.options),
         )
         gated = GatedHandler(self.gate, context, read=self.read, has_state=self.has_state)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, LargeBinary, and_, bindparam, func, or_, select, update
 
+from headrace.control.schema_fit import FitCount
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, transitions
@@ -18,8 +19,8 @@ from headrace.ledger.error_report import ErrorReport, storable
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
-from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter
-from headrace.ledger.transitions import Status
+from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter, pruned
+from headrace.ledger.transitions import Kind, Status
 
 Headers = tuple[tuple[str, bytes | None], ...]
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
@@ -107,6 +108,42 @@ COUNT_REJECTED: Final = (
 )
 
 
+BAD_VALUE: Final = "BadValue"
+"""Class of the error of a record that was rejected because its value could not be decoded."""
+
+_number_of_bad_values = (
+    select(func.count())
+    .where(dead_letter.c.batch_key == batch_table.c.batch_key)
+    .where(dead_letter.c.error_class == BAD_VALUE)
+    .scalar_subquery()
+)
+
+_PROCESSED: Final = (
+    select(batch_table.c.batch_key)
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
+    .where(batch_table.c.planned_records > _number_of_bad_values)
+    .limit(1)
+)
+
+_PRUNED: Final = select(pruned.c.topic).where(pruned.c.gate == bindparam("gate")).limit(1)
+
+_ANY_OTHER: Final = (_PROCESSED, _PRUNED)
+
+_BAD_VALUES: Final = (
+    select(func.count())
+    .select_from(dead_letter)
+    .where(dead_letter.c.gate == bindparam("gate"), dead_letter.c.error_class == BAD_VALUE)
+)
+
+_FIT_COUNTS: Final = (
+    select(batch_table.c.planned_records, _number_of_bad_values.label("unfit"))
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
+    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
+    .order_by(batch_table.c.created_time_ms.desc())
+    .limit(bindparam("limit"))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedLetters:
     """Dead letters that one sender has claimed.
@@ -179,6 +216,21 @@ class DeadLetterStore(Store):
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
             for row in self._database.rows(COUNT_REJECTED, batches=keys)
         }
+
+    def count_bad_values(self, gate_name: str) -> int | None:
+        """Count the records of a gate that could not be decoded; None if it processed another."""
+
+        def count(connection: Connection) -> int | None:
+            if any(connection.execute(each, {"gate": gate_name}).first() for each in _ANY_OTHER):
+                return None
+            return connection.scalar(_BAD_VALUES, {"gate": gate_name})
+
+        return self._database.read(count)
+
+    def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
+        """Count what could not be decoded in a gate's newest live batches that are a success."""
+        rows = self._database.rows(_FIT_COUNTS, gate=gate_name, limit=limit)
+        return tuple(FitCount(row.planned_records, row.unfit) for row in rows)
 
     def oldest(
         self,

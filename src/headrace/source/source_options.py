@@ -22,6 +22,7 @@ from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_
 if TYPE_CHECKING:
     from headrace.source.decoded_values import DecodedValues
 
+FAIL_ON_MISFIT: Final = "failOnMisfit"
 STREAM_ONLY: Final = (
     "headrace.gate",
     "headrace.ledger",
@@ -42,6 +43,7 @@ STREAM_ONLY: Final = (
     "outage.retry",
     "outage.maxRetry",
     "outage.maxHold",
+    FAIL_ON_MISFIT,
 )
 """Options of a stream only."""
 # The native connector takes these for a bounded read too, and does nothing with them.
@@ -152,6 +154,7 @@ def parse_source_options(
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
     outage_settings(raw)
+    fails_on_misfit(raw)
     decoded_values(raw)
     _refuse_contradictions(raw, minimum, limits.max_records)
     return SourceOptions(
@@ -211,7 +214,8 @@ def _refuse_contradictions(
             )
         return
     for name in raw:
-        if name.startswith(("backpressure.", "outage.")) or name == "headrace.ledger":
+        is_gates = name in {"headrace.ledger", FAIL_ON_MISFIT}
+        if is_gates or name.startswith(("backpressure.", "outage.")):
             raise OptionError(
                 f"The option {name} needs a gate, under whose name the ledger keeps what is known;"
                 " set headrace.gate too."
@@ -304,6 +308,16 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
         part = text_of.number("headrace.work", raw["headrace.work"], above_zero=True)
         found = replace(found, work=part)
     return found
+
+
+def fails_on_misfit(options: Mapping[str, str]) -> bool:
+    """Whether a schema that fits no records ends the query, by options in any case.
+
+    Raises:
+        OptionError: It is neither true nor false.
+    """
+    raw = {name.lower(): value for name, value in options.items()}
+    return text_of.boolean(FAIL_ON_MISFIT, raw.get(FAIL_ON_MISFIT.lower(), "true"))
 
 
 def outage_settings(options: Mapping[str, str]) -> OutageSettings:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
+from headrace.control.schema_fit import FIT_BATCHES
+from headrace.ledger.dead_letters import BAD_VALUE
 from headrace.status import words as out
 from headrace.status.sentences import headline, records_in_all, records_waiting, since
 from headrace.status.states import GateState, ReceiverState
@@ -68,6 +70,7 @@ class NeedKind(StrEnum):
     SILENT_RECEIVERS = "silent receivers"
     WAITING_SENDERS = "waiting senders"
     BAD_RECORDS = "bad records"
+    MISFIT = "misfit"
     ADVICE = "advice"
     MISSING_STAGE = "missing stage"
     BOTTLENECK = "bottleneck"
@@ -118,6 +121,7 @@ _ALL_OF: Final = {
     NeedKind.SILENT_RECEIVERS: ("gate", "misses receivers", "miss receivers"),
     NeedKind.WAITING_SENDERS: ("gate", "has senders wait", "have senders wait"),
     NeedKind.BAD_RECORDS: ("gate", "keeps isolating batches", "keep isolating batches"),
+    NeedKind.MISFIT: ("gate", "has a schema that does not fit", "have schemas that do not fit"),
     NeedKind.ADVICE: ("gate", "has advice to follow", "have advice to follow"),
     NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
     NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
@@ -207,6 +211,7 @@ _WHERE: Final = {
     NeedKind.FAILED_BATCHES: Where.FAILURES,
     NeedKind.DEAD_LETTERS: Where.FAILURES,
     NeedKind.BAD_RECORDS: Where.FAILURES,
+    NeedKind.MISFIT: Where.FAILURES,
     NeedKind.SILENT_RECEIVERS: Where.RECEIVERS,
     NeedKind.WAITING_SENDERS: Where.RECEIVERS,
 }
@@ -233,6 +238,14 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
     if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
         command = f"headrace dead-letters list --gate {snapshot.gate}"
         yield _need(snapshot, NeedKind.BAD_RECORDS, Urgency.WATCH, advice, command)
+    if snapshot.unfit_records:
+        sentence = (
+            f"The schema does not fit {out.plural(snapshot.unfit_records, 'record')} of the last"
+            f" {FIT_BATCHES} batches, more than half of each: correct the schema or the producer."
+        )
+        command = f"headrace failures --gate {snapshot.gate} --error {BAD_VALUE}"
+        number = snapshot.unfit_records
+        yield _need(snapshot, NeedKind.MISFIT, Urgency.SOON, sentence, command, number)
     if snapshot.state in BY_OPERATORS:
         return  # its rate is the operator's, and nothing that the job could mend
     for advice in snapshot.advice:

@@ -215,6 +215,8 @@ class GateSnapshot:
         isolating: Progress of the batch that is isolated now; None where none is.
         isolated: Those of the last batches in which isolation found bad records, because the
             handler raised; None where there is none.
+        unfit_records: Records of the last batches that the schema does not fit, while it does not
+            fit most of each; else 0.
         operator_limits: What operators have put in force, in words: who, why, since when; None if
             nothing.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
@@ -279,6 +281,7 @@ class GateSnapshot:
     ceiling: str | None = None
     ceiling_records: int | None = None
     isolated: IsolatedSnapshot | None = None
+    unfit_records: int = 0
     needs: tuple[Need, ...] = ()
 
     @property
@@ -364,6 +367,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         waiting=waits_for(history),
         isolating=IsolationSnapshot.of(history.isolating) if history.isolating else None,
         isolated=IsolatedSnapshot.among(batches, history.isolated),
+        unfit_records=history.unfit_records,
         operator_limits=history.operator_limits.describe() if history.operator_limits else None,
         ceiling=ceiling.describe() if ceiling else None,
         ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,

@@ -6,6 +6,7 @@ from typing import Final, Self
 
 from headrace.control import OperatorAction, OperatorLimits
 from headrace.control.rate_law import Reason
+from headrace.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
 from headrace.control.sink_outage import SinkOutage
 from headrace.ledger import (
     BatchRecord,
@@ -55,6 +56,8 @@ class GateHistory:
     isolating: IsolationProgress | None = None
     isolated: IsolatedBatches | None = None
     """Those since the oldest of ``batches`` with records for which the handler raised."""
+    fit_counts: tuple[FitCount, ...] = ()
+    """Records and undecodable values of the newest batches that are a success, if any is kept."""
     operator_limits: OperatorLimits | None = None
     failed_error: str | None = None
     """Why the newest batch, or child of one, failed that waits for a backfill."""
@@ -66,6 +69,12 @@ class GateHistory:
         if self.gate.ended is None and self.stop is not None:  # nobody was left to say so
             return self.stop.author if how is QueryEnd.STOPPED else None
         return self.gate.ended_error if self.gate.ended == how else None
+
+    @property
+    def unfit_records(self) -> int:
+        """Number of the newest records that the schema does not fit; 0 while it fits enough."""
+        fit = self.fit_counts
+        return sum(batch.unfit for batch in fit) if stopped_fitting(fit) else 0
 
     @property
     def ended_ms(self) -> int | None:
@@ -99,6 +108,7 @@ class GateHistory:
             gone=gone,
             isolating=ledger.batches.isolating(gate.name),
             isolated=ledger.batches.isolated(gate.name, since_ms) if batches else None,
+            fit_counts=_fit_counts(ledger, gate.name) if unresolved.letters else (),
             operator_limits=ledger.operator_limits.of(gate.name),
             failed_error=error,
         )
@@ -108,6 +118,10 @@ class GateHistory:
         if not self.batches:
             return False
         return now_ms - self.batches[0].created_time_ms > silence_ms(self.gate.interval_ms)
+
+
+def _fit_counts(ledger: Ledger, gate: str) -> tuple[FitCount, ...]:
+    return ledger.dead_letters.fit_counts(gate, FIT_BATCHES)
 
 
 def _failed_error(ledger: Ledger, gate: str) -> str | None:

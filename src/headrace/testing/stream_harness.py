@@ -39,6 +39,7 @@ from headrace.source.read_bounds import Edge
 from headrace.source.source_options import (
     decoded_values,
     exactly_named,
+    fails_on_misfit,
     outage_settings,
     parse_source_options,
 )
@@ -79,6 +80,7 @@ class _Program:
             policy=harness.policy,
             reader=harness.reader if harness.policy.skips else None,
             records=harness.reader,
+            checks_fit=fails_on_misfit(harness.reader.options),
             sleep=harness.clock.sleep,
         )
         self.handler = GatedHandler(TESTED_GATE, context)
