@@ -223,8 +223,12 @@ def test_a_schema_with_a_typo_ends_the_query_and_the_corrected_one_loses_nothing
 ) -> None:
     scene.orders.produce(*values(6))
     typo = headrace.json("nosuch BIGINT NOT NULL")
+
+    def handler(df: DataFrame, _batch: Batch) -> None:
+        df.collect()
+
     with pytest.raises(Exception, match=r"6 of 6 in batch .* required field `nosuch`") as raised:
-        scene.run(lambda df, _batch: df.collect(), decode=typo)
+        scene.run(handler, decode=typo)
     assert "no 0" not in str(raised.value)
     assert scene.letters() == []
     scene.run()
