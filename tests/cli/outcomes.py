@@ -7,12 +7,13 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Executable, create_engine
+from sqlalchemy import Executable, create_engine, text
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
 from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
 from headrace.ledger import (
     BatchRecord,
     DeadLetter,
@@ -105,6 +106,9 @@ class Shop:
         own = copy(self)
         own.url = f"sqlite:///{folder}/headrace.db"
         shutil.copyfile(self.url.removeprefix("sqlite:///"), folder / "headrace.db")
+        busy = "UPDATE batch SET lease_until_ms = :until_ms WHERE batch_key = :key"
+        until_ms = wall_clock_ms() + LONG_MS  # that of the original has ended since
+        damage(own.url, text(busy).bindparams(until_ms=until_ms, key=self.busy))
         return own
 
 

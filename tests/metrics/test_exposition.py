@@ -76,9 +76,16 @@ def test_a_ledger_that_cannot_be_read_is_down(clock: ManualClock) -> None:
     ]
 
 
+def claim_gate(ledger: Ledger, gate: str = "orders") -> None:
+    """Have a query read behind a gate, for half a minute."""
+    claim = GateClaim(gate, "a query", None, None, "a test", 1_000, "kafka", "pid")
+    assert ledger.gates.claim(claim, 30_000) is None
+
+
 def test_lag_in_seconds_is_the_time_since_what_is_read_next_was_the_newest(
     ledger: Ledger, clock: ManualClock
 ) -> None:
+    claim_gate(ledger)
     memory = MetricsMemory()
     began_ms = clock()
     for start, latest in [(0, 100), (10, 150), (20, 200)]:
@@ -109,6 +116,7 @@ def test_the_lag_of_a_scrape_that_remembers_is_that_of_one_that_reads_all_where_
 ) -> None:
     gate = f"gate {next(_gates)}"
     ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
+    claim_gate(ledger, gate)
     memory = MetricsMemory()
     position, latest, plans = 0, 0, list[tuple[int, int]]()
     for taken, arrived, scraped in steps:
@@ -140,6 +148,7 @@ def test_the_lag_of_a_scrape_that_remembers_is_that_of_one_that_reads_all_where_
 
 
 def test_a_backlog_that_grows_never_drains(ledger: Ledger, clock: ManualClock) -> None:
+    claim_gate(ledger)
     for number in range(4):
         done(ledger, clock, number * 10, 10, 100 + number * 30)
         clock.now_ms += 600
@@ -207,8 +216,7 @@ def test_rates_and_controls_are_those_in_force(ledger: Ledger, clock: ManualCloc
     assert (value(samples, "paused"), value(samples, "query_running")) == (0, 0)
     ledger.operator_limits.limit("orders", 40, "ops", until_ms=clock() + 1_000)
     ledger.operator_limits.pause("orders", "ops")
-    claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
-    assert ledger.gates.claim(claim, 30_000) is None
+    claim_gate(ledger)
     samples = scrape(ledger, clock)
     assert value(samples, "rate_limit_records_per_second") == 40
     assert (value(samples, "paused"), value(samples, "query_running")) == (1, 1)

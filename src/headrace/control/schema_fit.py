@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 FIT_BATCHES: Final = 3
 """Batches in a row that show that a schema has stopped fitting."""
+
+LOOKED_AT: Final = 10
+"""Newest batches that are looked at: as many as bad records are evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,10 @@ def stopped_fitting(
 
     Args:
         newest_first: batches; those without records do not count.
-        batches: so many in a row have too many. Default: 3.
+        batches: so many in a row, or more, have too many. Default: 3.
         share: more than this part of a batch is too much. Default: 0.5.
         least: so many records in all are evidence. Default: 10.
     """
-    newest = [batch for batch in newest_first if batch.records][:batches]
-    too_many = all(batch.unfit > share * batch.records for batch in newest)
-    return len(newest) == batches and too_many and sum(batch.unfit for batch in newest) >= least
+    filled = (batch for batch in newest_first if batch.records)
+    row = list(takewhile(lambda batch: batch.unfit > share * batch.records, filled))
+    return len(row) >= batches and sum(batch.unfit for batch in row) >= least

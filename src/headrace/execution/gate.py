@@ -258,8 +258,11 @@ class Gate:
             writer = GatedStreamWriter(stream, before, started)
             writer.foreachBatch(gated)
         writer.interval_ms = None if self._is_auto else self.interval_ms
-        trigger_ms = _POLL_MS if self._is_auto else self.interval_ms
-        return writer.trigger(processingTime=f"{trigger_ms} milliseconds").queryName(self.name)
+        return writer.trigger(processingTime=self._trigger).queryName(self.name)
+
+    @property
+    def _trigger(self) -> str:
+        return f"{_POLL_MS if self._is_auto else self.interval_ms} milliseconds"
 
     def status(self) -> "GateSnapshot":
         """Return this gate's state: the facts of ``headrace status --gate NAME --json``, typed.

@@ -14,7 +14,13 @@ from pyspark.sql import DataFrame
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.likeness import Learnt
 from headrace.control.parts import Ranges
-from headrace.control.schema_fit import FIT_BATCHES, FitCount, never_fitted, stopped_fitting
+from headrace.control.schema_fit import (
+    FIT_BATCHES,
+    LOOKED_AT,
+    FitCount,
+    never_fitted,
+    stopped_fitting,
+)
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
@@ -340,7 +346,7 @@ class HandlerRuns:
             history = "has fitted none of its gate's records yet"
         elif self._context.policy.skips:
             return
-        elif stopped_fitting([newest, *letters.fit_counts(batch.gate, FIT_BATCHES - 1)]):
+        elif stopped_fitting([newest, *letters.fit_counts(batch.gate, LOOKED_AT - 1)]):
             history = f"does not fit most records of {FIT_BATCHES} batches in a row"
         else:
             return

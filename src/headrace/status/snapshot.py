@@ -333,7 +333,6 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
     change = LagChange.of(run)
     over = newest is not None and is_over(history, newest, now_ms)
     moves = not over and not has_ended(history)
-    ceiling = known_ceiling(gate.size_ceiling)
     lag_now = lag.source_records if history.is_silent(now_ms) else None
     return GateSnapshot(
         gate=gate.name,
@@ -369,8 +368,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
         operator_limits=history.operator_limits.describe() if history.operator_limits else None,
-        ceiling=ceiling.describe() if ceiling else None,
-        ceiling_records=ceiling.records.most if ceiling and ceiling.records else None,
+        **_ceiling(gate),
         lag_seconds=lag.seconds,
         retention_left_s=lag.retention_left_s,
         lag=waiting_behind(history, lag_now) if over else newest.lag if newest else None,
@@ -378,6 +376,15 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_values(sample, *_TERMS),
         **_values(change if moves else None, *_MOVES),
     )
+
+
+def _ceiling(gate: GateRecord) -> dict[str, Any]:
+    ceiling = known_ceiling(gate.size_ceiling)
+    records = ceiling.records if ceiling else None
+    return {
+        "ceiling": ceiling.describe() if ceiling else None,
+        "ceiling_records": records.most if records else None,
+    }
 
 
 def _cost(gate: GateRecord) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from headrace.control import OperatorAction, OperatorLimits
 from headrace.control.rate_law import Reason
-from headrace.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
+from headrace.control.schema_fit import FIT_BATCHES, LOOKED_AT, FitCount, stopped_fitting
 from headrace.control.sink_outage import SinkOutage
 from headrace.ledger import (
     BatchRecord,
@@ -74,7 +74,7 @@ class GateHistory:
     def unfit_records(self) -> int:
         """Number of the newest records that the schema does not fit; 0 while it fits enough."""
         fit = self.fit_counts
-        return sum(batch.unfit for batch in fit) if stopped_fitting(fit) else 0
+        return sum(batch.unfit for batch in fit[:FIT_BATCHES]) if stopped_fitting(fit) else 0
 
     @property
     def ended_ms(self) -> int | None:
@@ -121,7 +121,7 @@ class GateHistory:
 
 
 def _fit_counts(ledger: Ledger, gate: str) -> tuple[FitCount, ...]:
-    return ledger.dead_letters.fit_counts(gate, FIT_BATCHES)
+    return ledger.dead_letters.fit_counts(gate, LOOKED_AT)
 
 
 def _failed_error(ledger: Ledger, gate: str) -> str | None:
