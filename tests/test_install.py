@@ -39,6 +39,9 @@ _OURS: Final = {
 VARIABLES: Final = {name: value for name, value in os.environ.items() if name not in _OURS}
 """This environment's variables, without those that lead to its packages."""
 
+NIGHTLY_EXTRAS: Final = frozenset({"dashboard", "json", "receivers", "zookeeper"})
+"""Of those that differ in what they bring; `make soak` installs the others, too."""
+
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
@@ -162,8 +165,13 @@ def test_what_is_not_installed_is_named_with_its_extra(
     assert found == ["postgresql", "object-store"]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
+@pytest.mark.parametrize(
+    "extra",
+    [
+        extra if extra in NIGHTLY_EXTRAS else pytest.param(extra, marks=pytest.mark.soak)
+        for extra in sorted(EXTRAS)
+    ],
+)
 def test_commands_and_names_are_listed_with_one_extra_alone(
     wheel: Path, extra: str, tmp_path: Path
 ) -> None:

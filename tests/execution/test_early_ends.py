@@ -29,8 +29,10 @@ def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
+    # At the program's end Spark kills Python processes, one perhaps in the middle of a line.
+    written = ended.stderr.removesuffix("Traceback (most recent call last):\n")
     for trace in ("BrokenPipe", "Traceback", "PySpark daemon", "PySpark worker"):
-        assert trace not in ended.stderr, ended.stderr
+        assert trace not in written, written
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
         for gate in ("kafka", "journal"):
             assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}
