@@ -158,7 +158,7 @@ def _run_task(worker_main: WorkerMain, infile: BinaryIO, outfile: BinaryIO) -> N
 def _is_closed(outfile: BinaryIO) -> bool:
     """Whether Spark has closed the connection of a task that has ended; it drops unread bytes.
 
-    What is left of the output is written first: PySpark would, and fail where Spark closes it now.
+    The rest of the output is written first: PySpark would, and fail where Spark closes it now.
     """
     try:
         outfile.flush()

@@ -90,7 +90,7 @@ def test_a_batch_that_was_not_committed_is_computed_and_not_handed_out(
     gate, orders = headrace.Gate("orders", interval="1 second", ledger=ledger_url), topic()
 
     def handed_out(orders: Topic, *values: bytes) -> list[str]:
-        """What a run hands out, over all its batches."""
+        """Return the values that a run hands out, over all its batches."""
         orders.produce(*values)
         file = tmp_path / "values"
         file.unlink(missing_ok=True)

@@ -346,9 +346,9 @@ class LearnedBatches:
             self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
             return
         self.changed_ms = time_ms
-        late_s = time_s - cost.expected_s(records)
-        is_again = self._was_late(late_s, sum(records.values()), cost.noise)
-        is_again = self._contradicts(late_s, sum(records.values()), time_s, cost.noise) or is_again
+        late_s, count = time_s - cost.expected_s(records), sum(records.values())
+        was_late = self._was_late(late_s, count, cost.noise)
+        is_again = self._contradicts(late_s, count, time_s, cost.noise) or was_late
         if changed[0].batches == 1 and not is_again:
             self._before = cost
         since = 1 if self._is_sudden(surprise) else changed[0].batches

@@ -23,7 +23,7 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
 def show_lines() -> None:
     """Write warnings of Headrace with time and level, unless the program handles its log itself.
 
-    Of py4j, drop the tracebacks of errors that Spark reports too. Again is harmless.
+    Py4j's tracebacks of errors that Spark reports, too, are dropped. A second call is harmless.
     """
     logger = logging.getLogger("headrace")
     if not logger.handlers:

@@ -198,7 +198,7 @@ class Rejections:
     def has_others(self) -> bool:
         """Whether the batch has a value besides those that could not be decoded.
 
-        Of a batch that is mostly gaps that is not known, and taken for granted.
+        A batch that is mostly gaps is taken to have one: nobody looks.
         """
         ranges = [each for same in self._ranges.values() for each in same]
         gaps = sum(each.count for each in ranges) - len(self.unfit)
