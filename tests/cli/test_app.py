@@ -27,9 +27,9 @@ def test_every_command_has_help_of_its_own_and_nothing_of_typers(command: str) -
 
 
 def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() -> None:
-    told = CliRunner().invoke(app, ["statsu"])
+    told = CliRunner().invoke(app, ["verfiy"])
     assert told.exit_code == 2
-    assert "No such command 'statsu'. Did you mean 'status'?" in told.output
+    assert "No such command 'verfiy'. Did you mean 'verify'?" in told.output
 
 
 def test_the_version_is_told() -> None:

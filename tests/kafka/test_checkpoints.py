@@ -1,10 +1,10 @@
 """Other uses of a query's checkpoint: the way back, and a proof from outside."""
 
 import json
+import shlex
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import headrace
 from headrace.cli.app import app
 from headrace.errors import SourceError
+from headrace.ledger import Ledger, Status
 
 
 def export(*arguments: object) -> Result:
@@ -127,8 +128,8 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
         seen.update(int(row.value) for row in batch_df.collect())
 
-    def run(folder: Path = checkpoint, more: Mapping[str, str] | None = None) -> None:
-        writer = gate.write(read.options(**(more or {})).load(), handler)
+    def run(folder: Path = checkpoint) -> None:
+        writer = gate.write(read.load(), handler)
         writer = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True)
         assert writer.start().awaitTermination(120)
         wait_until(lambda: verify().exit_code == 0)
@@ -154,7 +155,7 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     found = verify(*outside, file=older)
     assert found.exit_code == 4
     assert f"{orders.name}-1 [0, 2) was planned by run" in found.stdout
-    assert f"Kafka has {orders.name}-1 [0, 2), and no batch has read any of that" in found.stdout
+    assert f"Kafka has {orders.name}-1 [0, 2), which is not planned yet." in found.stdout
     found = verify("--checkpoint", copy)
     assert found.exit_code == 4
     assert f"has a batch of {orders.name}-1 [0, 2), which the checkpoint has ne" in found.stdout
@@ -162,7 +163,49 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     orders.produce(*values(range(8, 11)))
     with pytest.raises(StreamingQueryException, match="so it is an older copy") as refused:
         run(copy)
-    said = str(refused.value)
-    onward = said[said.index("startingOffsets {") :].removeprefix("startingOffsets ")
-    run(tmp_path / "new", {"startingOffsets": onward[: onward.index("}}") + 2]})
-    assert seen == Counter(range(11)), "each record once"
+    adopt = shlex.split(str(refused.value).split("`headrace ")[1].split("`")[0])
+    adopt[adopt.index("TEXT")] = "the volume was put back"
+    result = CliRunner(env={"HEADRACE_LEDGER": f"sqlite:///{ledger}"}).invoke(app, adopt)
+    assert result.exit_code == 0, result.output
+    run(copy)
+    orders.produce(*values(range(11, 14)))
+    run(tmp_path / "new")
+    assert seen == Counter(range(14)), "each record once"
+
+
+def test_a_restored_ledger_names_what_it_cannot_know_and_another_one_is_refused(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(1)
+    ledger, older = tmp_path / "headrace.db", tmp_path / "older.db"
+    headrace.register(spark)
+    seen = Counter[int]()
+
+    def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
+        seen.update(int(row.value) for row in batch_df.collect())
+
+    def run(file: Path) -> None:
+        gate = headrace.Gate("orders", interval="1 second", ledger=f"sqlite:///{file}")
+        read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
+        read = read.option("subscribe", orders.name).option("startingOffsets", "earliest")
+        writer = gate.write(read.load(), handler).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.start().awaitTermination(120)
+
+    orders.produce(*values(range(6)))
+    run(ledger)
+    with closing(sqlite3.connect(ledger)) as whole, closing(sqlite3.connect(older)) as at_that_time:
+        whole.backup(at_that_time)
+    orders.produce(*values(range(6, 8)))
+    run(ledger)
+    orders.produce(b"8")
+    run(older)
+    assert seen == Counter(range(9))
+    with Ledger.open(f"sqlite:///{older}") as opened:
+        (dead,) = opened.batches.newest("orders", statuses=[Status.DEAD])
+        assert dead.error is not None
+        assert "2 records of which the ledger" in dead.error.message
+        (at,) = opened.batches.ranges(dead.batch_key)
+        assert (at.offsets.start, at.offsets.until) == (6, 8)
+    with pytest.raises(StreamingQueryException, match="was run with another ledger"):
+        run(tmp_path / "another.db")

@@ -35,21 +35,39 @@ from headrace.testing import ManualClock
 def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:
     ledger.gates.declare("clicks", interval_ms=500, source="journal", estimator="{}")
     assert [gate.name for gate in ledger.gates.all()] == ["clicks", "orders"]
-    assert ledger.gates.all()[0] == GateRecord(
-        "clicks", 500, "journal", "{}", clock(), rate_per_s=None, rate_time_ms=None
+    clicks, orders = ledger.gates.all()
+    assert clicks == GateRecord(
+        "clicks",
+        500,
+        "journal",
+        "{}",
+        clock(),
+        rate_per_s=None,
+        rate_time_ms=None,
+        gate_id=clicks.gate_id,
     )
+    assert clicks.gate_id not in {"", orders.gate_id}
 
 
 def test_a_gate_that_is_declared_again_is_described_again_and_keeps_its_rate_and_history(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    created_ms = clock()
+    created_ms, (before,) = clock(), ledger.gates.all()
     batch = ledger.batches.begin(a_batch())
     report_sample(ledger, a_sample(5, 120.5))
     clock.now_ms += 1_000
     ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
     assert ledger.gates.all() == (
-        GateRecord("orders", 2_000, "journal", "other", created_ms, 120.5, rate_time_ms=5),
+        GateRecord(
+            "orders",
+            2_000,
+            "journal",
+            "other",
+            created_ms,
+            120.5,
+            rate_time_ms=5,
+            gate_id=before.gate_id,
+        ),
     )
     assert ledger.rates.history("orders") == (a_sample(5, 120.5),)
     assert ledger.batches.newest("orders") == (batch,)

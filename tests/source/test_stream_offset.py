@@ -148,7 +148,7 @@ def test_a_log_that_was_cut_is_no_range() -> None:
 def test_the_next_offset_keeps_gate_and_run_and_is_no_first() -> None:
     first = StreamOffset(at(a0=5), "orders", "4f", {"a": "old"}, at(a0=5), first=True)
     assert first.moved(at(a0=7), {}, {"a": "new"}, at(a0=99), {}) == StreamOffset(
-        at(a0=7), "orders", "4f", {"a": "new"}, after=at(a0=99)
+        at(a0=7), "orders", "4f", {"a": "new"}, after=at(a0=99), planned=2
     )
 
 

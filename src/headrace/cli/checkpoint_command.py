@@ -1,4 +1,4 @@
-"""``headrace checkpoint``: the way from Headrace back to Spark's own Kafka source."""
+"""``headrace checkpoint``: a gate's position, and the way back to Spark's own Kafka source."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,42 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import shared_options as opt
+from headrace.core.ranges import nested
 from headrace.errors import OptionError
+from headrace.ledger import Ledger, redact_url
 from headrace.source.checkpoint import Checkpoint, starting_offsets
 from headrace.source.checkpoint import export as export_checkpoint
+from headrace.source.resumption import GateMemory, continued
+from headrace.source.stream_offset import StreamOffset
 
 checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @checkpoint.callback()
 def commands() -> None:
-    """Take a query's checkpoint back to Spark's own Kafka source."""
+    """Print a gate's position, or take its checkpoint back to Spark's own Kafka source."""
+
+
+@checkpoint.command()
+def offsets(
+    gate: Annotated[
+        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
+    ],
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Print where a gate stands, as the ledger knows it: a value for the option startingOffsets.
+
+    A batch that is not done lies behind it already: headrace failures lists those.
+    """
+    with Ledger.open(ledger, create=False) as opened:
+        opt.gates_of(opened, gate, ledger)
+        known = opened.history.checkpoints(gate)
+    memory = GateMemory(redact_url(ledger), gate, "", known.checkpoints if known else ())
+    positions = continued(StreamOffset({}), memory).positions
+    if not positions:
+        raise OptionError(f"Gate {gate!r} has read nothing yet, so it stands nowhere.")
+    typer.echo(json.dumps(nested(positions), separators=(",", ":")))
 
 
 @checkpoint.command()

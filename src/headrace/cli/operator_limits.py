@@ -2,6 +2,7 @@
 
 import getpass
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -210,6 +211,59 @@ def stop(
             _say_stopped(each, runs=True, as_json=acting.as_json)
     if running:
         raise typer.Exit(ExitStatus.OPEN)
+
+
+@_acting
+def restart(acting: Acting) -> None:
+    """Have the next start of a gate's query read everything again, with a new checkpoint.
+
+    It begins by its startingOffsets, and what the gate has processed may be processed again.
+    Without this, a query whose checkpoint was deleted goes on where the ledger stands.
+    """
+    _act(
+        acting,
+        lambda opened, each: opened.operator_limits.restart(each, acting.who, acting.why),
+        all_stages=True,
+        done="its next start with a new checkpoint begins by startingOffsets",
+    )
+
+
+def adopt(
+    gate: Annotated[
+        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
+    ],
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="The id that the refusal of the query names.")
+    ],
+    *,
+    why: Annotated[str, typer.Option(help="Why; kept with the gate.")],
+    by: Annotated[
+        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
+    ] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Let a gate's query start with an older checkpoint, or with one of another ledger.
+
+    Of an older checkpoint it goes on where the ledger stands. What a checkpoint of another ledger
+    has committed becomes one dead batch, for nobody knows what was deferred there.
+    """
+    # Only an existing ledger can be changed: none is created here.
+    with Ledger.open(ledger, create=False) as reader:
+        opt.gates_of(reader, gate, ledger)
+        record, known = reader.gates.get(gate), reader.history.checkpoints(gate)
+        own = {each.checkpoint_id for each in known.checkpoints} if known else set()
+        is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
+        if which not in own and not is_other:
+            raise OptionError(
+                f"The ID is {which!r}; give the one that the refused start of {gate!r} names: of a"
+                " checkpoint that this ledger knows, or 16 hexadecimal digits of another ledger's."
+            )
+    with Ledger.join(ledger) as opened:
+        opened.operator_limits.adopt(gate, which, acting_user(by), why)
+    typer.echo(out.printable(f"{gate}: its next start goes on with {which}."))
+
+
+_GATE_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 def _refuse_without_a_query(ledger: Ledger, gates: Iterable[str]) -> None:

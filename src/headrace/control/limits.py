@@ -133,6 +133,12 @@ class OperatorActionKind(StrEnum):
     """End the query of the moment; the next one that has the gate plans as usual."""
     LIFT_CEILING = "lift ceiling"
     """Forget that batches have failed for their size: the next may be as large as any."""
+    ADOPT = "adopt"
+    """Allow the next start a checkpoint that its ledger would refuse."""
+    RESTART = "restart"
+    """Have the next start with a new checkpoint read everything again."""
+    CONTINUED = "continued"
+    """A query with a new checkpoint went on from the ledger's position, by Headrace itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ class OperatorAction:
         until_ms: The time when a limit ends by itself; None if it does not.
         seen_ms: When the gate's planner first planned by it, or by what replaced it; None before.
             Of a gate without a running query it stays None.
+        target: The id that an `adopt` is about.
     """
 
     number: int
@@ -159,6 +166,7 @@ class OperatorAction:
     records_per_s: float | None = None
     until_ms: int | None = None
     seen_ms: int | None = None
+    target: str | None = None
 
     @property
     def author(self) -> str:

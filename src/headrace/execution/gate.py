@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from headrace.backfill import (
     parse_schedule,
 )
-from headrace.control import AUTO
+from headrace.control import AUTO, OperatorActionKind
 from headrace.control.sink_outage import OutageSettings
 from headrace.core.options import gate_name, interval_ms
 from headrace.decoding.formats import Format
@@ -23,7 +23,7 @@ from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
-from headrace.execution.spark_session import connector_of, register
+from headrace.execution.spark_session import connector_of, is_new_checkpoint, register
 from headrace.execution.stream_reader import (
     GatedReading,
     GatedStreamReader,
@@ -33,10 +33,11 @@ from headrace.execution.stream_reader import (
     state_of_plan,
 )
 from headrace.execution.stream_writer import GatedStreamWriter, GatedWriting, Handling
-from headrace.ledger import Ledger, normalize_url
+from headrace.ledger import Ledger, normalize_url, redact_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in
 from headrace.source.gate_ledger import await_turn
+from headrace.source.resumption import OPTION, GateMemory, refusal
 from headrace.source.source_options import interval_law, outage_settings
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
@@ -248,7 +249,9 @@ class Gate:
             read.df.schema,
             has_state=state is not None,
         )
-        before = partial(self._before_start, ledger, df.sparkSession)
+        # A query with state cannot go on without it, so somebody has to say what is to be done.
+        refuses_new = state is not None and OPTION.lower() not in map(str.lower, read.options)
+        before = partial(self._before_start, ledger, df.sparkSession, refuses_new=refuses_new)
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
@@ -315,7 +318,13 @@ class Gate:
         return DerivedStream(stream)
 
     def _before_start(
-        self, ledger: Ledger, spark: SparkSession, checkpoint: str | None, query: str
+        self,
+        ledger: Ledger,
+        spark: SparkSession,
+        checkpoint: str | None,
+        query: str,
+        *,
+        refuses_new: bool,
     ) -> str:
         """Return the checkpoint of a query that may start, or raise."""
         if checkpoint is None and (folder := spark.conf.get(CHECKPOINTS, None)):
@@ -332,6 +341,12 @@ class Gate:
             found = Checkpoint.read(checkpoint)
             if self.name not in (gates := gates_in(found)) and gates:
                 StreamOffset({}, gates[0]).refuse_another_gate(self.name)
+        known = ledger.history.checkpoints(self.name) if refuses_new else None
+        asked = ledger.operator_limits.for_the_start(self.name) if known is not None else ()
+        is_allowed = any(each.kind is OperatorActionKind.RESTART for each in asked)
+        has_history = known is not None and bool(known.checkpoints)
+        if has_history and not is_allowed and is_new_checkpoint(spark, checkpoint):
+            raise OptionError(refusal(GateMemory(redact_url(self._ledger_url), self.name, "")))
         self._await_turn(ledger)
         return checkpoint
 

@@ -417,3 +417,13 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     for name, value in {**RECOMMENDED_CONF, **quiet}.items():
         builder = builder.config(name, value)
     return builder
+
+
+def is_new_checkpoint(spark: SparkSession, path: str) -> bool:
+    """Return whether a checkpoint has no batch yet; False over Connect, where nobody here sees."""
+    if is_remote(spark):
+        return False
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path, "offsets")
+    system = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return not system.exists(folder)

@@ -91,6 +91,36 @@ class BatchStore(BatchQueries):
 
         return self._database.write(begin)
 
+    def begin_checkpoint(self, start: PlannedBatch) -> None:
+        """Write down where a checkpoint begins, by empty ranges; what is known already stays."""
+
+        def begin(connection: Connection) -> None:
+            with self._under(start.gate):
+                checkpoints.record_start(connection, start)
+
+        self._database.write(begin)
+
+    def add_unknown(self, batch: PlannedBatch, error: ErrorReport, query: str) -> None:
+        """Add a ``dead`` batch for ranges that were planned, and whose rows are gone.
+
+        Raises:
+            GateInUseError: Another query stands behind the gate; nothing is changed.
+        """
+        row = control_row(batch, batch.batch_key, self._clock(), transitions.new_call_id())
+        row |= {"status": Status.DEAD, "end_time_ms": row["created_time_ms"], **error_values(error)}
+        new = self._database.insert(batch_table).on_conflict_do_nothing()
+
+        def add(connection: Connection) -> None:
+            refuse_but(connection, batch.gate, query)
+            with self._under(batch.gate):
+                if changed_rows(connection, new, row) == 0:
+                    return
+            insert_rows(connection, batch_range, failure_rows(batch, batch.batch_key))
+            checkpoints.record_plan(connection, batch, None)
+            checkpoints.advance_position(connection, batch)
+
+        self._database.write(add)
+
     def _begin_again(
         self, connection: Connection, batch: PlannedBatch, batch_key: str, call_id: str
     ) -> BatchRecord:

@@ -139,20 +139,34 @@ _named = union(
 UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))
 
 
-def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
+def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str | None) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):
         connection.execute(_upsert_checkpoint(connection.dialect.name), row | of_batch)
 
 
-def planned_rows(batch: PlannedBatch) -> list[dict[str, Any]]:
-    """The plan of a batch for its checkpoint, in a row for each topic: nearly always one."""
+def record_start(connection: Connection, batch: PlannedBatch) -> None:
+    """Write down where a checkpoint begins in partitions of which no batch has read anything yet.
+
+    These are the empty ranges of a batch; a partition that is known already stays as it is.
+    """
+    values = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
+    for row in planned_rows(batch, empty=True):
+        connection.execute(_upsert_start(connection.dialect.name), row | values)
+    advance_position(connection, batch)
+
+
+def planned_rows(batch: PlannedBatch, *, empty: bool = False) -> list[dict[str, Any]]:
+    """The plan of a batch for its checkpoint, in a row for each topic: nearly always one.
+
+    Of its ranges with offsets, or of the empty ones alone.
+    """
     hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
     for planned in batch.ranges:
         at, topic = planned.offsets, (planned.offsets.topic, planned.topic_id or "")
-        if at.count:
+        if bool(at.count) != empty:
             hulls[topic][at.partition] = hulls[topic].get(at.partition, at).hull(at)
             offsets[topic] += at.count
     return [
@@ -175,13 +189,33 @@ def begin_again(connection: Connection, batch: PlannedBatch, batch_key: str) -> 
 
 @cache
 def _upsert_checkpoint(dialect: str) -> sqlite.Insert | postgresql.Insert:
-    is_sqlite = dialect == "sqlite"
+    return behind_before(_insert_checkpoint(dialect), _merge(dialect))
+
+
+@cache
+def _upsert_start(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    statement, merged = _insert_checkpoint(dialect), _merge(dialect)
+    before, now = checkpoint.c, statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=list(checkpoint.primary_key),
+        set_={
+            "start_offsets": merged(now.start_offsets, before.start_offsets),
+            "until_offsets": merged(now.until_offsets, before.until_offsets),
+        },
+    )
+
+
+def _insert_checkpoint(dialect: str) -> sqlite.Insert | postgresql.Insert:
     begins = select(gate.c.begins).where(gate.c.name == bindparam("gate")).scalar_subquery()
-    statement = (sqlite.insert if is_sqlite else postgresql.insert)(checkpoint).values(
+    return (sqlite.insert if dialect == "sqlite" else postgresql.insert)(checkpoint).values(
         **{name: bindparam(name) for name in checkpoint.c.keys() if name != "begins"},  # noqa: SIM118
         begins=begins,
     )
-    return behind_before(statement, func.json_patch if is_sqlite else over)
+
+
+def _merge(dialect: str) -> Callable[[ColumnElement[str], ColumnElement[str]], ColumnElement[str]]:
+    """Merge two JSON maps of offsets; the second wins."""
+    return func.json_patch if dialect == "sqlite" else over
 
 
 def over(below: ColumnElement[str], above: ColumnElement[str]) -> ColumnElement[str]:
@@ -200,7 +234,7 @@ def behind_before(
             "start_offsets": over(now.start_offsets, before.start_offsets),
             "until_offsets": over(before.until_offsets, now.until_offsets),
             "offsets": before.offsets + now.offsets,
-            "begun": now.begun,
+            "begun": func.coalesce(now.begun, before.begun),
             "begins": now.begins,
         },
     )
@@ -211,7 +245,7 @@ def advance_position(connection: Connection, batch: PlannedBatch) -> None:
     reached = {
         (planned.topic_id, planned.offsets.topic)
         for planned in batch.ranges
-        if planned.topic_id is not None and planned.offsets.count
+        if planned.topic_id is not None
     }
     for topic_id, topic in sorted(reached):  # nearly always one
         row = {

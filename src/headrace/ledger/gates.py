@@ -19,6 +19,7 @@ from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.ledger.tables import NowMs, batch_table, gate
+from headrace.ledger.transitions import new_call_id
 
 Begun = tuple[int, BatchRecord]
 """Number of calls of a gate's `begin`, and the batch of the last one, whatever its outcome."""
@@ -82,6 +83,7 @@ GATES: Final = select(
         "source",
         "estimator",
         "created_ms",
+        "gate_id",
         "rate_per_s",
         "rate_time_ms",
         "batch_cost",
@@ -208,7 +210,8 @@ class GateStore(Store):
         statement = self._database.insert(gate).on_conflict_do_update(
             index_elements=[gate.c.name], set_=description
         )
-        self._database.change(statement, {"name": name, "created_ms": self._clock(), **description})
+        new = {"name": name, "gate_id": new_call_id(), "created_ms": self._clock()}
+        self._database.change(statement, new | description)
 
     def all(self) -> tuple[GateRecord, ...]:
         """All gates, by name."""
@@ -251,7 +254,8 @@ class GateStore(Store):
         """
         described: dict[str, Any] = {"source": claim.source, "estimator": claim.estimator}
         interval = {"interval_ms": claim.interval_ms}
-        new = {"name": claim.gate, "created_ms": self._clock(), **described, **interval}
+        new = {"name": claim.gate, "gate_id": new_call_id(), "created_ms": self._clock()}
+        new |= described | interval
         if not claim.keeps_interval:
             described |= interval
         declared = self._database.insert(gate).values(new).on_conflict_do_nothing()

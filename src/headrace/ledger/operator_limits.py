@@ -48,6 +48,7 @@ _COLUMNS: Final = (
     "records_per_s",
     "until_ms",
     "seen_ms",
+    "target",
 )
 
 hold_action: Final = operator_action.alias("hold_action")
@@ -101,12 +102,34 @@ _HISTORY: Final = (
     .limit(bindparam("limit"))
 )
 
-_SEEN: Final = (
+_AT_A_START: Final = (OperatorActionKind.ADOPT, OperatorActionKind.RESTART)
+"""Kinds of what the next start of a query obeys, and no plan."""
+
+_UNSEEN: Final = (
     update(operator_action)
-    .where(operator_action.c.gate == bindparam("of"))
-    .where(operator_action.c.action_id <= bindparam("newest"))
-    .where(operator_action.c.seen_ms.is_(None))
+    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
     .values(seen_ms=NowMs())
+)
+_SEEN: Final = _UNSEEN.where(
+    operator_action.c.action_id <= bindparam("newest"), operator_action.c.kind.not_in(_AT_A_START)
+)
+_START_OBEYED: Final = _UNSEEN.where(operator_action.c.kind.in_(_AT_A_START))
+
+_FOR_THE_START: Final = (
+    select(operator_action.c.gate, *operator_action.c[_COLUMNS])
+    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
+    .where(operator_action.c.kind.in_(_AT_A_START))
+    .order_by(operator_action.c.action_id)
+)
+
+_CONTINUED: Final = (
+    select(operator_action.c.why)
+    .join_from(operator_action, gate, gate.c.name == operator_action.c.gate)
+    .where(operator_action.c.gate == bindparam("of"))
+    .where(operator_action.c.kind == OperatorActionKind.CONTINUED)
+    .where(operator_action.c.time_ms >= gate.c.query_since_ms)
+    .order_by(operator_action.c.action_id.desc())
+    .limit(1)
 )
 
 _OPEN_BATCHES: Final = (
@@ -132,6 +155,7 @@ _PUT_IN_FORCE: Final = {
         (OperatorActionKind.LIFT_CEILING, "size_ceiling", None),
     )
 }
+"""What a planner obeys at its next plan; other kinds are only written down."""
 
 
 class OperatorLimitStore(Store):
@@ -215,6 +239,32 @@ class OperatorLimitStore(Store):
         """Forget that batches of a gate have failed for their size; a limit stays."""
         return self._do(gate_name, OperatorActionKind.LIFT_CEILING, by, why)
 
+    def adopt(self, gate_name: str, target: str, by: str, why: str) -> OperatorLimits:
+        """Allow the next start a checkpoint of another ledger, or an older one, by its id."""
+        return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
+
+    def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
+        """Have the next start with a new checkpoint begin by its ``startingOffsets``."""
+        return self._do(gate_name, OperatorActionKind.RESTART, by, why)
+
+    def continued(self, gate_name: str, why: str) -> None:
+        """Write down that a query with a new checkpoint goes on from the ledger's position."""
+        self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
+
+    def new_checkpoint(self, gate_name: str) -> str | None:
+        """Return what `continued` was told of the query of now; None if it had its checkpoint."""
+        sentence: str | None = self._database.scalar(_CONTINUED, of=gate_name)
+        return sentence
+
+    def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
+        """Return what `adopt` and `restart` have set for a gate, and no start has obeyed yet."""
+        rows = self._database.rows(_FOR_THE_START, of=gate_name)
+        return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
+
+    def start_obeyed(self, gate_name: str) -> None:
+        """Write down that a query has started by these actions, and goes on without them."""
+        self._database.change(_START_OBEYED, {"of": gate_name})
+
     def of(self, gate_name: str) -> OperatorLimits:
         """Return the settings in force for a gate; none for a gate that is not declared."""
         found = self._database.rows(_CONTROL, of=gate_name)
@@ -257,6 +307,7 @@ class OperatorLimitStore(Store):
         *,
         records_per_s: float | None = None,
         until_ms: int | None = None,
+        target: str | None = None,
     ) -> OperatorLimits:
         call = new_call_id()
         inserted = (
@@ -269,6 +320,7 @@ class OperatorLimitStore(Store):
                 time_ms=NowMs(),
                 records_per_s=records_per_s,
                 until_ms=until_ms,
+                target=target,
                 last_call=call,
             )
             .on_conflict_do_nothing(index_elements=[operator_action.c.last_call])
@@ -283,7 +335,9 @@ class OperatorLimitStore(Store):
                     " `headrace status` lists those that are."
                 )
             number = connection.scalar(inserted)
-            if number is not None:  # else this call was made before, and its answer was lost
+            if (
+                number is not None and kind in _PUT_IN_FORCE
+            ):  # else this call was made before, and its answer was lost
                 connection.execute(_PUT_IN_FORCE[kind], {"of": gate_name, "number": number})
             return operator_limits_from(connection.execute(_CONTROL, {"of": gate_name}).one())
 

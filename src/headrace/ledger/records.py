@@ -191,6 +191,8 @@ class GateRecord:
     """The first line of the error that ended it; of a query that was stopped, by whom and why."""
     sink_outage: str | None = None
     """State of the sink that its batch waits for, as text."""
+    gate_id: str = ""
+    """Made with the row, so that a checkpoint knows the ledger that it was run with."""
 
     @property
     def waits(self) -> SinkOutage | None:

@@ -62,6 +62,8 @@ gate: Final = Table(
     Column("source", Text, nullable=False),
     Column("estimator", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    # Made with the row: the checkpoints of its queries carry it, and so know their ledger.
+    Column("gate_id", Text, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
     # Known cost of a batch, as the learned law writes it.
@@ -129,6 +131,8 @@ operator_action: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("records_per_s", Double),
     Column("until_ms", BigInteger),
+    # The id that an `adopt` names.
+    Column("target", Text),
     # When the gate's planner first planned by it, or by its successor.
     Column("seen_ms", BigInteger),
     Column("last_call", Text, nullable=False, unique=True),

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
-from headrace.control import EstimatorSettings, OperatorLimits, Plan
+from headrace.control import EstimatorSettings, OperatorActionKind, OperatorLimits, Plan
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of
 from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
@@ -30,9 +30,11 @@ from headrace.ledger import (
     PlannedRange,
     Status,
     Timeouts,
+    redact_url,
 )
 from headrace.ledger.connection import OF_A_QUERY
 from headrace.source.losses import LossAccount, MissingOffsets
+from headrace.source.resumption import GateMemory, unknown_outcome
 from headrace.source.stream_offset import StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
@@ -91,6 +93,7 @@ class GateLedger:
         self._owner = new_owner()
         self._interval_ms = gate.interval_ms
         self._claimed: ClaimedGate | None = None
+        self._gate_id = ""
         self._begun: str | None = None
         self._begun_before: str | None = None
         self._seen_action: int | None = None
@@ -178,21 +181,62 @@ class GateLedger:
         if batch.batch_key != self._begun:
             self._begun_before, self._begun = self._begun, batch.batch_key
 
-    def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
-        """Return the end of this checkpoint's batches in the ledger, by partition.
+    @property
+    def gate_id(self) -> str:
+        """The identity of the gate in its ledger; empty before `known`."""
+        return self._gate_id
 
-        Only topics with known ids: others may have been deleted and created again.
-        """
+    def known(self) -> GateMemory:
+        """Return what the ledger knows of the gate, for a start; after `claim`."""
+        name = self._gate.name
         with self._while_the_driver_lives():
-            known = self._ledger.history.checkpoints(self._gate.name)
-        return {
-            TopicPartition(row.topic, partition): until
-            for row in (known.checkpoints if known is not None else ())
-            if row.checkpoint_id == offset.checkpoint_id
-            and row.topic_id is not None
-            and row.topic_id == offset.topic_ids.get(row.topic)
-            for partition, until in row.untils.items()
-        }
+            summary = self._ledger.history.checkpoints(name)
+            begun = self._ledger.gates.last_begun(name)
+            last = None if begun is None else begun[1]
+            asked = self._ledger.operator_limits.for_the_start(name)
+            gate = self._ledger.gates.get(name)
+            self._gate_id = "" if gate is None else gate.gate_id
+            return GateMemory(
+                ledger=redact_url(self._ledger.url),
+                gate=name,
+                gate_id=self._gate_id,
+                checkpoints=() if summary is None else summary.checkpoints,
+                last=last,
+                last_ranges=() if last is None else self._ledger.batches.ranges(last.batch_key),
+                adopted=frozenset(each.target for each in asked if each.target is not None),
+                restarted_by=next(
+                    (each.author for each in asked if each.kind is OperatorActionKind.RESTART), None
+                ),
+            )
+
+    def begin_checkpoint(self, end: StreamOffset) -> None:
+        """Write down where a checkpoint begins in partitions of which its batch reads nothing."""
+        read = {each.topic_partition for each in end.ranges_from(StreamOffset({}))}
+        starts = [tp.range(at, at) for tp, at in end.begins.items() if tp not in read]
+        if starts:
+            with self._while_the_driver_lives():
+                self._ledger.batches.begin_checkpoint(self._batch(end, starts))
+
+    def add_unknown(self, offset: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
+        """Add a dead batch for what Spark has committed and the ledger does not know."""
+        error = unknown_outcome(ranges, redact_url(self._ledger.url))
+        with self._while_the_driver_lives():
+            self._ledger.batches.add_unknown(self._batch(offset, ranges), error, self._owner)
+
+    def lost(self) -> list[OffsetRange]:
+        """Return all ranges that are counted as lost."""
+        with self._while_the_driver_lives():
+            return [loss.offsets for loss in self._ledger.history.losses(self._gate.name)]
+
+    def continues(self, sentence: str) -> None:
+        """Write down that a query with a new checkpoint goes on from the ledger's position."""
+        with self._while_the_driver_lives():
+            self._ledger.operator_limits.continued(self._gate.name, sentence)
+
+    def start_obeyed(self) -> None:
+        """Write down that the operators' words for this start are not needed any more."""
+        with self._while_the_driver_lives():
+            self._ledger.operator_limits.start_obeyed(self._gate.name)
 
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
         """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""

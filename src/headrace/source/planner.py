@@ -3,7 +3,6 @@
 It runs in a process of its own on the driver, for as long as the query runs.
 """
 
-import json
 import logging
 import math
 import time
@@ -25,6 +24,18 @@ from headrace.source.read_bounds import (
     StartOffsets,
     resolve_start_offsets,
     starting_positions,
+)
+from headrace.source.resumption import (
+    OPTION,
+    GateMemory,
+    NewCheckpoint,
+    continued,
+    going_on,
+    interrupted_end,
+    refusal,
+    refuse_an_older_checkpoint,
+    refuse_another_ledger,
+    unknown_ranges,
 )
 from headrace.source.source_options import SourceOptions
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset, next_replay
@@ -154,7 +165,7 @@ class StreamPlanner:
             GateInUseError: another query stands behind the gate.
             OptionError: the checkpoint is another gate's, or an older copy of itself.
         """
-        offset = StreamOffset.from_json(start)
+        asked = offset = StreamOffset.from_json(start)
         offset.refuse_another_gate(self._options.gate)
         if offset.replay:
             return next_replay(offset) or start
@@ -167,7 +178,9 @@ class StreamPlanner:
         if not offset.first:
             self.log.processed(offset.positions)
         topics, earliest, latest = self._look()
-        self._refuse_an_older_copy(offset, latest)
+        offset, interrupted = self._resume(offset, earliest, latest)
+        if interrupted is not None:
+            return interrupted.to_json()
         starts = resolve_start_offsets(
             offset,
             topics,
@@ -188,16 +201,26 @@ class StreamPlanner:
             for missing in declared_lost(self.log, _ranges_between(starts.current, planned.until))
         ]
         self._refuse_or_log(lost)
-        if planned.records == 0 and not offset.first and not starts.losses and not starts.returned:
+        has_moved = bool(starts.losses or starts.returned) or offset.positions != asked.positions
+        if planned.records == 0 and not offset.first and not has_moved:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
-        begun = StreamOffset(
-            offset.positions, self._options.gate, offset.checkpoint_id or uuid.uuid4().hex
+        begun = replace(
+            offset,
+            gate=self._options.gate,
+            gate_id=self._gate_ledger.gate_id if self._gate_ledger is not None else "",
+            checkpoint_id=offset.checkpoint_id or uuid.uuid4().hex,
         )
         after = self._after(known, planned.until)
+        # Spark knows the end of the batch before, and not where the ledger says to go on.
+        elsewhere = {tp: at for tp, at in starts.current.items() if at != asked.positions.get(tp)}
         moved = begun.moved(
-            planned.until, starts.begins, starts.topic_ids, after, starts.out_of_sight
+            planned.until,
+            {**starts.begins, **elsewhere},
+            starts.topic_ids,
+            after,
+            starts.out_of_sight,
         )
         end = moved.to_json()
         self._planned = _Planned(end, planned, latest, lost)
@@ -353,6 +376,10 @@ class StreamPlanner:
         account = None
         if (ledger := self._gate_ledger) is not None and not until.replay:
             ledger.claim()
+            if not since.first:
+                self._know_before(ledger, since, until)
+            if until.begins:
+                ledger.begin_checkpoint(until)
             if ranges:
                 # A batch that Spark runs again after a restart was planned by another process.
                 known = self._planned if self._planned and self._planned.end == end else None
@@ -374,33 +401,85 @@ class StreamPlanner:
             account,
         )
 
-    def _refuse_an_older_copy(self, offset: StreamOffset, latest: Positions) -> None:
-        """Plan nothing that batches of this checkpoint have read, under keys that no sink knows.
+    def _resume(
+        self, offset: StreamOffset, earliest: Positions, latest: Positions
+    ) -> tuple[StreamOffset, StreamOffset | None]:
+        """Compare checkpoint and ledger, at the start: see `headrace.source.resumption`.
 
-        A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-        behind. A log that ends before the read offsets was cut, by an unclean election: see
-        `_place`.
+        Returns:
+            The offset to go on from, and the end of an interrupted batch that runs first, if any.
         """
-        if self._is_compared or self._gate_ledger is None:
-            return
+        if self._gate_ledger is None or (self._is_compared and not offset.first):
+            return offset, None
+        known = self._gate_ledger.known()
+        if offset.first:
+            return self._resume_anew(self._gate_ledger, offset, known)
+        refuse_another_ledger(offset, known)
+        self._add_unknown(self._gate_ledger, offset, known, earliest)
+        beyond = refuse_an_older_checkpoint(offset, known, latest)
         self._is_compared = True
-        reached, stands = self._gate_ledger.reached(offset), offset.positions
-        behind = sorted(
-            tp
-            for tp, until in reached.items()
-            if tp in stands and stands[tp] < until <= latest.get(tp, -1)
-        )
-        if behind:
-            tp, more = behind[0], len(behind) - 1
-            others = f" (and behind in {more} more)" if more else ""
-            onward = json.dumps(nested({**stands, **{tp: reached[tp] for tp in behind}}))
-            raise OptionError(
-                f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the"
-                f" ledger has batches of it up to {reached[tp]}, so it is an older copy, or its"
-                " newest files are gone, and those records would be processed again as other"
-                " batches; put back the newest copy, or start with a new checkpoint and with"
-                f" startingOffsets {onward}."
+        if beyond:
+            _LOG.warning(
+                "Gate %r goes on where its ledger stands, beyond its checkpoint: %s.",
+                known.gate,
+                ", ".join(f"{tp} {until}" for tp, until in sorted(beyond.items())),
             )
+            planned = known.planned(offset.checkpoint_id)
+            positions = {**offset.positions, **beyond}
+            return replace(offset, positions=positions, planned=planned), None
+        if known.adopted or known.restarted_by:
+            self._gate_ledger.start_obeyed()
+        return offset, None
+
+    def _resume_anew(
+        self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
+    ) -> tuple[StreamOffset, StreamOffset | None]:
+        """Where a query with a new checkpoint begins; and the batch that it runs first, if any."""
+        if not known.checkpoints:
+            return first, None
+        if known.restarted_by is not None:
+            _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
+            return first, None
+        if self._options.new_checkpoint is NewCheckpoint.RESTART:
+            _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, OPTION)
+            return first, None
+        offset = continued(first, known)
+        sentence = going_on(offset, known)
+        if self._options.new_checkpoint is NewCheckpoint.REFUSE:
+            raise OptionError(refusal(known))
+        _LOG.warning("Gate %r: %s.", known.gate, sentence)
+        gate_ledger.continues(sentence)
+        return offset, interrupted_end(offset, known)
+
+    def _add_unknown(
+        self,
+        gate_ledger: GateLedger,
+        offset: StreamOffset,
+        known: GateMemory,
+        earliest: Positions,
+    ) -> None:
+        """Write down what the checkpoint has planned up to here and the ledger does not know."""
+        if offset.planned <= known.planned(offset.checkpoint_id):
+            return
+        ranges = unknown_ranges(offset, known, earliest, gate_ledger.lost())
+        if not ranges:
+            return
+        _LOG.warning(
+            "The ledger of gate %r lacks batches that its checkpoint has committed, as after it was"
+            " put back from an older copy; they are one dead batch now, of %s.",
+            known.gate,
+            ", ".join(map(str, ranges)),
+        )
+        gate_ledger.add_unknown(offset, ranges)
+
+    def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
+        """Compare before a batch that Spark runs again: see `_resume`, which comes after it."""
+        if self._is_compared or self._planned is not None:
+            return
+        known = ledger.known()
+        refuse_another_ledger(until, known)
+        earliest = self.log.earliest(since.positions)
+        self._add_unknown(ledger, since, known, earliest)
 
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]

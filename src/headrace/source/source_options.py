@@ -18,6 +18,7 @@ from headrace.control.sink_outage import OutageSettings
 from headrace.core import options as text_of
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
+from headrace.source.resumption import OPTION, NewCheckpoint
 
 if TYPE_CHECKING:
     from headrace.source.decoded_values import DecodedValues
@@ -30,6 +31,7 @@ STREAM_ONLY: Final = (
     "headrace.maxDelay",
     "headrace.work",
     "headrace.read",
+    OPTION,
     "backpressure.enabled",
     "backpressure.initialRate",
     "backpressure.rateEstimator",
@@ -85,6 +87,7 @@ class SourceOptions:
         max_trigger_delay_ms: longest wait of too few offsets (ms).
         interval_ms: interval, or the length of an ``auto`` interval until a fixed cost is known
             (ms).
+        new_checkpoint: what a new checkpoint means where the gate has a history.
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
     """
 
@@ -104,6 +107,7 @@ class SourceOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     topic_ids: Mapping[str, str]
+    new_checkpoint: NewCheckpoint = NewCheckpoint.CONTINUE
 
     @property
     def no_limits(self) -> BatchLimits:
@@ -178,6 +182,7 @@ def parse_source_options(
             "maxTriggerDelay", raw.get("maxTriggerDelay", "15m")
         ),
         topic_ids=text_of.text_by_topic(TOPIC_IDS, raw.get(TOPIC_IDS, "{}")),
+        new_checkpoint=_new_checkpoint(raw),
     )
 
 
@@ -195,6 +200,15 @@ def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
     from headrace.source.decoded_values import DecodedValues  # noqa: PLC0415
 
     return DecodedValues.of(found)
+
+
+def _new_checkpoint(raw: Mapping[str, str]) -> NewCheckpoint:
+    text = raw.get(OPTION, NewCheckpoint.CONTINUE)
+    if text.lower() not in set(NewCheckpoint):
+        raise OptionError(
+            f"The option {OPTION} is {text!r}; it must be one of {', '.join(NewCheckpoint)}."
+        )
+    return NewCheckpoint(text.lower())
 
 
 def _refuse_contradictions(

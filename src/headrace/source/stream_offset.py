@@ -6,6 +6,8 @@ that a batch needs when Spark runs it again after a crash:
 
 ``@gate``   the gate that limits this source: whose batch a progress event is.
 ``@checkpoint`` made when a fresh checkpoint starts; with the ranges it identifies a batch.
+``@ledger`` names the gate as its ledger made it: which ledger this checkpoint was run with.
+``@planned`` how many offsets this checkpoint has planned so far: what its ledger must know of.
 ``@ids``    the topics' ids, which tell a topic from a later one of the same name.
 ``@from``   where the batch really began, for partitions that did not begin where the batch before
             ended: at the very start, on a new partition, after a loss.
@@ -42,6 +44,8 @@ class StreamOffset:
     Attributes:
         positions: the next offset to read, by partition.
         checkpoint_id: identifies the checkpoint's life.
+        gate_id: the identity of the gate in its ledger; empty without a gate.
+        planned: number of offsets that the checkpoint's batches have planned up to here.
         begins: start of the batch that ends here, in partitions where it is not the previous
             batch's end.
         after: checksums of what comes before the positions, where the log tells them.
@@ -58,12 +62,16 @@ class StreamOffset:
     first: bool = False
     replay: str = ""
     out_of_sight: Positions = field(default_factory=dict)
+    gate_id: str = ""
+    planned: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of topics; the same offset always gives the same text."""
         extra: dict[str, Any] = {
             "@gate": self.gate,
             "@checkpoint": self.checkpoint_id,
+            "@ledger": self.gate_id,
+            "@planned": self.planned,
             "@ids": dict(sorted(self.topic_ids.items())),
             "@from": nested(self.begins),
             "@after": nested(self.after),
@@ -81,6 +89,8 @@ class StreamOffset:
                 positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
                 gate=_text(offset["@gate"]) if "@gate" in offset else None,
                 checkpoint_id=_text(offset.get("@checkpoint", "")),
+                gate_id=_text(offset.get("@ledger", "")),
+                planned=int(offset.get("@planned", 0)),
                 topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
                 begins=_reached(offset.get("@from", {})),
                 after=flat(offset.get("@after", {})),
@@ -141,7 +151,7 @@ class StreamOffset:
         out_of_sight: Positions,
     ) -> "StreamOffset":
         """The end of the next batch."""
-        return replace(
+        end = replace(
             self,
             positions=positions,
             begins=begins,
@@ -150,6 +160,8 @@ class StreamOffset:
             out_of_sight=out_of_sight,
             first=False,
         )
+        counts = (offsets.count for offsets in end.ranges_from(self))
+        return replace(end, planned=self.planned + sum(counts))
 
 
 def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:

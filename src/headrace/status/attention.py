@@ -71,6 +71,7 @@ class NeedKind(StrEnum):
     WAITING_SENDERS = "waiting senders"
     BAD_RECORDS = "bad records"
     MISFIT = "misfit"
+    NEW_CHECKPOINT = "new checkpoint"
     ADVICE = "advice"
     MISSING_STAGE = "missing stage"
     BOTTLENECK = "bottleneck"
@@ -122,6 +123,7 @@ _ALL_OF: Final = {
     NeedKind.WAITING_SENDERS: ("gate", "has senders wait", "have senders wait"),
     NeedKind.BAD_RECORDS: ("gate", "keeps isolating batches", "keep isolating batches"),
     NeedKind.MISFIT: ("gate", "has a schema that does not fit", "have schemas that do not fit"),
+    NeedKind.NEW_CHECKPOINT: ("gate", "began a new checkpoint", "began new checkpoints"),
     NeedKind.ADVICE: ("gate", "has advice to follow", "have advice to follow"),
     NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
     NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
@@ -246,6 +248,10 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
         command = f"headrace failures --gate {snapshot.gate} --error {BAD_VALUE}"
         number = snapshot.unfit_records
         yield _need(snapshot, NeedKind.MISFIT, Urgency.SOON, sentence, command, number)
+    if snapshot.new_checkpoint is not None:
+        sentence = f"{snapshot.new_checkpoint[:1].upper()}{snapshot.new_checkpoint[1:]}."
+        command = f"headrace checkpoint offsets {snapshot.gate}"
+        yield _need(snapshot, NeedKind.NEW_CHECKPOINT, Urgency.WATCH, sentence, command)
     if snapshot.state in BY_OPERATORS:
         return  # its rate is the operator's, and nothing that the job could mend
     for advice in snapshot.advice:

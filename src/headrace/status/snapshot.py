@@ -219,6 +219,8 @@ class GateSnapshot:
             fit most of each; else 0.
         operator_limits: What operators have put in force, in words: who, why, since when; None if
             nothing.
+        new_checkpoint: Where its query went on when it began a new checkpoint, in words, until its
+            next start; None if it had its checkpoint.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
             None while no batch has failed for its size.
         ceiling_records: The most records of the next batch by that; None without a ceiling, or
@@ -282,6 +284,7 @@ class GateSnapshot:
     ceiling_records: int | None = None
     isolated: IsolatedSnapshot | None = None
     unfit_records: int = 0
+    new_checkpoint: str | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -367,6 +370,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         isolating=IsolationSnapshot.of(history.isolating) if history.isolating else None,
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
+        new_checkpoint=history.new_checkpoint,
         operator_limits=history.operator_limits.describe() if history.operator_limits else None,
         **_ceiling(gate),
         lag_seconds=lag.seconds,

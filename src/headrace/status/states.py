@@ -59,6 +59,8 @@ class GateHistory:
     fit_counts: tuple[FitCount, ...] = ()
     """Records and undecodable values of the newest batches that are a success, if any is kept."""
     operator_limits: OperatorLimits | None = None
+    new_checkpoint: str | None = None
+    """Where the query of now went on, if it began a new checkpoint."""
     failed_error: str | None = None
     """Why the newest batch, or child of one, failed that waits for a backfill."""
 
@@ -110,6 +112,7 @@ class GateHistory:
             isolated=ledger.batches.isolated(gate.name, since_ms) if batches else None,
             fit_counts=_fit_counts(ledger, gate.name) if unresolved.letters else (),
             operator_limits=ledger.operator_limits.of(gate.name),
+            new_checkpoint=ledger.operator_limits.new_checkpoint(gate.name),
             failed_error=error,
         )
 

@@ -46,6 +46,9 @@ from headrace.source.source_options import (
 from headrace.testing.memory import STEPS, MemoryLog, SimulatedCrash, temporary_ledger, watch
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader
 
+Checkpoint = tuple[dict[str, Any] | None, dict[str, Any] | None, int]
+"""The end that was committed, the end that was planned if it was not, and the batches' number."""
+
 TestedHandler = Callable[[Any, Batch], object]
 """Called as ``handler(df, batch)``."""
 
@@ -290,6 +293,21 @@ class StreamHarness:
         if self._program is not None:
             self._program.close()
             self._program = None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Spark's checkpoint as it is now; None before the first batch.
+
+        It may be set while no batch runs: to None, which is a checkpoint that was lost, or to what
+        it was before, an older copy. The next call starts the program again, with that.
+        """
+        kept = self._committed, self._planned, self._batch_id
+        return None if kept[:2] == (None, None) else kept
+
+    @checkpoint.setter
+    def checkpoint(self, checkpoint: Checkpoint | None) -> None:
+        self.stop()
+        self._committed, self._planned, self._batch_id = checkpoint or (None, None, 0)
 
     def statuses(self, partition: int = 0) -> dict[int, Status]:
         """Return the ledger's status of each planned offset of a partition."""

@@ -1,0 +1,252 @@
+"""Where a query goes on: its checkpoint and its ledger are compared once, before its first batch.
+
+A gate's position is kept twice: in Spark's checkpoint and in the ledger. If one of the two is
+lost, or is an older copy, the other one knows.
+
+=================== ============================= ==============================================
+checkpoint          ledger                        the query
+=================== ============================= ==============================================
+new                 knows nothing of the gate     begins by ``startingOffsets``
+new                 has a history of the gate     goes on from the ledger's position
+older               has batches beyond it         is refused; with `headrace adopt` as above
+newer               lacks batches of it           goes on; the ranges become one dead batch
+of another ledger                                 is refused; with `headrace adopt` as newer
+=================== ============================= ==============================================
+
+Everything here is pure: the planner reads both, and writes down what is decided.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
+from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, ErrorReport, PlannedRange, Status
+from headrace.ledger.checkpoints import CheckpointRecord
+from headrace.source.stream_offset import StreamOffset
+
+
+class NewCheckpoint(StrEnum):
+    """What a query with a new checkpoint does where its gate has a history."""
+
+    CONTINUE = "continue"
+    """Goes on from the ledger's position; an interrupted batch runs first, under its own key."""
+    RESTART = "restart"
+    """Begins by ``startingOffsets``: what the gate has processed may be processed again."""
+    REFUSE = "refuse"
+    """Does not start."""
+
+
+OPTION: Final = "headrace.newCheckpoint"
+
+UNKNOWN_OUTCOME: Final = "headrace.LedgerRestored"
+"""Class of the error of a batch that stands for ranges whose rows a restored ledger lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateMemory:
+    """The ledger's knowledge of a gate at its query's start.
+
+    Attributes:
+        ledger: The ledger, as messages name it.
+        gate_id: The identity of the gate in its ledger.
+        checkpoints: One row for each checkpoint and topic.
+        last: The batch that the engine asked for last; None before the first.
+        last_ranges: What that batch reads.
+        adopted: The ids that operators allow for this start, by `headrace adopt`.
+        restarted_by: The operator who has set `headrace restart` for this start; None for nobody.
+    """
+
+    ledger: str
+    gate: str
+    gate_id: str
+    checkpoints: Sequence[CheckpointRecord] = ()
+    last: BatchRecord | None = None
+    last_ranges: Sequence[PlannedRange] = ()
+    adopted: frozenset[str] = frozenset()
+    restarted_by: str | None = None
+
+    @property
+    def newest_checkpoint(self) -> str | None:
+        """The id of the checkpoint with the newest batch."""
+        newest = max(self.checkpoints, key=_age, default=None)
+        return None if newest is None else newest.checkpoint_id
+
+    @property
+    def interrupted(self) -> Sequence[PlannedRange]:
+        """The ranges of the last batch if it is the stream's to run; none if it is done."""
+        open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
+        return self.last_ranges if self.last and self.last.status in open_to_stream else ()
+
+    def planned(self, checkpoint_id: str) -> int:
+        """Return the number of offsets that the batches of a checkpoint have planned."""
+        return sum(row.offsets for row in self.checkpoints if row.checkpoint_id == checkpoint_id)
+
+    def reached(self, offset: StreamOffset) -> dict[TopicPartition, int]:
+        """Return the end of this checkpoint's batches, in topics with the ids of the offset."""
+        return {
+            TopicPartition(row.topic, partition): until
+            for row in self.checkpoints
+            if row.checkpoint_id == offset.checkpoint_id
+            and row.topic_id == offset.topic_ids.get(row.topic)
+            for partition, until in row.untils.items()
+        }
+
+
+def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
+    """Raise `OptionError` for a checkpoint that was run with another ledger, unless adopted."""
+    if not offset.gate_id or offset.gate_id == known.gate_id or offset.gate_id in known.adopted:
+        return
+    raise OptionError(
+        f"The query's checkpoint was run with another ledger, in which the gate {known.gate!r} has"
+        f" the id {offset.gate_id}; in {known.ledger} it has the id {known.gate_id}, so what was"
+        " deferred there would never run. Give the gate the ledger that it had, or allow this one:"
+        f" `headrace adopt {known.gate} {offset.gate_id} --ledger URL --why TEXT`, and start again."
+    )
+
+
+def refuse_an_older_checkpoint(
+    offset: StreamOffset, known: GateMemory, latest: Positions
+) -> Positions:
+    """Return where the ledger stands beyond the checkpoint, if an operator allows to go on there.
+
+    A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
+    behind. A log that ends before the read offsets was cut, by an unclean election.
+
+    Raises:
+        OptionError: The checkpoint is behind, and nobody has adopted it.
+    """
+    stands = offset.positions
+    behind = {
+        tp: until
+        for tp, until in known.reached(offset).items()
+        # A topic without an id may have been deleted and created again.
+        if tp.topic in offset.topic_ids
+        and tp in stands
+        and stands[tp] < until <= latest.get(tp, -1)
+    }
+    if not behind or offset.checkpoint_id in known.adopted:
+        return behind
+    tp, more = min(behind), len(behind) - 1
+    others = f" (and behind in {more} more)" if more else ""
+    onward = json.dumps(nested({**stands, **behind}))
+    raise OptionError(
+        f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the ledger"
+        f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
+        " gone, and those records would be processed again as other batches; put back the newest"
+        f" copy, or go on where the ledger stands, at {onward}: `headrace adopt"
+        f" {known.gate} {offset.checkpoint_id} --why TEXT`, and start again."
+    )
+
+
+def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
+    """Return the offset that a lost checkpoint would have now, as the ledger knows it.
+
+    Of each partition it is the end of what the gate has planned there, in its newest checkpoint
+    that has read it; of one that it has never seen, the beginning by ``startingOffsets``. A topic
+    that was made anew keeps the id that the ledger knows, so that its unread rest is a loss.
+
+    Args:
+        first: The first offset of the new checkpoint.
+        known: A history with a checkpoint.
+    """
+    by_topic: dict[str, list[CheckpointRecord]] = defaultdict(list)
+    for row in sorted(known.checkpoints, key=_age):
+        by_topic[row.topic].append(row)
+    positions, ids = dict(first.positions), dict(first.topic_ids)
+    for topic, rows in by_topic.items():
+        topic_id = rows[-1].topic_id
+        if topic_id != ids.get(topic):
+            positions = {tp: at for tp, at in positions.items() if tp.topic != topic}
+        if topic_id is not None:
+            ids[topic] = topic_id
+        for row in rows:
+            if row.topic_id == topic_id:
+                positions |= {TopicPartition(topic, p): at for p, at in row.untils.items()}
+    newest = known.newest_checkpoint or first.checkpoint_id
+    return replace(
+        first,
+        positions=positions,
+        topic_ids=ids,
+        checkpoint_id=newest,
+        after={
+            tp: crc for tp, crc in first.after.items() if positions.get(tp) == first.positions[tp]
+        },
+        gate_id=known.gate_id,
+        planned=known.planned(newest),
+    )
+
+
+def going_on(offset: StreamOffset, known: GateMemory) -> str:
+    """Describe in a sentence, without its full stop, where a query with a new checkpoint begins."""
+    places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    first = f", after batch {known.last.batch_key}" if known.last and known.interrupted else ""
+    return (
+        "its query began a new checkpoint, and goes on where the ledger says that the last one"
+        f" stood: {', '.join(places[:3])}{more}{first}; to process everything again, run `headrace"
+        f" restart {known.gate} --why TEXT`, and start with a new checkpoint once more"
+    )
+
+
+def refusal(known: GateMemory) -> str:
+    """Return the message for a new checkpoint that is refused."""
+    return (
+        f"The query has a new checkpoint, and its gate {known.gate!r} has a history in"
+        f" {known.ledger}; put the checkpoint back, or set the option {OPTION} to continue (it goes"
+        " on where the ledger stands; aggregates and joins begin without their state) or restart"
+        " (everything is read again by startingOffsets)."
+    )
+
+
+def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
+    """Return the end of the batch that the lost checkpoint was at, if that was not done.
+
+    It has the ranges of that batch, and so its key.
+    """
+    if not known.interrupted or known.last is None:
+        return None
+    if known.last.checkpoint_id != offset.checkpoint_id:
+        return None
+    starts = {each.offsets.topic_partition: each.offsets.start for each in known.interrupted}
+    return replace(offset, begins={**offset.positions, **starts}, first=False)
+
+
+def unknown_ranges(
+    offset: StreamOffset, known: GateMemory, earliest: Positions, lost: Sequence[OffsetRange]
+) -> list[OffsetRange]:
+    """Return what a checkpoint has planned up to this offset, and its ledger does not know.
+
+    Spark has committed it, for the offset is the end of a batch that was. Of a partition that the
+    ledger does not know at all it is everything that there is before the offset.
+    """
+    if offset.planned <= known.planned(offset.checkpoint_id):
+        return []
+    reached, explained = known.reached(offset), merge(lost)
+    return [
+        rest
+        for tp, position in sorted(offset.positions.items())
+        if (start := reached.get(tp, earliest.get(tp, position))) < position
+        for rest in tp.range(start, position).subtract(explained.get(tp, ()))
+    ]
+
+
+def unknown_outcome(ranges: Sequence[OffsetRange], ledger: str) -> ErrorReport:
+    """Describe the dead batch that stands for these ranges."""
+    return ErrorReport(
+        UNKNOWN_OUTCOME,
+        f"Spark has committed {sum(each.count for each in ranges):,} records of which the ledger"
+        f" {ledger} has no batch, as after it was put back from an older copy: they were processed,"
+        " but for what was rejected or deferred in that time, which nobody knows. Compare with the"
+        " sink, above all if that was put back too, and then settle it with headrace drop.",
+        "",
+    )
+
+
+def _age(row: CheckpointRecord) -> tuple[int, bool]:
+    """Order rows by their newest batch; a checkpoint that has none yet is the newer one."""
+    return row.begins, not row.offsets

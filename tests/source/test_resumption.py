@@ -1,0 +1,156 @@
+"""Random histories of lost and restored checkpoints and ledgers: each record once, or named."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from headrace.errors import OptionError
+from headrace.execution.batch import Batch
+from headrace.ledger import Status, verify
+from headrace.source.resumption import UNKNOWN_OUTCOME
+from headrace.testing import Crash, MemoryLog, StreamHarness
+
+GATE = "tested"
+POINTS = ("before begin", "after begin", "after attach", "after handle", "after succeed")
+
+
+class Sink:
+    """Takes each batch once, by its key; refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[int]] = {}
+        self.refuses = False
+
+    def __call__(self, df: Any, batch: Batch) -> None:
+        if self.refuses and batch.ranges:
+            raise ValueError("the sink refuses this batch")
+        self.by_key[batch.key] = [int(row.value) for row in df.collect()]
+
+    @property
+    def values(self) -> list[int]:
+        return sorted(value for values in self.by_key.values() for value in values)
+
+
+class World:
+    """A topic, a query with a checkpoint and a ledger, and what a history does to them."""
+
+    def __init__(self, stream: StreamHarness, log: MemoryLog, sink: Sink, folder: Path) -> None:
+        self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
+        self.sent = 0
+        self.copies: list[tuple[Any, Path]] = []
+
+    def send(self, number: int, crash: str | None = None) -> None:
+        for _ in range(number):
+            self.log.append(str(self.sent), partition=self.sent % 2)
+            self.sent += 1
+        if crash is not None and number:
+            self.log.append(Crash(crash), partition=(self.sent - 1) % 2)
+
+    def run(self) -> None:
+        self.stream.run()
+
+    def back_up(self) -> None:
+        self.stream.stop()
+        copy = self.folder / f"{len(self.copies)}.db"
+        with closing(self._connection()) as live, closing(sqlite3.connect(copy)) as file:
+            live.backup(file)
+        self.copies.append((self.stream.checkpoint, copy))
+
+    def lose_checkpoint(self) -> None:
+        self.stream.checkpoint = None
+
+    def restore_checkpoint(self, which: int) -> None:
+        """An older copy is refused, and goes on once it is adopted."""
+        checkpoint = self.copies[which % len(self.copies)][0] if self.copies else None
+        if checkpoint is None:
+            return
+        self.stream.checkpoint = checkpoint
+        self._run_or_adopt()
+
+    def _run_or_adopt(self) -> None:
+        try:
+            self.run()
+        except OptionError as refused:
+            gate, what = str(refused).split("headrace adopt ")[1].split(" --")[0].split()
+            self.stream.ledger.operator_limits.adopt(gate, what, "ops", "it was restored")
+            self.run()
+
+    def restore_ledger(self, which: int) -> None:
+        if not self.copies or self.stream.checkpoint is None:
+            return
+        self.stream.stop()
+        copy = self.copies[which % len(self.copies)][1]
+        with closing(sqlite3.connect(copy)) as file, closing(self._connection()) as live:
+            file.backup(live)
+        self.send(1)
+        self._run_or_adopt()
+
+    def _connection(self) -> sqlite3.Connection:
+        return sqlite3.connect(str(make_url(self.stream.ledger.url).database))
+
+    def unknown(self) -> set[int]:
+        """Values in the dead batches of what a restored ledger does not know."""
+        ledger = self.stream.ledger
+        return {
+            int(row.value)
+            for batch in ledger.batches.newest(GATE, 1_000)
+            if batch.error is not None and batch.error.error_class == UNKNOWN_OUTCOME
+            for planned in ledger.batches.ranges(batch.batch_key)
+            for row in self.log.read([planned.offsets])
+        }
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("send"), st.integers(0, 12), st.sampled_from([None, None, None, *POINTS])
+        ),
+        st.tuples(st.just("run")),
+        st.tuples(st.just("refuse"), st.booleans()),
+        st.tuples(st.just("backfill")),
+        st.tuples(st.just("back_up")),
+        st.tuples(st.just("lose_checkpoint")),
+        st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
+        st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150)
+@given(steps)
+def test_each_record_is_in_the_sink_once_or_named(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[Any, ...]]
+) -> None:
+    log, sink = MemoryLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    folder = tmp_path_factory.mktemp("copies")
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, folder)
+        for name, *arguments in history:
+            if name == "refuse":
+                sink.refuses = arguments[0]
+            elif name == "backfill":
+                if not sink.refuses:
+                    stream.backfill()
+            else:
+                getattr(world, name)(*arguments)
+        sink.refuses = False
+        world.run()
+        stream.backfill()
+        named = world.unknown()
+        values = sink.values
+        assert len(values) == len(set(values)), "a record is in the sink twice"
+        assert set(values) | named == set(range(world.sent)), "a record is neither there nor named"
+        if not named:
+            assert {each.status for each in stream.ledger.batches.newest(GATE, 1_000)} <= {
+                Status.SUCCESS
+            }
+        found = verify(stream.ledger, GATE)
+        assert not found.contradictions
