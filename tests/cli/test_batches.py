@@ -84,6 +84,7 @@ def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: S
         assert "split into 2 children" in told(shop.url, f"batches {key}")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "trick", ["\x1b[2J", "[/red]", "[bold]", "\r", "\N{RIGHT-TO-LEFT OVERRIDE}"]
 )

@@ -216,6 +216,7 @@ def opened(path: Path, time: ManualClock) -> Ledger:
     return Ledger.open(f"sqlite:///{path}", timeouts=patient(time))
 
 
+@pytest.mark.integration
 def test_a_file_that_another_program_keeps_locked_is_waited_for(
     path: Path, time: ManualClock
 ) -> None:

@@ -200,6 +200,7 @@ async def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> 
             assert later.delay_s > 50
 
 
+@pytest.mark.integration
 def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
     hosting: Hosting, tmp_path: Path
 ) -> None:
@@ -234,6 +235,7 @@ def begin(ledger: Ledger, journal: Journal, start: int, until: int) -> None:
     ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
 
 
+@pytest.mark.integration
 def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
