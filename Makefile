@@ -41,7 +41,7 @@ test: set-up  ## run the tests of what a change can break: units, and one real s
 		--no-loadscope-reorder --durations-file=build/durations.json $(ARGS)
 
 unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at most a minute
-	@$(BIN)/python -m pytest -m "unit and not soak" -n 3 --dist worksteal \
+	@$(BIN)/python -m pytest -m "unit and not soak" -n 4 --dist worksteal \
 		--hypothesis-profile unit $(ARGS)
 
 nightly: set-up  ## run all other tests but soak's: PostgreSQL's half, kills, browsers, other people's programs

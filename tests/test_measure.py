@@ -38,18 +38,22 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_no_modules_import_each_other_even_when_a_function_is_called() -> None:
     assert import_circles() == []
 
 
+@pytest.mark.integration
 def test_no_constructor_has_more_parameters_than_a_reader_keeps_in_mind() -> None:
     assert [each for module in modules().values() for each in wide_constructors(module)] == []
 
 
+@pytest.mark.integration
 def test_no_function_is_longer_than_a_screen() -> None:
     assert [each for module in modules().values() for each in long_functions(module)] == []
 
 
+@pytest.mark.integration
 def test_sentences_have_a_noun() -> None:
     spoken = [each for module in modules().values() for each in sentences(module)]
     assert sum(each.split()[0] in FILLERS for each in spoken) < 0.02 * len(spoken)

@@ -95,6 +95,7 @@ def test_there_are_five_walks_of_some_steps() -> None:
     assert all(len(steps) >= 5 for steps in walks(PAGE).values())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("walk", walks(PAGE))
 def test_a_walk_is_straight_and_leads_where_it_says(walk: str) -> None:
     steps = walks(PAGE)[walk]

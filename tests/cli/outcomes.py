@@ -75,6 +75,7 @@ class Shop:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.url = f"sqlite:///{folder}/headrace.db"
         self.now_ms = NOW_MS
         with new_ledger(self.url, clock=lambda: self.now_ms) as ledger:
@@ -104,6 +105,7 @@ class Shop:
     def copied_to(self, folder: Path) -> "Shop":
         """Return the same with a ledger in another folder."""
         own = copy(self)
+        own.folder = folder
         own.url = f"sqlite:///{folder}/headrace.db"
         shutil.copyfile(self.url.removeprefix("sqlite:///"), folder / "headrace.db")
         busy = "UPDATE batch SET lease_until_ms = :until_ms WHERE batch_key = :key"

@@ -1,7 +1,6 @@
 """``headrace backfill``: what it runs, what it tells, and how it ends."""
 
 import json
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
@@ -15,7 +14,6 @@ from tests.cli.commands import interrupted, run
 from tests.cli.outcomes import add_failed, invoke
 from tests.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
-from tests.services.waiting import wait_until
 
 import headrace
 from headrace.cli.backfill_run import (
@@ -27,7 +25,6 @@ from headrace.cli.backfill_run import (
     ProgressLines,
     summary,
 )
-from headrace.cli.exits import stopped_by_signals
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
@@ -232,21 +229,6 @@ def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_i
     assert error is not None
     assert "SystemExit: 0" in error.message
     assert not work.tally.is_good
-
-
-def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
-    asked: list[bool] = []
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    for first in (signal.SIGINT, signal.SIGTERM):
-        asked.clear()
-        with stopped_by_signals(lambda: asked.append(True)):
-            signal.raise_signal(first)
-            wait_until(lambda: asked)
-            signal.raise_signal(signal.SIGTERM)
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-        assert asked == [True]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.nightly

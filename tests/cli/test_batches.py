@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Complain
-from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
+from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.ledger import DeadLetterStatus, Kind, Ledger, Status
@@ -65,15 +65,6 @@ def test_batches_of_several_gates_name_theirs(shop: Shop) -> None:
     assert "dead letter" not in alone
 
 
-def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
-    (failed,) = rows(shop.url, "batches --status failed")
-    assert failed["batch_key"] == shop.failed
-    assert (failed["gate"], failed["status"], failed["kind"]) == ("orders", "failed", "live")
-    assert failed["created_time_ms"] == NOW_MS + 2_000
-    named = ("error_class", "message", "trace")
-    assert failed["error"] == {name: getattr(ERROR, name) for name in named}
-
-
 def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: Shop) -> None:
     (full,) = rows(shop.url, f"batches {shop.split[:8].upper()}")
     assert [each["batch_key"] for each in full["children"]] == [shop.bad_part, shop.good_part]
@@ -84,6 +75,7 @@ def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: S
         assert "split into 2 children" in told(shop.url, f"batches {key}")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "trick", ["\x1b[2J", "[/red]", "[bold]", "\r", "\N{RIGHT-TO-LEFT OVERRIDE}"]
 )
@@ -153,14 +145,6 @@ def test_failures_are_listed_earliest_first_and_filtered(
     assert [each["what"] for each in found[len(keys) :]] == ["dead letter"] * letters
     if not found:
         assert told(shop.url, f"failures {options}") == "There is no such failure.\n"
-
-
-def test_failures_have_their_errors_and_letters_not_their_records(shop: Shop) -> None:
-    first, _, _, dead, letter = rows(shop.url, "failures", 3)
-    assert first["error"]["error_class"] == ERROR.error_class
-    assert dead["error"]["message"] == GONE.message
-    assert (letter["offset"], letter["batch_key"]) == (50, shop.bad_part)
-    assert "value" not in letter
 
 
 def test_nothing_that_failed_is_0(tmp_path: Path) -> None:

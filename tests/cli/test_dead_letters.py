@@ -2,9 +2,7 @@
 
 import json
 import sys
-import threading
 from base64 import b64decode
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from tests.services.kafka import Topic, TopicFactory, records_in
 
 from headrace.cli.dead_letters_command import PAGE
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
-from headrace.status.letter_sending import LetterSender
 
 EDITS = """
 from dataclasses import replace
@@ -211,28 +208,3 @@ def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
     assert "too large" in str(ended.exception)
     statuses = [letter(url, number).status for number in (2, 3)]
     assert statuses == [DeadLetterStatus.SENT, DeadLetterStatus.WAITING]
-
-
-def test_of_several_who_send_the_same_letters_at_once_one_sends_each(
-    url: str, orders: Topic
-) -> None:
-    options = {"kafka.bootstrap.servers": orders.bootstrap_servers}
-    start = threading.Barrier(4)
-
-    def send_all() -> LetterSender:
-        with Ledger.open(url) as ledger:
-            waiting = [letter(url, number) for number in (1, 2)]
-            sender = LetterSender(ledger, options, orders.name)
-            start.wait()
-            sender.send(waiting)
-            return sender
-
-    with ThreadPoolExecutor(4) as pool:
-        senders = [each.result() for each in [pool.submit(send_all) for _ in range(4)]]
-    assert len(records_in(orders)) == 2
-    assert sum(each.sent for each in senders) == 2
-    assert sum(each.taken for each in senders) == 6
-    told_off = next(each for each in senders if each.taken == 2)
-    assert told_off.outcome() == (
-        "0 dead letters sent, 2 left to somebody else, who is sending or has resolved them"
-    )

@@ -32,6 +32,7 @@ def test_every_command_has_examples_and_no_other() -> None:
     assert EXAMPLES.keys() == COMMANDS.keys()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words or "headrace")
 def test_help_is_asked_for_in_two_ways_and_ends_with_the_examples(words: str) -> None:
     runner = CliRunner(env={"COLUMNS": "120"})

@@ -71,7 +71,10 @@ def test_what_no_signal_has_raised_is_told_as_before(
     assert sys.unraisablehook is hook
 
 
-def test_the_first_ctrl_c_asks_for_an_end_and_the_second_interrupts() -> None:
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_for_an_end_and_ctrl_c_after_that_interrupts(
+    first: signal.Signals,
+) -> None:
     calls: list[bool] = []
     asked = threading.Event()
 
@@ -79,12 +82,12 @@ def test_the_first_ctrl_c_asks_for_an_end_and_the_second_interrupts() -> None:
         calls.append(True)
         asked.set()
 
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with stopped_by_signals(stop):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(first)
         assert asked.wait(60)
         signal.raise_signal(signal.SIGTERM)  # it was asked for already
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert calls == [True]
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers

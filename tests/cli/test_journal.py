@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.outcomes import rows, told
-from tests.journal.samples import append, numbered, values_of
+from tests.journal.samples import numbered, values_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
@@ -130,36 +130,6 @@ def test_a_repair_is_told_as_json() -> None:
     assert [each["kind"] for each in values["findings"]] == ["lost"]
 
 
-def test_what_has_a_second_copy_is_restored_and_counted(tmp_path: Path) -> None:
-    packed = Journal.open(str(tmp_path / "packed"), create=True)
-    append(packed, *[20] * 20)
-    block, pack = tmp_path / "packed/0" / f"{40:020d}.block", f".packs-0/{0:020d}-{400:020d}.pack"
-    block.write_bytes(b"")
-    said = " ".join(told("", f"journal verify {tmp_path}/packed", 4, width=200).split())
-    assert said.startswith("packed: BROKEN; 380 records in 19 blocks of 1 lane can be read damaged")
-    assert "`headrace journal repair` restores 20 of its records from their second copy." in said
-    mended = told("", f"journal repair {tmp_path}/packed", width=200)
-    assert f"restored  0/{block.name} [40, 60): It was restored from {pack}." in mended
-    done = "1 finding mended: 20 records restored, 0 declared lost. It is whole now.\n"
-    assert mended.endswith(done)
-
-    (tmp_path / "packed" / pack).write_bytes(b"")
-    assert f"copy  {pack} [0, 400): " in told("", f"journal verify {tmp_path}/packed", 4, width=200)
-    told("", f"journal repair {tmp_path}/packed")
-    whole = "packed: whole, 400 records in 20 blocks of 1 lane\n"
-    assert told("", f"journal verify {tmp_path}/packed") == whole
-
-
-def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) -> None:
-    reached = "orders --reached 0:20 --reached 9:5"
-    gap = "gap  0/00000000000000000012.block [12, 20): "
-    assert gap in told("", f"journal verify {reached}", 4)
-    mended = told("", f"journal repair {reached}")
-    done = "2 findings mended: 0 records restored, 13 declared lost."
-    assert mended.endswith(f"{done} It is whole but for what is declared lost now.\n")
-    assert journal.bounds() == {0: (0, 20), 7: (0, 0), 9: (0, 5)}
-
-
 def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, url: str) -> None:
     read(url, journal, 0, 30, lane=7)
     told("", f"journal verify orders --ledger {url}", 4)
@@ -209,19 +179,6 @@ def test_why_nothing_is_removed_is_told(journal: Journal, url: str) -> None:
         ledger.batches.backfilled(failed, "me")
     assert because(url, "7d") == "the next block is too young"
     assert because(url, "0s --without orders --unread") == "the last block of a lane stays"
-
-
-def test_one_lane_is_pruned_without_a_gate_that_reads_others_only(
-    journal: Journal, url: str
-) -> None:
-    with journal.writer(7) as writer:
-        writer.append(numbered(0, 2))
-        writer.append(numbered(2, 4))
-    read(url, journal, 0, 2, 12)
-    assert because(url, "0s --lane 7") == "orders has read nothing of it yet"
-    pruned = told(url, "journal prune orders --older-than 0s --lane 7 --without orders --unread")
-    assert pruned.endswith("1 block with 2 records removed, 0.0 MiB.\n")
-    assert journal.bounds() == {0: (0, 12), 7: (2, 4)}
 
 
 def test_what_is_removed_is_told_as_json(journal: Journal, url: str) -> None:

@@ -66,8 +66,13 @@ def shape(found: list[dict[str, Any]]) -> dict[str, set[str]]:
     return shown
 
 
-@pytest.fixture
-def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return collected(tmp_path_factory.mktemp("shapes"), monkeypatch)
+
+
+def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     shop = Shop(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -87,6 +92,7 @@ def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[st
     return found
 
 
+@pytest.mark.integration
 def test_the_fields_are_as_stored(shapes: dict[str, dict[str, set[str]]]) -> None:
     text = "".join(
         f"{command}: {place}: {' or '.join(sorted(found))}\n"
@@ -98,6 +104,7 @@ def test_the_fields_are_as_stored(shapes: dict[str, dict[str, set[str]]]) -> Non
     assert FILE.read_text() == text, "a field that programs read has changed"
 
 
+@pytest.mark.integration
 def test_every_field_is_documented(shapes: dict[str, dict[str, set[str]]]) -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     fields = {

@@ -9,11 +9,6 @@ from tests.cli.commands import run
 from tests.cli.conftest import Complain, add_gate
 from tests.cli.outcomes import invoke
 from tests.cli.test_flows import SHOP
-from tests.cli.test_receive import Posted, stored_in
-from tests.ledger.samples import a_sample
-from tests.receivers.processes import receiver
-from tests.services.ledgers import report_sample
-from tests.services.waiting import wait_until
 
 from headrace.control.size_ceiling import Climb, SizeCeiling
 from headrace.ledger import GateClaim, Ledger
@@ -125,24 +120,6 @@ def test_a_flow_is_paused_at_its_first_stages_and_resumed_in_all(tmp_path: Path)
         "status", "--flow", "shop:orders", "--ledger", "sqlite:///other.db", folder=tmp_path
     )
     assert "other.db; leave --ledger out." in named.stderr
-
-
-@pytest.mark.integration
-def test_a_paused_gate_s_receivers_go_on_at_its_rate(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/headrace.db"
-    with (
-        Ledger.open(url) as ledger,
-        receiver(tmp_path, "http", "--gate", "orders") as running,
-    ):
-        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
-        report_sample(ledger, a_sample(1, 500.0))
-        wait_until(lambda: (running.events("limit") or [{}])[-1].get("limit_per_s") == 500)
-        assert invoke(url, "pause", "orders", "--by", "ops").exit_code == 0
-        assert invoke(url, "limit", "1", "orders", "--by", "ops").exit_code == 0
-        assert Posted(running, "[1, 2, 3]").done()[0] == 200
-        assert Posted(running, "[4, 5, 6]").done()[0] == 200
-        assert running.events("limit")[-1]["limit_per_s"] == 500
-    assert stored_in(tmp_path) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_a_ceiling_is_shown_and_lifted_with_who_and_why(

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import Complain
-from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.ledgers import report_sample
@@ -144,19 +143,6 @@ def test_without_a_file_descriptor_nothing_is_acknowledged_and_with_one_it_goes_
         running.send(signal.SIGTERM)
         assert running.ended() == 0
     assert stored_in(tmp_path) == [b"one", b"two"]
-
-
-@pytest.mark.integration
-def test_it_ends_when_another_has_written_its_lane(tmp_path: Path) -> None:
-    with receiver(tmp_path, "http") as running:
-        assert Posted(running, "[1]").done()[0] == 200
-        displace(tmp_path / "events")
-        assert Posted(running, "[2]").done()[0] == 503
-        assert running.ended() == 1
-        last = running.errors.splitlines()[-1]
-    assert "lane 0 of the journal" in last.lower()
-    assert "has another writer by now" in last
-    assert stored_in(tmp_path) == [b"1", b"another's"]
 
 
 @pytest.mark.integration

@@ -240,18 +240,6 @@ def test_what_a_batch_costs_and_what_the_other_law_would_say_are_shown() -> None
     assert "· changed 3 min 0 s ago" in shown
 
 
-def test_an_interval_that_is_too_short_is_said_directly_under_the_headline() -> None:
-    gate = learnt(a_gate(100.0), fixed_s=1.2, record_s=4e-4)
-    snapshot = take_snapshot(GateHistory(gate), NOW_MS)
-    assert snapshot.advice == (
-        "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s carries"
-        " more than 50 times as much.",
-    )
-    lines = text_of(gate_view(snapshot)).splitlines()
-    assert "No batch yet." in lines[1]
-    assert "A batch costs 1.2 s" in lines[2]
-
-
 @pytest.mark.parametrize(
     ("history", "words"),
     [

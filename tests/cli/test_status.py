@@ -13,7 +13,6 @@ from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import add_gate
 from tests.cli.outcomes import rows, told
 from tests.flow.samples import state_of_stage
-from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 
 import headrace
@@ -21,7 +20,7 @@ from headrace.core.system import this_process
 from headrace.core.timing import wall_clock_ms
 from headrace.flow.signal_codec import encode
 from headrace.ledger import GateClaim, Ledger
-from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.status.snapshot import GateSnapshot
 
 
 @pytest.mark.integration
@@ -100,18 +99,6 @@ def test_a_gate_s_status_in_python_is_that_of_the_command(ledger_url: str) -> No
     unknown = headrace.Gate("unheard", interval="1 second", ledger=ledger_url)
     with pytest.raises(headrace.OptionError, match="'unheard' is not declared"):
         unknown.status()
-
-
-def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
-    with Ledger.open(ledger_url) as ledger:
-        ledger.receivers.heartbeat(a_receiver(lane=3))
-    ((seen,),) = [each["receivers"] for each in rows(ledger_url, "status")]
-    documented = (ReceiverSnapshot.__doc__ or "").partition("Attributes:")[2]
-    assert [name for name in seen if f"{name}:" not in documented] == []
-    assert (seen["journal"], seen["lane"], seen["state"]) == ("events", 3, "limited")
-    assert (seen["limit_per_s"], seen["records_per_s"], seen["records"]) == (100.5, 80.0, 400)
-    picture = told(ledger_url, "status")
-    assert "taking in 80/s · at most 100/s · limited" in picture
 
 
 def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_url: str) -> None:

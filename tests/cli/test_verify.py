@@ -2,27 +2,24 @@
 
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Executable, delete, update
-from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned, rows, told
+from tests.cli.outcomes import ERROR, damage, invoke, planned, rows, told
 from tests.journal.samples import numbered
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError
 from headrace.journal import Journal
 from headrace.ledger import (
-    Finding,
     Ledger,
     PlannedBatch,
     PlannedRange,
-    Span,
     Status,
 )
-from headrace.ledger.tables import batch_range, batch_table, gate
+from headrace.ledger.tables import batch_range, batch_table
 
 
 @pytest.fixture
@@ -43,15 +40,6 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     said = " ".join(words)
     assert "headrace verify proves, or says where it is not so, that the batches leave out" in said
     assert "It cannot see from the ledger alone that all of these rows were changed alike" in said
-
-
-def test_a_topic_that_was_recreated_is_another_than_the_one_before(tmp_path: Path) -> None:
-    url, batch = f"sqlite:///{tmp_path}/headrace.db", planned(0, 10)
-    both = [replace(batch.ranges[0], topic_id=topic_id) for topic_id in ("AAAA", "BBBB")]
-    gated_ledger(url, "orders", *(replace(batch, ranges=(each,)) for each in both)).close()
-    said = told(url, "verify")
-    assert "orders-0 [0, 10) topic id AAAA " in said
-    assert "orders-0 [0, 10) topic id BBBB " in said
 
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
@@ -122,12 +110,6 @@ def test_what_was_changed_is_4(ledger_url: str, change: Executable, sentences: l
     assert [each for each in sentences if each not in said] == []
 
 
-def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
-    damage(shop.url, delete(batch_range).where(batch_range.c.batch_key == shop.good_part))
-    said = told(shop.url, "verify", 4)
-    assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in said
-
-
 def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         for gate in ("a", "b"):
@@ -149,43 +131,6 @@ def test_a_gate_that_has_begun_no_batch_has_nothing_to_prove(tmp_path: Path) -> 
     assert result.stdout.startswith("nothing to prove yet: gate orders has begun no batch\n")
     as_json = invoke(url, "verify", "--json")
     assert (as_json.exit_code, json.loads(as_json.stdout)["verdict"]) == (0, "empty")
-
-
-@pytest.mark.parametrize(("column", "value"), [("status", "done"), ("kind", "batch")])
-def test_a_row_that_says_what_no_batch_is_is_4_and_named(
-    ledger_url: str, column: str, value: str
-) -> None:
-    with Ledger.open(ledger_url) as ledger:
-        key = ledger.batches.begin(planned(60, 70)).batch_key
-        ledger.batches.fail(key, ERROR)
-    damage(
-        ledger_url,
-        update(batch_table).where(batch_table.c.batch_key == key).values({column: value}),
-    )
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 4
-    words = " ".join(result.stdout.split())
-    assert f"Batch {key} has the {column} {value!r}, which is none of" in words
-    listed = invoke(ledger_url, "batches")
-    assert isinstance(listed.exception, LedgerError)
-    assert f"has the {column} {value!r}" in str(listed.exception)
-
-
-def test_json_is_one_object_per_gate(shop: Shop) -> None:
-    (proof,) = rows(shop.url, "verify", 3)
-    more = {"contradictions", "notes", "proves"}
-    assert proof.keys() == {"gate", "verdict", "spans", "findings"} | more
-    assert "It cannot see from the ledger alone" in proof["proves"]
-    assert (proof["gate"], proof["verdict"]) == ("orders", "open")
-    place = {"topic", "partition", "start", "until"}
-    (span,) = proof["spans"]
-    assert span.keys() == place | {f.name for f in fields(Span)} - {"offsets"}
-    assert (span["start"], span["until"], span["processed"], span["open"]) == (0, 70, 19, 40)
-    assert span["since_ms"] == NOW_MS + 1_000
-    first = proof["findings"][0]
-    assert first.keys() == place | {f.name for f in fields(Finding)} - {"offsets"} | {"interrupted"}
-    assert (first["kind"], first["batch_key"], first["status"]) == ("open", shop.failed, "failed")
-    assert first["error"]["error_class"] == ERROR.error_class
 
 
 def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
@@ -211,25 +156,6 @@ def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path
         shutil.copy(path, tmp_path / "copy.db")
         assert invoke(f"sqlite:///{path}", "verify").exit_code == 0
     assert invoke(f"sqlite:///{tmp_path}/copy.db", "verify").exit_code == 3
-
-
-@pytest.mark.parametrize("start", [0, 40])
-def test_the_first_or_the_newest_batch_that_is_deleted_is_4(ledger_url: str, start: int) -> None:
-    key = planned(start, start + 10).batch_key
-    for table in (batch_range, batch_table):
-        damage(ledger_url, delete(table).where(table.c.batch_key == key))
-    said = told(ledger_url, "verify", 4)
-    words = " ".join(said.split())
-    assert f"missing orders-0 [{start}, {start + 10}) was planned by run run" in words
-    assert "has planned 50 offsets of orders, and its batches have 40." in words
-    (proof,) = rows(ledger_url, "verify", 4)
-    assert (proof["verdict"], len(proof["contradictions"])) == ("broken", 1)
-
-
-def test_the_row_of_a_gate_that_is_deleted_is_4(ledger_url: str) -> None:
-    damage(ledger_url, delete(gate))
-    said = told(ledger_url, "verify", 4)
-    assert "The row that declares the gate is not there" in " ".join(said.split())
 
 
 def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_of_a_source_that_has_nothing_new_that_is_said(tmp_path: Path) -> None:
     assert "nothing waits" in picture
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("source", ["kafka", "journal", "carrier pigeons"])
 def test_of_a_source_that_does_not_answer_the_figures_age_is_said(
     tmp_path: Path, source: str

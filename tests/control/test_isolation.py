@@ -123,6 +123,7 @@ def test_only_bad_records_are_convicted_and_the_rest_is_processed_once(
         assert alone(result) == bad
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("records", "bad"), [(7_131, 1), (100_000, 3), (1_000_000, 3)])
 def test_the_runs_stay_near_what_is_expected(records: int, bad: int) -> None:
     where = {(0, int(records * (i + 0.37) / bad)) for i in range(bad)}

@@ -66,6 +66,7 @@ def settled(parts: list[float]) -> int:
     return next(n for n in range(len(near)) if all(near[n : n + 6]) or n == len(near) - 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("noise", "fixed_s", "most"),
     [

@@ -91,6 +91,7 @@ def test_the_first_failed_batch_teaches_the_largest_part_that_passed() -> None:
     assert gate.ceiling.describe() == "564 records at once failed, 250 passed"
 
 
+@pytest.mark.integration
 @given(st.floats(0.5, 20), st.integers(8, 10_000))
 @examples(200)
 def test_at_a_fixed_limit_few_batches_fail_and_the_rest_are_nearly_as_large(

@@ -26,6 +26,7 @@ def test_a_dead_letter_is_not_that_of_another_gate(url: str, action: str) -> Non
 BULK = {"gate": "orders", "why": "a test", "error": "ValueError"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("action", ["drop-letters", "send-letters", "retry-alike"])
 @pytest.mark.parametrize(
     "form",

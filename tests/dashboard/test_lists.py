@@ -50,6 +50,7 @@ def followed(ledger: Ledger, url: str, address: str, row: str) -> list[str]:
     return rows
 
 
+@pytest.mark.integration
 def test_every_batch_of_a_gate_is_in_its_list(opened: Ledger, url: str) -> None:
     times = [wall_clock_ms() - 10**6]
     with Ledger.open(url, clock=lambda: times[0]) as ledger:
@@ -71,6 +72,7 @@ def test_every_partition_and_every_range_is_in_a_list(opened: Ledger, url: str) 
     assert len(rows) == len(set(rows)) == 450
 
 
+@pytest.mark.integration
 def test_every_group_of_failures_is_in_a_list(opened: Ledger, url: str) -> None:
     for number in range(MANY):
         one = PlannedRange(OffsetRange("orders", 0, number, number + 1), number + 1, "rate")

@@ -80,6 +80,7 @@ def test_few_batches_of_a_minute_fail_and_it_processes_as_much_as_with_the_limit
         assert batches(stream)[1].reason == "ceiling: 564 records at once failed, 250 passed"
 
 
+@pytest.mark.integration
 def test_a_ceiling_survives_a_restart() -> None:
     log = a_log(60_000)
     with StreamHarness(Bulk(log), log, on_failure="isolate", options=MANY) as stream:
@@ -92,6 +93,7 @@ def test_a_ceiling_survives_a_restart() -> None:
         assert max(each.planned_records for each in batches(stream)[20:]) <= 300
 
 
+@pytest.mark.integration
 def test_a_batch_that_the_ceiling_made_small_does_not_lower_the_rate() -> None:
     log = a_log(60_000)
     bulk = Bulk(log, takes=20)
@@ -103,6 +105,7 @@ def test_a_batch_that_the_ceiling_made_small_does_not_lower_the_rate() -> None:
         assert stream.rate_per_s is None
 
 
+@pytest.mark.integration
 def test_one_bad_record_teaches_no_ceiling() -> None:
     log = a_log(5_000)
     bulk = Bulk(log, takes=10_000, bad=frozenset({"700"}))

@@ -79,6 +79,7 @@ def told(url: str, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.splitlines()]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.last)
 def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_again(
     ledger: Ledger, ledger_url: str, policy: OnFailure
@@ -159,6 +160,7 @@ class Ended(BaseException):
 ENDS = [SystemExit("the disk is gone"), KeyboardInterrupt(), Ended("the disk is gone")]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "policy", [*POLICIES, retry(3, "1 ms", then="isolate")], ids=lambda policy: policy.last
 )

@@ -315,60 +315,6 @@ def test_two_streams_in_one_query_cannot_either(
         gate.write(df.union(other.load()), sink, on_failure="defer")
 
 
-def test_a_sink_that_is_down_for_a_while_makes_no_dead_letter_of_a_good_record(
-    scene: Scene, ledger: Ledger, sink: KeyedFiles
-) -> None:
-    """Without a retry before isolation, and with a bad record among them."""
-    good, calls = fill(scene.orders, 60, 20), list[str]()
-
-    def write(df: DataFrame, batch: Batch) -> None:
-        calls.append(batch.key)
-        if len(calls) < 5 or len(calls) % 7 == 0:
-            raise ConnectionError("the sink is down")
-        sink(df, batch)
-
-    query = scene.start(scene.read(), write, "isolate")
-    try:
-        good += fill(scene.orders, 40)
-        wait_until(lambda: sink.values == sorted(good), DEADLINE_S)
-        wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 1, DEADLINE_S)
-    finally:
-        query.stop()
-    (letter,) = ledger.dead_letters.oldest("orders")
-    assert (letter.letter.offset, letter.letter.value) == (20, BAD)
-
-
-@pytest.mark.nightly
-def test_a_sink_that_refuses_large_batches_gets_smaller_ones_after_a_restart_too(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
-) -> None:
-    orders, sizes = topic(), list[int]()
-
-    def bulk(df: DataFrame, batch: Batch) -> None:
-        sizes.append(df.count())
-        if sizes[-1] > 300:
-            raise ValueError("413 Payload Too Large")
-
-    def process(records: int) -> None:
-        orders.produce(*[b"x"] * records)
-        stream = read(gate, spark, orders, **{"backpressure.initialRate": 564})
-        writer = gate.write(stream, bulk, on_failure="isolate")
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(DEADLINE_S)
-
-    process(2_500)
-    refused = [size for size in sizes if size > 300]
-    assert refused[0] == 564
-    assert len(refused) <= 3
-    process(1_200)
-    assert [size for size in sizes if size > 300] == refused
-    assert sum(size for size in sizes if size <= 300) == 3_700
-    assert ledger.batches.newest("orders", 1)[0].status is Status.SUCCESS
-    reasons = [each.reason for each in ledger.batches.newest("orders", 100)]
-    assert "ceiling: 564 records at once failed, 250 passed" in reasons
-
-
 def test_a_batch_that_kills_its_python_worker_is_split_without_a_retry(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
 ) -> None:

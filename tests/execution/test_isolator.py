@@ -205,6 +205,7 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
         assert {row.owner for row in rows} == {None}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", [KeyedSink, OnceSink])
 @given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
 @examples(20)
@@ -244,6 +245,7 @@ def test_a_batch_whose_outcome_a_crash_left_unknown_is_not_split_for_a_passing_r
     assert scene.row(key).status is Status.SUCCESS
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "live",
     [[DEFER], [parse_on_failure("stop"), DEFER], [retry(2, "1 ms", then="defer")]],
@@ -316,6 +318,7 @@ def test_a_backfill_isolates_nothing_while_its_query_is_stopped(scene: Scene) ->
     assert statuses <= {Status.FAILED, Status.SUCCESS}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("runs", [1, 2, 3, 5, 8])
 def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(scene: Scene, runs: int) -> None:
     bad = {(0, 5), (1, 103)}
@@ -566,6 +569,7 @@ class PartlyDown(KeyedSink):
         raise ConnectionRefusedError(f"the shard of {bad}")
 
 
+@pytest.mark.integration
 def test_records_whose_part_of_the_sink_is_down_are_no_dead_letters_but_wait(scene: Scene) -> None:
     """They fail alone while others pass, as bad ones do; but the exception says why."""
     apart = {(0, 3), (1, 102)}

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.queries import DEADLINE_S, read
@@ -84,63 +82,3 @@ def test_it_knows_after_some_batches_what_one_costs_and_a_restart_begins_with_it
     first = ledger.batches.newest("orders")[-before - 1]
     sustained = (INTERVAL_S - FIXED_S) * PER_S
     assert 0.2 * sustained < first.planned_records < 1.2 * sustained
-
-
-@pytest.mark.nightly
-def test_an_auto_interval_is_waited_for_and_becomes_what_the_fixed_cost_asks_for(
-    spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, tmp_path: Path
-) -> None:
-    gate = Gate("orders", interval="auto", max_delay="6 seconds", work=0.5, ledger=ledger_url)
-    orders = topic(prefix="orders")
-    orders.produce(*[b"x"] * 100_000)
-    df = read(gate, spark, orders, **LEARNED)
-
-    def batches_since_the_change() -> list[int]:
-        """When the newest batches were planned that came after the change."""
-        interval_ms = ledger.gates.admission("orders").interval_ms or 0
-        planned_ms = [each.created_time_ms for each in reversed(ledger.batches.newest("orders"))]
-        apart = [b - a for a, b in pairwise(planned_ms)]
-        return [ms for ms in apart if 1_300 <= interval_ms <= 0.98 * ms + 30]
-
-    query = start(gate, df, job(0.8, orders=1e-4), tmp_path / "checkpoint")
-    until(query, lambda: len(batches_since_the_change()) >= 2)
-
-
-@pytest.mark.soak
-def test_neither_source_of_one_query_takes_the_others_cost_for_its_own(
-    spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, tmp_path: Path
-) -> None:
-    orders, clicks = topic(prefix="orders"), topic(prefix="clicks")
-    orders.produce(*[b"x"] * 20_000)
-    clicks.produce(*[b"x"] * 100_000)
-    gate = Gate("orders", interval="1 second", ledger=ledger_url)
-    other = Gate("clicks", interval="1 second", ledger=ledger_url)
-    df = read(gate, spark, orders, **LEARNED).union(read(other, spark, clicks, **LEARNED))
-
-    def told_apart() -> bool:
-        costs = cost_of(ledger, "orders"), cost_of(ledger, "clicks")
-        return (
-            costs[0] is not None
-            and costs[1] is not None
-            and 0.5e-3 < costs[0].record_s < 2e-3
-            and costs[1].record_s < 0.2 * costs[0].record_s
-        )
-
-    handler = job(0.1, orders=1e-3, clicks=2e-5)
-    until(start(gate, df, handler, tmp_path / "checkpoint"), told_apart)
-
-
-@pytest.mark.soak
-def test_a_sink_that_takes_longer_than_the_interval_is_called_so(
-    spark: SparkSession,
-    topic: TopicFactory,
-    ledger_url: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    gate = Gate("orders", interval="500 ms", ledger=ledger_url)
-    orders = topic(prefix="orders")
-    orders.produce(*[b"x"] * 30_000)
-    df = read(gate, spark, orders, **LEARNED)
-    query = start(gate, df, job(0.6, orders=1e-4), tmp_path / "checkpoint")
-    until(query, lambda: "is too short" in caplog.text)

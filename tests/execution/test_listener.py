@@ -231,6 +231,7 @@ def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[flo
 STEADY = (Told(1_000), Told(1_200), Told(900), Told(1_000), Told(1_000))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("at", range(6))
 @pytest.mark.parametrize("took_ms", [40, 28_700])
 def test_what_isolation_does_teaches_nothing_nor_does_the_batch_after_it_pay_for_it(

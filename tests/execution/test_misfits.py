@@ -45,6 +45,7 @@ NEVER = (
 )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms")])
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_schema_that_has_never_fitted_stops_the_query_until_it_is_corrected(

@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import chdir
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +22,6 @@ from tests.execution.queries import (
     write,
 )
 from tests.services.kafka import TopicFactory
-from tests.services.ledgers import report_sample
 
 import headrace
 from headrace.control import Reason
@@ -66,40 +64,6 @@ def test_a_backlog_is_taken_up_gently_and_then_as_fast_as_the_job_can(
     assert handled.records == everything_in((orders, 5_000))
 
 
-def test_a_query_that_is_started_again_goes_on_with_the_rate_that_was_learnt(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
-) -> None:
-    orders, handled = topic(), Handled()
-    orders.produce(*[b"x"] * 500)
-    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
-    wait_until_reported(ledger, "orders")
-    learnt = replace(ledger.rates.history("orders")[0], rate_per_s=1_234.5)
-    report_sample(ledger, learnt)
-    before = len(ledger.batches.newest("orders"))
-
-    orders.produce(*[b"x"] * 5_000)
-    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
-    first = list(reversed(ledger.batches.newest("orders")))[before]
-    assert (first.rate_per_s, first.planned_records) == (1_234, 2_468)
-    assert first.reason == Reason.RATE
-    assert handled.records == everything_in((orders, 5_500))
-
-
-def test_every_batch_is_reported_once_however_often_the_session_was_registered(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
-) -> None:
-    headrace.register(spark)
-    headrace.register(spark)
-    headrace.register(SparkSession(spark.sparkContext, spark._jsparkSession))  # the same session
-    orders = topic()
-    orders.produce(*[b"x"] * 300)
-    finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))
-    wait_until_reported(ledger, "orders")
-    assert [sample.batch_key for sample in ledger.rates.history("orders")] == [
-        batch.batch_key for batch in ledger.batches.newest("orders")
-    ]
-
-
 def test_a_small_batch_is_read_by_as_many_tasks_as_the_session_runs_at_once(
     spark: SparkSession, topic: TopicFactory, gate: Gate, checkpoint: Path
 ) -> None:
@@ -112,30 +76,6 @@ def test_a_small_batch_is_read_by_as_many_tasks_as_the_session_runs_at_once(
 
     finish(write(gate, read(gate, spark, orders), count_tasks, checkpoint))
     assert tasks == [spark.sparkContext.defaultParallelism] == [2]
-
-
-def test_without_backpressure_nothing_limits_a_batch(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
-) -> None:
-    orders, handled = topic(), Handled()
-    orders.produce(*[b"x"] * 1_000)
-    df = read(gate, spark, orders, **{"backpressure.enabled": False})
-    finish(write(gate, df, handled, checkpoint))
-    (batch,) = ledger.batches.newest("orders")
-    assert (batch.reason, batch.planned_records) == (Reason.EVERYTHING, 1_000)
-    assert batch.rate_per_s is None
-    assert handled.records == everything_in((orders, 1_000))
-
-
-def test_what_limits_a_batch_is_its_reason(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
-) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 100)
-    finish(write(gate, read(gate, spark, orders, maxOffsetsPerTrigger=60), Handled(), checkpoint))
-    rest, capped = ledger.batches.newest("orders")
-    assert (capped.reason, capped.planned_records) == (Reason.MAX_RECORDS, 60)
-    assert (rest.reason, rest.planned_records) == (Reason.EVERYTHING, 40)
 
 
 def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_restart(
@@ -187,25 +127,6 @@ def test_an_end_that_is_reported_late_leaves_alone_what_the_next_run_has_taken(
     assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
 
 
-def test_a_batch_that_succeeded_before_spark_could_commit_it_is_not_handed_out_twice(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
-) -> None:
-    orders, handled = topic(), Handled()
-    orders.produce(*[b"x"] * 500)
-    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
-    wait_until_reported(ledger, "orders")
-    before = ledger.batches.newest("orders")
-    last = max(int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*"))
-    for name in (str(last), f".{last}.crc"):  # as if the process had died just before
-        (checkpoint / "commits" / name).unlink()
-
-    orders.produce(b"new")
-    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
-    assert handled.records == everything_in((orders, 501))
-    assert [batch.id for batch in handled.batches] == list(range(last + 2))
-    assert ledger.batches.newest("orders")[1:] == before
-
-
 def test_a_query_that_begins_at_the_end_is_handed_an_empty_batch_first(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
 ) -> None:
@@ -220,17 +141,6 @@ def test_a_query_that_begins_at_the_end_is_handed_an_empty_batch_first(
         (OffsetRange(orders.name, 0, 1, 2),),
     ]
     assert len(ledger.batches.newest("orders")) == 1
-
-
-def test_empty_batches_of_different_checkpoints_have_different_keys(
-    spark: SparkSession, topic: TopicFactory, gate: Gate, tmp_path: Path
-) -> None:
-    orders, handled = topic(), Handled()
-    df = read(gate, spark, orders, startingOffsets="latest")
-    for name in ("one", "another"):
-        finish(write(gate, df, handled, tmp_path / name))
-    assert [(batch.id, batch.ranges) for batch in handled.batches] == [(0, ()), (0, ())]
-    assert len({batch.key for batch in handled.batches}) == 2
 
 
 @pytest.mark.parametrize("sink", ["memory", "parquet"])

@@ -59,20 +59,6 @@ def job(spark: SparkSession, topic: TopicFactory, ledger: Ledger, tmp_path: Path
     return Job(spark, ledger, orders, tmp_path)
 
 
-def test_sys_exit_in_a_handler_ends_the_query_with_that_reason(job: Job) -> None:
-    def leave(_df: DataFrame, _batch: Batch) -> None:
-        raise SystemExit("the sink is gone")
-
-    query = job.start(leave)
-    with pytest.raises(StreamingQueryException, match="SystemExit: the sink is gone"):
-        finish(query)
-    assert not query.isActive
-    assert job.batch.status is Status.FAILED
-    assert job.batch.error is not None
-    assert "SystemExit: the sink is gone" in job.batch.error.message
-    assert job.is_good_when_started_again()
-
-
 def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) -> None:
     def ended() -> str | None:
         return job.ledger.gates.all()[0].ended
@@ -153,24 +139,6 @@ def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) ->
     assert again.awaitTermination(DEADLINE_S)
     wait_until(lambda: says_stopped("SIGTERM"), DEADLINE_S)
     assert (again.isActive, again.exception()) == (False, None)
-
-
-def test_a_query_stopped_on_purpose_in_a_batch_is_no_incident(job: Job) -> None:
-    began = threading.Event()
-
-    def work_for_ever(df: DataFrame, _batch: Batch) -> None:
-        while True:
-            df.sparkSession.range(1).collect()
-            began.set()
-
-    query = job.start(work_for_ever)
-    wait_until(began.is_set, DEADLINE_S)
-    query.stop()
-    wait_until(lambda: job.batch.status is not Status.IN_PROGRESS, DEADLINE_S)
-    assert invoke(job.ledger.url, "failures").exit_code == 0
-    assert "interrupted" in job.says("batches")
-    assert "Interrupted: the query was stopped" in job.says("status", "--gate", "orders")
-    assert job.is_good_when_started_again()
 
 
 @pytest.mark.nightly

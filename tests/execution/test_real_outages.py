@@ -330,21 +330,6 @@ def test_a_folder_of_parquet_or_csv_that_takes_no_more_is_away(
         )
 
 
-@pytest.mark.parametrize("_mode", MOUNTS[:1])
-def test_a_postgresql_whose_disk_is_full_is_away(server: PostgresqlServer, _mode: str) -> None:
-    with mounted("256k", "mode=777") as folder:
-        (owner := Path(folder, "space")).mkdir()
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            known = data_folder(server).stat()
-            os.chown(owner, known.st_uid, known.st_gid)
-            connection.execute(f"CREATE TABLESPACE tiny LOCATION '{owner}'".encode())
-            connection.execute("CREATE TABLE many (x text) TABLESPACE tiny")
-            insert = "INSERT INTO many SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
-            assert_away(lambda: connection.execute(insert.encode()))
-            connection.execute("DROP TABLE many")
-            connection.execute("DROP TABLESPACE tiny")
-
-
 def test_a_value_that_cannot_be_a_folder_s_name_is_no_outage(
     rows: DataFrame, tmp_path: Path
 ) -> None:
@@ -352,25 +337,6 @@ def test_a_value_that_cannot_be_a_folder_s_name_is_no_outage(
     assert_not_away(
         lambda: long.write.partitionBy("name").parquet(f"{tmp_path}/orders"),
         lambda: Path(tmp_path, "x" * 300).write_text("x"),
-    )
-
-
-FORGED: Final = (
-    "x\nCaused by: java.net.ConnectException: x\n"
-    "requests.exceptions.ConnectionError: x\n\n"
-    "During handling of the above exception, another exception occurred:\n\n"
-    "Traceback (most recent call last):\nConnectionError: x\n"
-)
-
-
-def test_a_record_s_text_makes_no_outage(rows: DataFrame) -> None:
-    def fail(_id: int) -> str:
-        raise ValueError(FORGED)
-
-    assert_not_away(
-        lambda: rows.select(udf(fail)("id")).collect(),
-        lambda: rows.selectExpr(f"CAST(concat({FORGED!r}, id) AS INT)").collect(),
-        lambda: rows.selectExpr(f"raise_error(concat({FORGED!r}, id))").collect(),
     )
 
 
@@ -393,18 +359,3 @@ def test_a_record_that_ends_its_task_is_no_outage(rows: DataFrame) -> None:
             error = raised(fails)
             assert not sink_is_away(error), error
             assert not no_connection(error), error
-
-
-def test_a_wrong_query_or_handler_is_no_outage(rows: DataFrame, tmp_path: Path) -> None:
-    Path(tmp_path, "file").write_text("x")
-
-    def mistake(rows: Rows) -> None:
-        next(rows).order.total()
-
-    assert_not_away(
-        lambda: rows.select("name"),
-        lambda: rows.selectExpr("id / 0").collect(),
-        lambda: rows.write.parquet(f"{tmp_path}/file/orders"),
-        lambda: rows.foreachPartition(mistake),
-        lambda: rows.order,
-    )

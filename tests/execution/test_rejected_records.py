@@ -10,11 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from tests.execution.queries import DEADLINE_S, finish, read
+from tests.execution.queries import finish, read
 from tests.journal.journals import fill
 from tests.services.changes import delete_records
-from tests.services.kafka import Topic, TopicFactory, records_in
-from tests.services.waiting import wait_until
+from tests.services.kafka import Topic, TopicFactory
 
 import headrace
 from headrace.core.ranges import OffsetRange
@@ -103,24 +102,6 @@ def test_rows_of_a_data_frame_are_kept_whole_each_with_its_own_reason(
     assert {each.headers for each in found} == {HEADERS}
     assert [each.error.message for each in found] == [f"odd at {n}" for n in range(1, 20, 2)]
     assert scene.proven() == (10, 10)
-
-
-def test_a_topic_receives_what_was_rejected(scene: Scene, topic: TopicFactory) -> None:
-    dead = topic()
-    produce(scene.orders, 4)
-
-    def handler(df: DataFrame, batch: Batch) -> None:
-        with batch.transaction():
-            batch.reject(df.where(~is_even(df)), "it is odd")
-
-    policy = headrace.isolate(topic=dead.name)
-    scene.run(handler, policy)
-    told = wait_until(lambda: records_in(dead), DEADLINE_S)
-    assert [message.value() for message in told] == [b"1", b"3"]
-    headers = dict(told[0].headers() or ())
-    assert headers["headrace.error.message"] == b"it is odd"
-    assert headers["headrace.dead-letter.offset"] == b"1"
-    assert scene.proven() == (2, 2)
 
 
 def test_a_journal_s_records_are_rejected_too(scene: Scene, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_what_a_run_rejected_that_failed_is_forgotten(in_transaction: bool) -> N
         assert (offsets(stream), counts(stream)) == ([1], (1, 1, 0))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms")])
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_each_policy_keeps_what_was_rejected_once(policy: Any, in_transaction: bool) -> None:
@@ -161,6 +162,7 @@ def test_a_backfill_rejects_what_the_live_batch_could_not() -> None:
         assert (offsets(stream), counts(stream)) == ([1], (2, 1, 0))
 
 
+@pytest.mark.integration
 def test_a_child_of_an_isolation_rejects_its_own_records() -> None:
     poisoned = {b"poison"}
 
@@ -180,6 +182,7 @@ def test_a_child_of_an_isolation_rejects_its_own_records() -> None:
         assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "rows",
     [
@@ -203,6 +206,7 @@ def test_rows_are_named_in_any_of_these_forms(rows: Callable[[Any], Any]) -> Non
 NOT_OF_THE_BATCH = "not of batch .* reject rows of the batch itself, which has records-0 \\[0, 2\\)"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("rows", "reason", "sentence"),
     [
@@ -245,6 +249,7 @@ def test_a_refusal_that_is_caught_leaves_what_was_rejected_before_and_the_batch_
         assert offsets(stream) == [0]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["defer", "isolate"])
 def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: str) -> None:
     def handle(_df: Any, batch: Batch) -> None:
@@ -258,6 +263,7 @@ def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: str)
         assert batch.error.error_class == "headrace.errors.RejectionError"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms"), SPLITS])
 @pytest.mark.parametrize("kind", [OptionError, SetupError])
 def test_a_wrong_schema_or_option_stops_the_query_whatever_the_policy(
@@ -366,6 +372,7 @@ CRASHES = st.lists(
 )
 
 
+@pytest.mark.integration
 @given(values=VALUES, crashes=CRASHES, in_transaction=st.booleans())
 @examples(60)
 def test_whatever_crashes_each_bad_record_is_one_letter_and_each_good_one_is_processed(

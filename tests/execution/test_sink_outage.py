@@ -506,6 +506,7 @@ def test_pyspark_s_own_checks_and_the_values_of_a_query_are_no_outage() -> None:
 FORGERIES = [each for each in TASK_AWAY if "SinkAwayError" not in each]
 
 
+@pytest.mark.integration
 @given(sampled_from(FORGERIES), text(), sampled_from(["\n", "\n\n", HANDLING, HANDLING + HEAD]))
 def test_no_message_of_a_task_makes_an_outage(forged: str, start: str, between: str) -> None:
     assert not sink_is_away(of_task(f"ValueError: {start}{between}{forged}"))
@@ -513,6 +514,7 @@ def test_no_message_of_a_task_makes_an_outage(forged: str, start: str, between: 
     assert not sink_is_away(in_a_job(thrown))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("part", ["\n", " ", "\n\tat x", "\nCaused by: a.B: x", "a."])
 def test_a_long_message_is_read_once(part: str) -> None:
     """In a time that grows with its square it would take an hour."""

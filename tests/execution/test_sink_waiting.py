@@ -101,6 +101,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
         yield gates[0]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("on_failure", ["isolate", "defer", "stop"])
 def test_an_outage_of_half_an_hour_is_one_failed_batch_and_a_handful_of_lines(
     gate: Gate, on_failure: str, caplog: pytest.LogCaptureFixture

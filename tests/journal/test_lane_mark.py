@@ -77,6 +77,7 @@ def test_repair_gives_it_its_name_again(journal: Journal) -> None:
     assert repair(journal) == ()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("since", [3, 0])
 def test_last_blocks_that_are_gone_are_declared_lost_but_the_mark_s(
     journal: Journal, since: int

@@ -271,6 +271,7 @@ def test_a_writer_that_cannot_recover_gives_the_lane_back(journal: Journal) -> N
     journal.writer(0).close()
 
 
+@pytest.mark.integration
 def test_a_last_block_that_is_cut_off_at_any_byte_stops_its_lane(tmp_path: Path) -> None:
     """As after a disk that kept the name but not the data, whatever it has promised."""
     journal = journal_at(tmp_path / "orders")

@@ -47,6 +47,7 @@ def sizes(journal: Journal, start: int, until: int) -> list[int]:
     return counts
 
 
+@pytest.mark.integration
 def test_small_blocks_are_read_together_from_any_offset_to_any(journal: Journal) -> None:
     write(journal, 0, 200)
     assert packs_of(journal) == [(0, 200)]
@@ -68,6 +69,7 @@ def test_a_writer_that_is_closed_packs_what_is_left(journal: Journal) -> None:
     assert sizes(journal, 0, 152) == [*[1] * 8, 7, 137]
 
 
+@pytest.mark.integration
 def test_packs_are_joined_into_larger_ones(journal: Journal) -> None:
     write(journal, 0, SECOND + 70)
     assert packs_of(journal) == [(0, SECOND), (SECOND, SECOND + 64)]
@@ -91,6 +93,7 @@ class Watched(Fast):
         super().sync_folder(path)
 
 
+@pytest.mark.integration
 def test_no_pack_is_synced_for_records_would_wait_for_the_disk(tmp_path: Path) -> None:
     disk = Watched()
     journal = journal_at(tmp_path / "orders", disk)

@@ -93,6 +93,7 @@ def test_a_gated_query_does_not_go_on_in_a_lane_that_is_another_one(
     assert read == values("a", 0, 10)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fail", ["true", "false"])
 @pytest.mark.parametrize("limit", [1, 4, 10, 1_000])
 @pytest.mark.parametrize("counts", [(7, 5), (12,), (2, 2, 2, 2, 2)])

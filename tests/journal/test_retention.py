@@ -265,6 +265,7 @@ def pruned_twice(
     return recorder if met else None
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("storage", [LocalStorage, Dying])
 def test_two_prunings_at_once_both_end_well_and_no_crash_takes_more(
     ledger: Ledger, tmp_path: Path, storage: type[LocalStorage]

@@ -83,6 +83,7 @@ DAMAGE: Final[dict[str, Callable[[Path], object]]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [0, 7, BLOCKS - 1])
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_block_is_restored_from_its_pack(journal: Journal, how: str, number: int) -> None:
@@ -146,6 +147,7 @@ def paths(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / f"{number}" for number in range(10_000))
 
 
+@pytest.mark.integration
 @examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=DAMAGES)
 @example(damages=Damages({18: "empty", 19: "deleted"}, "deleted"))

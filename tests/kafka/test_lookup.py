@@ -195,6 +195,7 @@ class SlowMachinesAdmin(AdminClient):
         return 0
 
 
+@pytest.mark.integration
 def test_an_address_that_cannot_be_reached_is_named_with_the_reason() -> None:
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     questions: list[Callable[[Lookup], object]] = [

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -10,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.services.changes import delete_records
 from tests.services.kafka import Topic, TopicFactory
-from tests.services.queries import sentence, stream_of
+from tests.services.queries import sentence
 
 import headrace
 
@@ -218,68 +217,3 @@ def test_a_bounded_read_is_refused_in_one_sentence(
         " partition now holds [3, 5)); to go on without them set the option failOnDataLoss to"
         " false."
     )
-
-
-def test_offsets_that_are_gone_are_passed_over_where_the_user_says_so(
-    topic: TopicFactory, admin: AdminClient, same: Same
-) -> None:
-    aged = topic()
-    aged.produce(*[b"x"] * 5)
-    delete_records(admin, aged, before=3)
-    options = {"startingOffsets": for_each(aged, 1), "failOnDataLoss": False}
-    assert places(same(aged, options)) == [(0, 3), (0, 4)]
-
-
-SIZES = (7, 200, 250, 868)
-
-
-@pytest.fixture(scope="module")
-def sized(topic: TopicFactory) -> Topic:
-    made = topic(len(SIZES))
-    for partition, size in enumerate(SIZES):
-        made.produce(*[b"x"] * size, partition=partition)
-    return made
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"maxRecordsPerPartition": "50"},
-        {"minPartitions": "10"},
-        {"minPartitions": "4"},
-        {"minPartitions": "2000"},
-        {"minPartitions": "10", "maxRecordsPerPartition": "300"},
-        {"minPartitions": "3", "maxRecordsPerPartition": "300"},
-    ],
-)
-def test_a_bounded_read_and_a_stream_have_as_many_tasks_as_the_native_ones(
-    spark: SparkSession, sized: Topic, read: Read, tmp_path: Path, options: dict[str, str]
-) -> None:
-    def bounded(source: str, bounds: dict[str, str]) -> int:
-        return read(source, sized, options | bounds).rdd.getNumPartitions()
-
-    ends = {"endingOffsets": for_each(sized, *SIZES)}
-    for bounds in ({}, ends, ends | {"startingOffsets": for_each(sized, 2, 2, 2, 2)}):
-        assert bounded("headrace-kafka", bounds) == bounded("kafka", bounds), bounds
-    ours, native = (
-        streamed(spark, sized, options, source, tmp_path / source)
-        for source in ("headrace-kafka", "kafka")
-    )
-    assert ours == native
-
-
-def streamed(
-    spark: SparkSession, topic: Topic, options: dict[str, str], source: str, checkpoint: Path
-) -> int:
-    found = []
-
-    def count_tasks(df: DataFrame, _number: int) -> None:
-        found.append(df.rdd.getNumPartitions())
-
-    df = stream_of(spark, topic, options, source)
-    writer = df.writeStream.foreachBatch(count_tasks).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
-    assert query.awaitTermination(120), "the query did not end"
-    (tasks,) = [each for each in found if each]
-    return tasks

@@ -5,11 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.services.changes import create_again, delete_records, delete_topic
 from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import available_now, running, sentence, stream_of
@@ -176,58 +174,6 @@ def test_two_gated_sources_are_joined_and_each_has_a_ledger_of_its_own(
                 OffsetRange(of.name, 0, start, until) for start, until in pairwise(starts)
             ]
             assert starts[-1] == count
-
-
-def test_a_query_goes_on_past_what_is_lost_where_the_user_says_so(
-    topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    aged, deleted, recreated, quiet = (topic(prefix=f"lossy-{n}") for n in range(4))
-    every = (aged, deleted, recreated, quiet)
-    url = f"sqlite:///{tmp_path}/headrace.db"
-    options = {
-        "subscribe": ",".join(t.name for t in every),
-        "failOnDataLoss": False,
-        "headrace.gate": "lossy",
-        "headrace.ledger": url,
-    }
-    checkpoint = tmp_path / "checkpoint"
-    df = stream_of(spark, aged, options)
-    for each in every:
-        each.produce(b"before", b"before")
-    assert len(available_now(df, checkpoint).rows) == 8
-
-    aged.produce(b"gone", b"gone", b"aged")
-    delete_records(admin, aged, before=4)
-    deleted.produce(b"gone")
-    delete_topic(admin, deleted)
-    recreated.produce(b"gone")
-    create_again(admin, recreated)
-    recreated.produce(b"new", b"new", b"new")
-    quiet.produce(b"quiet")
-    assert available_now(df, checkpoint).values == ["aged", "new", "new", "new", "quiet"]
-    with Ledger.open(url) as ledger:
-        assert [loss.offsets for loss in ledger.history.losses("lossy")] == [
-            OffsetRange(aged.name, 0, 2, 4)
-        ]
-
-
-def test_a_query_stops_at_what_is_lost_and_says_what(
-    topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    aged, deleted = topic(), topic()
-    df = stream_of(spark, aged, {"subscribe": f"{aged.name},{deleted.name}"})
-    for each in (aged, deleted):
-        each.produce(b"before")
-    with running(df, tmp_path) as collected:
-        collected.wait_for(lambda c: len(c.rows) == 2)
-        delete_topic(admin, deleted)
-        with pytest.raises(StreamingQueryException) as raised:
-            collected.wait_for(lambda _: False)
-    assert sentence(raised.value) == (
-        "DataLossError: Kafka has lost records that this query had still to read:"
-        f" {deleted.name}-0 does not exist any more; to go on without them, counted, set the option"
-        " failOnDataLoss to false."
-    )
 
 
 def test_with_the_bare_format_spark_shows_the_sentence(

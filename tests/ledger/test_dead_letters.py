@@ -266,16 +266,6 @@ def test_children_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
     assert [batch.batch_key for batch in ledger.batches.unresolved()] == [left.batch_key]
 
 
-def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
-    key = ledger.batches.begin(a_batch()).batch_key
-    ledger.batches.fail(key, NO)
-    with Ledger.open(url, create=False) as reader:
-        assert reader.batches.unresolved() == reader.batches.with_prefix(key)
-        assert reader.batches.failed() == ledger.batches.failed() != ()
-        assert list(reader.history.coverage("orders")) == list(ledger.history.coverage("orders"))
-        assert reader.dead_letters.oldest() == ()
-
-
 def rejecting(ledger: Ledger, key: str, *letters: DeadLetter, owner: str = "me") -> None:
     with ledger.batches.transaction(key, owner, rejected=lambda: letters):
         pass

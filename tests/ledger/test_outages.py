@@ -216,6 +216,7 @@ def opened(path: Path, time: ManualClock) -> Ledger:
     return Ledger.open(f"sqlite:///{path}", timeouts=patient(time))
 
 
+@pytest.mark.integration
 def test_a_file_that_another_program_keeps_locked_is_waited_for(
     path: Path, time: ManualClock
 ) -> None:
@@ -316,14 +317,6 @@ def test_a_pool_without_a_connection_is_waited_for(
         finally:
             sqlalchemy.event.remove(Pool, "checkout", cut)
     assert 60 < time.monotonic() < 63
-
-
-def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualClock) -> None:
-    with opened(path, time) as ledger:
-        path.unlink()
-        with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
-            ledger.batches.begin(batch_number(0))
-    assert time.monotonic() == 0
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {

@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sqlalchemy import delete, update
-from tests.ledger.conftest import Execute
 from tests.ledger.covered import DONE, Told, a_range, covered, in_order, pruned, valid_histories
 from tests.ledger.samples import a_batch, batch_number
 
@@ -32,7 +29,6 @@ from headrace.ledger import (
     verify,
 )
 from headrace.ledger.proof import prove
-from headrace.ledger.tables import batch_range, batch_table
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
@@ -474,35 +470,6 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
     assert result.spans == (
         Span("run", whole, first_ms, processed=19, open=20, dead=1, lost=20, missing=0),
     )
-
-
-def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
-    ledger.batches.fail(ledger.batches.begin(batch_number(0)).batch_key, ERROR)
-    with Ledger.open(url, create=False) as reader:
-        assert verify(reader, "orders") == verify(ledger, "orders")
-
-
-@pytest.mark.parametrize("age_ms", [0, 1_000])
-def test_a_range_that_is_deleted_from_a_ledger_is_found(
-    ledger: Ledger, clock: ManualClock, execute: Execute, age_ms: int
-) -> None:
-    keys = [ledger.batches.begin(batch_number(number)).batch_key for number in range(5)]
-    for key in keys:
-        ledger.batches.succeed(key)
-    assert verify(ledger, "orders").verdict is Verdict.PROVEN
-    execute(delete(batch_range).where(batch_range.c.batch_key == keys[2]))
-    clock.now_ms += age_ms
-    ledger.history.prune(clock())
-    result = verify(ledger, "orders")
-    assert told(result) == [(FindingKind.GAP, 20, 30)]
-
-
-def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
-    ledger: Ledger, execute: Execute
-) -> None:
-    ledger.batches.begin(batch_number(0))
-    execute(update(batch_table).values(status=Status.DEAD))
-    assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]
 
 
 # Rejected records

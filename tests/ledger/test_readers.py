@@ -71,6 +71,7 @@ def test_the_right_to_select_is_not_enough_to_write(readers_url: str) -> None:
         writer.batches.begin(a_batch(gate="bench"))
 
 
+@pytest.mark.integration
 def test_a_file_that_cannot_be_written_is_enough_for_a_command(
     open_folder: Path, ordinary: Ordinary, command: list[str]
 ) -> None:

@@ -124,6 +124,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_takes_no_more_steps_with_a_longer_history(
     histories: dict[int, Path], tmp_path: Path, name: str

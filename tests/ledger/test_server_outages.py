@@ -17,7 +17,7 @@ from tests.services.postgresql import CUT, NewUrl, PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.ledger import ErrorReport, Ledger, Status, Timeouts, normalize_url
+from headrace.ledger import ErrorReport, Ledger, Status, normalize_url
 from headrace.ledger.connection import OF_A_QUERY
 from headrace.ledger.engines import is_outage
 from headrace.testing import ManualClock
@@ -261,23 +261,6 @@ def test_a_connection_on_which_the_driver_lost_count_of_the_answers_is_replaced(
         assert ledger.gates.all() == ()
     assert len(lost) == 1
     assert time.monotonic() > 0
-
-
-@pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
-def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
-    own_postgresql: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
-) -> None:
-    url = own_postgresql.url.replace("postgres:@", "postgres:hunter2@")
-    with Ledger.open(url, timeouts=Timeouts(retry_s=1)) as ledger:
-        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        go(own_postgresql)
-        with pytest.raises(
-            LedgerError, match=r"cannot be reached: .* was waited for 1 s\."
-        ) as caught:
-            ledger.batches.begin(batch_number(0))
-        assert "hunter2" not in everything_of(caught.value)
-        own_postgresql.start()
-        assert ledger.batches.begin(batch_number(0)).attempts == 1
 
 
 def test_a_server_that_refuses_a_password_is_raised_at_once(

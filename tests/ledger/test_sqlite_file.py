@@ -11,7 +11,6 @@ from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
 from headrace.ledger.engines import LOG_BYTES
-from headrace.testing import ManualClock
 
 SOON = Timeouts(lock_s=0.05)
 
@@ -148,29 +147,6 @@ def test_a_file_that_another_program_keeps_locked_is_reported(tmp_path: Path) ->
         ledger.batches.begin(batch_number(1))
 
 
-def test_a_file_that_another_program_is_writing_is_waited_for(
-    tmp_path: Path, time: ManualClock
-) -> None:
-    path = tmp_path / "theirs.db"
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE currency (name TEXT)")
-        other.execute("BEGIN IMMEDIATE")
-        time.on_sleep = other.rollback
-        with Ledger.open(f"sqlite:///{path}", timeouts=Timeouts(clock=time)) as ledger:
-            assert ledger.gates.all() == ()
-
-
-def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_end(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "theirs.db"
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE currency (name TEXT)")
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match="has been locked by another process"):
-            Ledger.open(f"sqlite:///{path}", timeouts=SOON)
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_was_deleted_or_replaced_is_reported_and_not_recreated(
     tmp_path: Path, replaced: bool
@@ -225,18 +201,6 @@ def test_reading_leaves_no_file_behind(tmp_path: Path) -> None:
     with Ledger.open(url, create=False) as ledger:
         assert len(ledger.batches.newest("orders")) == 1
     assert files(tmp_path) == before
-
-
-def test_reading_needs_no_right_to_write(open_folder: Path, ordinary: Ordinary) -> None:
-    path = open_folder / "ledger.db"
-    with Ledger.open(f"sqlite:///{path}") as writer:
-        begin_batches(writer, 1)
-    path.chmod(0o444)
-    open_folder.chmod(0o555)
-    before = files(open_folder)
-    with ordinary(), Ledger.open(f"sqlite:///{path}", create=False) as ledger:
-        assert len(ledger.batches.newest("orders")) == 1
-    assert files(open_folder) == before
 
 
 def test_a_reader_without_the_right_to_write_sees_what_is_being_written(

@@ -1,9 +1,7 @@
 """Actions of processes or threads on a ledger at the same time, and after one is killed."""
 
 import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -89,28 +87,6 @@ def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
         answers = at_once(workers, ("begin", number), ("succeed", key), ("fail", key))
         batch = stored(ledger, key)
         assert (dict(zip(calls, answers, strict=True)), batch.status) in possible
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda ledger, key: ledger.batches.succeed(key),
-        lambda ledger, key: ledger.batches.fail(key, ValueError()),
-    ],
-)
-def test_of_threads_that_share_a_ledger_and_end_a_batch_one_gets_true(
-    ledger: Ledger, end: Callable[[Ledger, str], bool]
-) -> None:
-    together = threading.Barrier(4)
-
-    def run(key: str) -> bool:
-        together.wait()
-        return end(ledger, key)
-
-    with ThreadPoolExecutor(4) as pool:
-        for number in range(ROUNDS):
-            key = ledger.batches.begin(wide_batch(number)).batch_key
-            assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
 
 
 def test_of_processes_that_claim_a_failed_batch_by_transition_f_one_gets_it(

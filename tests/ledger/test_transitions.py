@@ -200,6 +200,7 @@ OF_POSTGRESQL = {"batch_rows.ATTACH_NEXT", "rates.REPORT"}
 """Several writes in one statement, which SQLite does not have."""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_A_WHOLE_LEDGER - OF_POSTGRESQL))
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"

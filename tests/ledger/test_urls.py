@@ -126,6 +126,7 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
     assert "hunter2" not in everything_of(error)
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(60)  # the driver's own patience is longer
 @pytest.mark.parametrize(("default_s", "option"), [(2, ""), (600, "?connect_timeout=2")])
 def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(

@@ -1,7 +1,6 @@
 """Metrics in a scrape of a ledger, read by the parsers of prometheus-client."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,20 +144,6 @@ def test_the_lag_of_a_scrape_that_remembers_is_that_of_one_that_reads_all_where_
         assert remembered >= expected
     else:
         assert remembered == expected
-
-
-def test_a_backlog_that_grows_never_drains(ledger: Ledger, clock: ManualClock) -> None:
-    claim_gate(ledger)
-    for number in range(4):
-        done(ledger, clock, number * 10, 10, 100 + number * 30)
-        clock.now_ms += 600
-    assert value(scrape(ledger, clock), "drain_seconds") == math.inf
-    for number in range(4, 16):
-        done(ledger, clock, number * 10, 10, 190)
-        clock.now_ms += 600
-    drains = value(scrape(ledger, clock), "drain_seconds")
-    assert drains is not None
-    assert 0 < drains < math.inf
 
 
 def test_totals_count_batches_by_end_and_reason_and_never_fall(

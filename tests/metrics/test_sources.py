@@ -6,7 +6,6 @@ from pathlib import Path
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from tests.cli.test_waiting_now import gone_for_an_hour
-from tests.journal.journals import fill
 from tests.metrics.test_exposition import scrape, value
 from tests.services.kafka import TopicFactory
 
@@ -28,16 +27,6 @@ def asked(url: str) -> dict[str, float | None]:
         )
     names = ("lag_records", "lag_seconds", "lag_age_seconds", "retention_remaining_seconds")
     return {name: value(samples, name) for name in names}
-
-
-def test_a_journal_says_what_waits_and_how_old_it_is(tmp_path: Path) -> None:
-    fill(tmp_path / "raw", {0: [30]})
-    url = gone_for_an_hour(tmp_path, "journal", str(tmp_path / "raw"), OffsetRange("raw", 0, 0, 10))
-    found = asked(url)
-    assert found["lag_records"] == 20
-    assert found["lag_age_seconds"] is not None
-    assert found["lag_age_seconds"] < 60
-    assert found["retention_remaining_seconds"] is None, "nothing was deleted yet"
 
 
 def test_kafka_says_how_old_the_next_record_is_and_when_it_is_deleted(

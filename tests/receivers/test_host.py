@@ -200,40 +200,13 @@ async def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> 
             assert later.delay_s > 50
 
 
-def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
-    hosting: Hosting, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
-
-        async def work() -> None:
-            gated = replace(
-                hosting, gate="orders", ledger=url, limits=ReceiverLimits(initial_rate=1)
-            )
-            async with hosted(gated) as hands:
-                await hands.give(b"first")
-                waiting = asyncio.create_task(hands.give(*[b"x"] * 5_000))
-                await until(lambda: ledger.receivers.of_gate("orders")[0].waiting_records)
-                assert not waiting.done()
-                report_sample(ledger, a_sample(1, 1e6))
-                await waiting
-                await until(lambda: ledger.receivers.of_gate("orders")[0].records == 5_001)
-                (known,) = ledger.receivers.of_gate("orders")
-                assert (known.journal, known.lane, known.limit_per_s) == ("events", 0, 1e6)
-                assert known.records_per_s > 0
-                assert known.bytes == 5_005
-            assert ledger.receivers.of_gate("orders") == ()
-
-        run(work())
-
-
 def begin(ledger: Ledger, journal: Journal, start: int, until: int) -> None:
     """Have the gate ``orders`` begin to read these offsets."""
     offsets = PlannedRange(OffsetRange(journal.name, 0, start, until), topic_id=journal.id)
     ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
 
 
+@pytest.mark.integration
 def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

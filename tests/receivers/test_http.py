@@ -124,6 +124,7 @@ async def test_a_sender_that_closes_its_half_after_its_requests_is_answered() ->
         writer.close()
 
 
+@pytest.mark.integration
 @in_loop
 async def test_a_sender_that_reads_no_answers_is_read_no_further() -> None:
     request = POST + b"content-length: 1\r\n\r\na"
@@ -291,6 +292,7 @@ async def test_an_id_that_is_not_valid_is_refused(ids: tuple[bytes, ...]) -> Non
         assert it.journal.values == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", [b"/records", b"/none"])
 @pytest.mark.parametrize(
     "lengths",
@@ -353,6 +355,7 @@ async def test_an_integer_that_is_too_long_is_refused_by_its_name_in_large_bodie
         assert len(it.journal.values) == 2 * number
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("data", "status", "said"),
     [

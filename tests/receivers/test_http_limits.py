@@ -170,23 +170,6 @@ async def test_under_backpressure_the_answer_has_retry_after() -> None:
         assert it.journal.values == [b"a", b"b"]
 
 
-@in_loop
-async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
-    settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, max_memory_bytes=4_000)
-    async with served(settings) as it:
-        it.journal.going.clear()
-        first = asyncio.create_task(it.post(b"x" * 600, BYTES))
-        await until(lambda: it.intake.statistics.reserved_bytes)
-        answer = await it.post(b"y" * 600, BYTES)
-        assert answer.status_code == 429
-        assert answer.headers["retry-after"] == "1"
-        it.journal.going.set()
-        assert (await first).status_code == 200
-        # A body that never fits is another matter.
-        assert (await it.post(b"y" * 1_200, BYTES)).status_code == 413
-        assert it.journal.values == [b"x" * 600]
-
-
 def _bounded(body: int, bodies: int) -> dict[str, Any]:
     memory = IntakeSettings(10, block_bytes=1_000, max_memory_bytes=4 * bodies)
     limits = {"max_body_bytes": body, "max_decompressed_bytes": body}

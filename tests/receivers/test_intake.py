@@ -269,6 +269,7 @@ async def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is
             receipts.clear()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 @in_virtual_time
 async def test_a_sender_ten_times_too_fast_is_admitted_at_the_rate(size: int) -> None:

@@ -13,7 +13,6 @@ from tests.receivers.serving import (
     Journal,
     comparisons,
     in_loop,
-    is_closed,
     receiving,
     run,
     until,
@@ -334,43 +333,6 @@ async def test_a_sender_may_have_any_number_of_answers() -> None:
             assert await client.answer() == "ok 1"
 
 
-@pytest.mark.nightly
-@in_loop
-async def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> None:
-    journal, receiver = Journal(), tcp(max_connections=300)
-    address = ("127.0.0.1", receiver.port)
-    half_open = [socket.socket() for _ in range(500)]
-    try:
-        async with receiving(receiver, journal), connected(receiver) as steady:
-            await steady.send(b"first\n")
-            assert await steady.answer() == "ok 1"
-            for connection in half_open:  # all at once: the receiver gets no turn between
-                connection.connect(address)
-            await until(lambda: is_closed(half_open[0]))
-            async with connected(receiver) as late:
-                await late.send(b"late\n")
-                assert await late.answer() == "ok 1"
-            await steady.send(b"second\n")
-            assert await steady.answer() == "ok 1"
-    finally:
-        for connection in half_open:
-            connection.close()
-    assert journal.values == [b"first", b"late", b"second"]
-
-
-@in_loop
-async def test_when_all_connections_are_busy_another_one_is_rejected() -> None:
-    receiver = tcp(max_connections=1)
-    async with receiving(receiver, Journal()) as intake, connected(receiver) as busy:
-        await busy.send(b"a\n")
-        assert await busy.answer() == "ok 1"
-        async with connected(receiver) as other:
-            assert await other.answer() == (
-                "error All 1 connections are in use; connect again later."
-            )
-        assert intake.rejections.totals == {"no place": 1}
-
-
 @in_loop
 async def test_a_line_that_takes_too_long_is_refused_and_silence_between_lines_is_not() -> None:
     receiver = tcp(line_s=0.2)
@@ -444,19 +406,6 @@ async def test_a_wrong_length_ends_its_connection_alone_and_is_counted() -> None
         assert await good.answer() == "ok 1"
         assert intake.rejections.totals["not taken"] == 2
     assert journal.values == [b"a", b"a", b"b"]
-
-
-@in_loop
-async def test_messages_that_are_sent_again_with_their_ids_are_stored_once() -> None:
-    journal, receiver = Journal(), tcp(framing="octet-counting", id_field="id")
-    messages = [b'{"id":%d,\n"value":"x"}' % number for number in range(10)]
-    async with receiving(receiver, journal) as intake:
-        for again in (messages[:6], messages[3:]):
-            async with connected(receiver) as client:
-                await client.send(counted(*again))
-                await client.acknowledged(len(again))
-        assert intake.statistics.duplicate_records == 3
-    assert journal.values == messages
 
 
 def test_a_framing_that_is_not_known_is_refused() -> None:

@@ -123,17 +123,6 @@ def test_ten_batches_and_a_kill_with_what_failed_deferred(
 
 
 @pytest.mark.soak
-def test_two_hundred_batches_and_ten_kills_with_what_failed_deferred(
-    topic: TopicFactory, tmp_path: Path
-) -> None:
-    dice = chance()
-    job, produced = story(topic(PARTITIONS), tmp_path / "job", 200)
-    job = replace(job, on_failure="defer")
-    live_through(job, 10, dice)
-    judge(job, produced)
-
-
-@pytest.mark.soak
 def test_two_hundred_batches_and_ten_kills_with_what_failed_isolated(
     topic: TopicFactory, tmp_path: Path
 ) -> None:

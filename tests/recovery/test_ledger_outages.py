@@ -1,11 +1,8 @@
 """A PostgreSQL server that goes away under a gated query: the stream waits, and goes on."""
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,10 +24,6 @@ PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more
 WAITS = "It is tried again for up to"
 DEADLINE_S = 100
-
-OUTAGES = 5
-AWAY_S = 60
-BACK_WITHIN_S = 30
 
 
 def a_job(topic: Topic, folder: Path, own_postgresql: PostgresqlServer) -> Job:
@@ -125,36 +118,3 @@ def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
     finally:
         query.stop()
     assert keys == keys[:1] * 2
-
-
-@pytest.mark.soak
-def test_a_stream_goes_on_within_half_a_minute_of_its_ledgers_return(
-    topic: TopicFactory, tmp_path: Path, own_postgresql: PostgresqlServer
-) -> None:
-    orders = topic(PARTITIONS)
-    job = a_job(orders, tmp_path / "job", own_postgresql)
-    job = replace(
-        job,
-        on_failure="defer",
-        raises_once_in=5,
-        hurried=True,
-        records=(OUTAGES + 1) * RECORDS * PARTITIONS,
-    )
-
-    def written(more_than: int = 0) -> int:
-        count = len(list((job.path / "sink").glob("*.json")))
-        return count if count > more_than else 0
-
-    with Driver(job) as driver:
-        produced = fill(orders, RECORDS)
-        driver.let_go()
-        driver.wait_for("written")
-        for outage in range(1, OUTAGES + 1):
-            own_postgresql.stop("fast")
-            produced = fill(orders, (outage + 1) * RECORDS, outage * RECORDS)
-            time.sleep(AWAY_S)
-            before = written()
-            own_postgresql.start()
-            wait_until(partial(written, before), BACK_WITHIN_S)
-        driver.finish()
-    require_sound(collect(job, produced))

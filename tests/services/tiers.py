@@ -1,6 +1,7 @@
 """The three tiers of tests, which of them a test is of, and that a unit test starts no process.
 
-- ``unit``: in memory: no JVM, no service, no other process. `make unit` runs these.
+- ``unit``: in memory: no JVM, no service, no other process, and none of the slowest tests.
+  `make unit` runs these within a minute.
 - ``integration``: on real parts, what a change can break and a reviewer must know: one scenario for
   each promise of ``docs/guarantees.md`` that a crash or a service decides. `make test` runs these
   and the units.
@@ -28,8 +29,8 @@ NIGHTLY_FIXTURES: Final = frozenset(
 SERVICES: Final = frozenset({"java", "new_url", "world"})
 """Fixtures that start a process or write files, or have it done."""
 
-FOLDERS: Final = frozenset({"recovery", "examples", "bench", "demo"})
-"""Whose tests run programs, one and all."""
+FOLDERS: Final = frozenset({"recovery", "examples", "bench", "demo", "simulation"})
+"""Whose tests run programs, one and all, or simulate hours of a flow for seconds."""
 
 _PROCESSES: Final = frozenset(
     {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system"}

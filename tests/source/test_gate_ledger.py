@@ -165,6 +165,7 @@ def test_a_report_that_is_there_costs_no_time(
     assert clock.monotonic() == 0
 
 
+@pytest.mark.integration
 def test_a_report_that_does_not_come_is_waited_for_one_interval_and_the_rate_stays(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_report_that_does_not_come_is_waited_for_one_interval_and_the_rate_sta
     assert clock.monotonic() == pytest.approx(10.0, abs=0.01)
 
 
+@pytest.mark.integration
 def test_where_nobody_listens_only_the_first_report_is_waited_for(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
@@ -186,6 +188,7 @@ def test_where_nobody_listens_only_the_first_report_is_waited_for(
     assert clock.monotonic() == waited_s > 0
 
 
+@pytest.mark.integration
 def test_one_report_that_came_late_does_not_end_the_waiting(
     gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_planner_whose_driver_has_ended_waits_no_longer(
         assert ledger.batches.newest("orders") == ()
 
 
+@pytest.mark.integration
 def test_a_planner_waits_for_its_ledger(url: str, clock: ManualClock) -> None:
     with locked(url, clock) as (gate_ledger, other):
         clock.on_sleep = lambda: other.rollback() if clock.monotonic() > 60 else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +70,3 @@ def test_what_the_first_brokers_have_is_sent_though_the_options_do_not_fit_the_s
     statuses = [each.status for each in ledger.dead_letters.oldest("orders")]
     assert statuses == [DeadLetterStatus.SENT, DeadLetterStatus.WAITING]
     assert sender.outcome() == "1 dead letter sent"
-
-
-def test_the_value_that_was_sent_is_kept_beside_the_letter_s_own(ledger: Ledger) -> None:
-    brokers = Brokers()
-    producers: Any = {"a:1": brokers, "b:1": brokers}
-    sender = LetterSender(ledger, {}, None, producers=producers)
-    first, second = ledger.dead_letters.oldest("orders")
-    sender.edit, sender.change = "Ada", lambda letter: replace(letter, value=b"12.50")
-    sender.send([first])
-    sender.edit, sender.change = None, None
-    sender.send([second])
-    assert [record.value for record, _ in brokers.sent] == [b"12.50", b"12,50"]
-    first, second = ledger.dead_letters.oldest("orders")
-    assert (first.letter.value, first.sent_value) == (b"12,50", b"12.50")
-    assert first.resolution == "sent to orders-0 at 0, edited by Ada"
-    assert (second.letter.value, second.sent_value) == (b"12,50", None)

@@ -10,6 +10,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "testing_a_handler.py"
 TESTS = [(n, f) for n, f in runpy.run_path(str(EXAMPLE)).items() if n.startswith("test_")]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("test", [test for _, test in TESTS], ids=[name for name, _ in TESTS])
 def test_each_test_of_the_example_passes(test: Callable[[], None]) -> None:
     test()

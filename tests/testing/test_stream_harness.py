@@ -137,6 +137,7 @@ COMES_TO: dict[str, tuple[str | OnFailure, int]] = {
 """The policy with which a batch comes to a step, and how often it fails; else it goes through."""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_at_any_point_leaves_each_record_written_once(point: str) -> None:
     step = point.split()[1]

@@ -227,6 +227,7 @@ def test_a_path_that_leads_to_another_journal_on_its_machine_is_found_out(
     )
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("driven")
 @pytest.mark.parametrize(
     ("receiver", "address"),
