@@ -155,8 +155,8 @@ DEFECTS: Final = (
     Planted(
         "PID that takes a batch which an operator has limited for all that the job can do",
         "control/rates.py",
-        "self.pid.compute(*stats) if is_told else None",
-        "self.pid.compute(*stats)",
+        "is_told = is_pid and (not part.is_limited or part.own_ms > self.interval_ms)",
+        "is_told = is_pid",
         "tests/control/test_query_rates.py",
     ),
 )
