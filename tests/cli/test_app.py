@@ -32,6 +32,11 @@ def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() ->
     assert "No such command 'statsu'. Did you mean 'status'?" in told.output
 
 
+def test_a_command_that_is_gone_says_what_to_do_instead() -> None:
+    told = CliRunner().invoke(app, ["simulate", "five.toml"])
+    assert str(told.exception).startswith("`headrace simulate` is gone: try a change on a copy")
+
+
 def test_the_version_is_told() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, told.stdout) == (0, f"headrace {headrace.__version__}\n")
