@@ -113,6 +113,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 
 DELETED: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
         "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
     }
 )
@@ -147,6 +148,17 @@ class Commands(TyperGroup):
         command.name = cmd_name
         _add_examples(cmd_name, command)
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; for an option that is gone, say what to do instead."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            path = getattr(getattr(error, "ctx", None), "command_path", "")
+            words = f"{path.partition(' ')[2]} {getattr(error, 'option_name', '')}"
+            if words in DELETED:
+                raise OptionError(f"`headrace {words}` is gone: {DELETED[words]}") from error
+            raise
 
 
 def _add_examples(words: str, command: Any) -> None:
