@@ -27,6 +27,7 @@ from bench.flow_run import (
 )
 from bench.pairs import Spread
 from bench.scale import Scale
+from bench.simulation import turns
 from bench.stage import Stage
 from bench.topics import random_values
 from headrace.control import HopSettings
@@ -34,7 +35,6 @@ from headrace.errors import HeadraceError
 from headrace.flow import Flow, ZookeeperSettings, journal, kafka
 from headrace.journal import Journal, Records
 from headrace.local import ensure_java
-from headrace.simulation import turns
 
 VALUE_BYTES: Final = 100
 PARTITIONS: Final = 2

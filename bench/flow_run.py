@@ -12,13 +12,13 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.sides import DEADLINE_S, POLL_S, discard
+from bench.simulation import RateLimitChange
 from headrace.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
 from headrace.execution import Batch
 from headrace.flow import Flow, RunningFlow
 from headrace.flow.channel import Channel, ChannelQueue
 from headrace.ledger import BatchRecord, Ledger
-from headrace.simulation import RateLimitChange
 
 NAMES: Final = ("one", "two", "three", "four", "five")
 SLOW: Final = "four"

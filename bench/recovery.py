@@ -19,11 +19,7 @@ from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
-from bench.stage import Stage
-from bench.table import number
-from headrace.control import BatchProgress
-from headrace.execution import Batch, Gate
-from headrace.simulation import (
+from bench.simulation import (
     Load,
     Policy,
     Scenario,
@@ -32,6 +28,10 @@ from headrace.simulation import (
     batches_to_settle,
     run,
 )
+from bench.stage import Stage
+from bench.table import number
+from headrace.control import BatchProgress
+from headrace.execution import Batch, Gate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

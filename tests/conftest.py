@@ -45,7 +45,7 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
-LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")
+LONG = ("recovery", "spark", "docs", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""
 
 

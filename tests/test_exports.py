@@ -12,7 +12,6 @@ import pytest
 import headrace
 import headrace.flow
 import headrace.receivers
-import headrace.simulation
 from headrace.cli.app import EXAMPLES
 
 
@@ -24,12 +23,6 @@ def test_everything_that_is_public_is_there_and_in_order() -> None:
 def test_completion_shows_what_is_public() -> None:
     shown = [name for name in dir(headrace) if not name.startswith("_")]
     assert shown == headrace.__all__
-
-
-def test_what_simulations_export_is_there_once_and_in_order() -> None:
-    names = headrace.simulation.__all__
-    assert names == sorted(set(names))
-    assert all(hasattr(headrace.simulation, name) for name in names)
 
 
 def test_what_is_not_public_is_not_there() -> None:

@@ -138,7 +138,7 @@ def test_the_ten_lines_of_the_readme_run(installed: Installed, tmp_path: Path) -
     assert "1,000" in installed.run("headrace", "verify", folder=tmp_path)
 
 
-@pytest.mark.soak  # tests/cli/demo/test_demo.py runs it from the checkout
+@pytest.mark.soak  # tests/cli/test_demo.py runs it from the checkout
 def test_the_demo_runs_and_loses_nothing(installed: Installed, tmp_path: Path) -> None:
     shown = installed.run("headrace", "demo", "--seconds", "25", folder=tmp_path)
     assert re.search(r"arrived.*: none missing, none twice\.$", shown, re.MULTILINE), shown

@@ -6,10 +6,10 @@ import pytest
 from bench.figures import Figure
 from bench.flow import SETTINGS, figures
 from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Trace
+from bench.simulation import RateLimitChange
 
 from headrace.errors import HeadraceError
 from headrace.ledger import BatchRecord, Kind, Status
-from headrace.simulation import RateLimitChange
 
 STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 

@@ -13,7 +13,6 @@ import pytest
 from tests.cli.outcomes import Shop, rows
 from tests.cli.test_flows import SHOP
 from tests.cli.test_journal import a_journal, damage, read
-from tests.cli.test_simulate import block
 from tests.docs.pages import ROOT
 
 from headrace.ledger import Ledger
@@ -38,11 +37,8 @@ COMMANDS: Final = {
     "journal prune orders --older-than 0s --dry-run": 0,
     "journal verify orders": 4,
     "journal repair orders": 0,
-    "simulate five.toml": 0,
     "flow show shown_flow:orders": 0,
 }
-OF_STAGES: Final = re.compile(r"^(series|signals|largest_bytes)\.\w+")
-"""Fields that have one for each stage, by its name."""
 KINDS: Final = {str: "text", bool: "yes or no", int: "number", float: "number", type(None): "null"}
 
 
@@ -62,7 +58,7 @@ def shape(found: list[dict[str, Any]]) -> dict[str, set[str]]:
     shown: dict[str, set[str]] = {}
     for each in found:
         for place, kind in kinds(each, ""):
-            shown.setdefault(OF_STAGES.sub(r"\1.STAGE", place), set()).add(kind)
+            shown.setdefault(place, set()).add(kind)
     return shown
 
 
@@ -77,7 +73,6 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(Connector, "gone", lambda _connector, _options, _ranges: [])
-    Path("five.toml").write_text(block("toml"))
     Path("shown_flow.py").write_text(SHOP)
     orders = a_journal()
     journals = f"sqlite:///{tmp_path}/journals.db"

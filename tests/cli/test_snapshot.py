@@ -228,14 +228,13 @@ def reported(
     return GateHistory(gate, tuple(batches), tuple(samples))
 
 
-def test_what_a_batch_costs_and_what_the_other_law_would_say_are_shown() -> None:
+def test_what_a_batch_costs_is_shown() -> None:
     gate = learnt(a_gate(2_400.0), fixed_s=0.31, law="learned", changed_ms=NOW_MS - 180_000)
-    sample = RateSample("orders", NOW_MS, 2_400.0, 2_400, 990, 0, other_per_s=1_900.0)
+    sample = RateSample("orders", NOW_MS, 2_400.0, 2_400, 990, 0)
     snapshot = take_snapshot(GateHistory(gate, (), (sample,)), NOW_MS)
-    assert (snapshot.law, snapshot.other_per_s) == ("learned", 1_900.0)
+    assert snapshot.law == "learned"
     assert (snapshot.fixed_ms, snapshot.record_us, snapshot.noise) == pytest.approx((310, 52, 0.08))
     shown = " ".join(text_of(gate_view(snapshot)).replace("│", " ").split())
-    assert "pid would say 1,900/s" in shown
     assert "batch cost 0.31 s before its first record · 52 µs a record · noise 8%" in shown
     assert "· changed 3 min 0 s ago" in shown
 

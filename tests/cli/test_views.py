@@ -148,7 +148,7 @@ def a_short_interval(_folder: Path) -> RenderableType:
     slow = past.learnt(
         past.a_gate(100.0), fixed_s=1.2, record_s=4e-4, changed_ms=past.NOW_MS - 60_000
     )
-    sample = RateSample("orders", past.NOW_MS, 100.0, 100, 1_240, 0, other_per_s=83.0)
+    sample = RateSample("orders", past.NOW_MS, 100.0, 100, 1_240, 0)
     return gate(GateHistory(slow, tuple(batches), (sample,)))
 
 

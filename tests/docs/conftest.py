@@ -120,8 +120,6 @@ def shop_template(
     (folder / "shop" / "flows.py").write_text(DEFERRING_FLOW)
     (folder / "kafka.properties").write_text("# this broker wants no password\n")
     (folder / "orders.ndjson").write_text('{"id": 1}\n{"id": 2}\n')
-    (folder / "five.toml").write_text(next(blocks(ROOT / "docs/simulation.md", "toml")).text)
-    shutil.copytree(ROOT / "examples/worlds", folder / "examples/worlds")
     fill(folder / "journals" / "orders", {0: [20, 10]})
     fill(folder / "raw", {0: [30]})
     gate = headrace.Gate("orders", interval="1 second", ledger=shop.ledger)

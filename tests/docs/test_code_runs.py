@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -32,7 +31,6 @@ import headrace
 from headrace.core.timing import wall_clock_ms
 from headrace.journal import Journal, Records
 from headrace.receivers.host import Hosting, host
-from headrace.simulation import Policy, phases, read_scenario, run
 
 pytestmark = pytest.mark.nightly
 
@@ -305,10 +303,6 @@ def kafka_client_options(spark: SparkSession, _shop: Shop) -> None:
     ).run_all()
 
 
-def simulation(_spark: SparkSession, _shop: Shop) -> None:
-    Reader("docs/simulation.md", {}).run_all()
-
-
 def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
     """With a handler that is as good as the page wants it: keyed by the batch."""
     kept: dict[str, list[str]] = {}
@@ -361,27 +355,9 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/senders.md": senders,
     "docs/flows.md": flows,
     "docs/kafka-client-options.md": kafka_client_options,
-    "docs/simulation.md": simulation,
     "docs/spark-connect.md": spark_connect,
     "docs/testing.md": handlers_under_test,
 }
-
-
-@pytest.mark.parametrize("policy", Policy)
-def test_the_page_on_simulation_has_the_figures_of_its_scenario(
-    policy: Policy, tmp_path: Path
-) -> None:
-    (tmp_path / "five.toml").write_text(next(blocks(ROOT / "docs/simulation.md", "toml")).text)
-    slow = phases(run(read_scenario(tmp_path / "five.toml"), policy, Random(0)))[1]
-    between = ["parse", "enrich", "score", "store"]
-    figures = [
-        f"{slow.of('store').processed_per_s:,.0f}".replace(",", " "),
-        f"{slow.of('ingest').swing:.2f}",
-        f"{max(slow.of(each).largest_bytes for each in between) / 1e6:,.0f} MB".replace(",", " "),
-        str(max(each.turns for each in slow.stages)),
-    ]
-    row = f"| `{policy}` | {' | '.join(figures)} |"
-    assert row in (ROOT / "docs/simulation.md").read_text()
 
 
 def test_the_code_of_every_page_is_run() -> None:

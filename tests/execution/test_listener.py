@@ -355,20 +355,16 @@ def run_job(
 LEARNED = EstimatorSettings("learned")
 
 
-def test_both_laws_hear_of_each_batch_and_the_one_that_was_chosen_is_in_force(
-    ledger: Ledger,
-) -> None:
+def test_the_law_that_was_chosen_is_in_force(ledger: Ledger) -> None:
     run_job(ledger, LEARNED, 500)
     newest = ledger.rates.history("orders")[0]
     assert newest.rate_per_s == ledger.rates.current("orders") == pytest.approx(5_000, rel=0.03)
-    assert newest.other_per_s == pytest.approx(5_000, rel=0.05)
     assert newest.proportional is None
     run_job(ledger, EstimatorSettings("pid"), 500, gates=["payments"], batches=6)
     climbing = ledger.rates.history("payments")[0]
     assert climbing.proportional is not None
     assert climbing.rate_per_s is not None
-    assert climbing.other_per_s is not None
-    assert climbing.rate_per_s < 0.5 * climbing.other_per_s
+    assert climbing.rate_per_s < 2_500
 
 
 def test_what_a_batch_costs_is_kept_with_the_gate_and_a_restart_begins_with_it(

@@ -2,8 +2,7 @@
 
 from random import Random
 
-from headrace.control import HopSettings
-from headrace.simulation import (
+from bench.simulation import (
     Disturbance,
     Load,
     Policy,
@@ -13,6 +12,8 @@ from headrace.simulation import (
     Slow,
     run,
 )
+
+from headrace.control import HopSettings
 
 NAMES = ("one", "two", "three", "four", "five")
 LOAD_PER_S = 100_000

@@ -1,9 +1,9 @@
 """A gate whose handler takes less than its rate, beside one that was told so."""
 
+from bench.simulation import Load, Scenario, SimulatedBatch, SimulatedStage
 from tests.simulation.scenarios import ran
 
 from headrace.control import EstimatorSettings
-from headrace.simulation import Load, Scenario, SimulatedBatch, SimulatedStage
 
 MINUTE = 60
 

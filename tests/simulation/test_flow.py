@@ -4,22 +4,7 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from tests.simulation.scenarios import (
-    CAPACITY_PER_S,
-    END_S,
-    FIXED_MS,
-    INTERVAL_MS,
-    LOAD_PER_S,
-    NAMES,
-    SLOW,
-    SLOW_FROM_S,
-    SLOW_UNTIL_S,
-    chain,
-    ran,
-)
-
-from headrace.control import HopSettings
-from headrace.simulation import (
+from bench.simulation import (
     Dead,
     Load,
     LostSignals,
@@ -35,6 +20,21 @@ from headrace.simulation import (
     phases,
     turns,
 )
+from tests.simulation.scenarios import (
+    CAPACITY_PER_S,
+    END_S,
+    FIXED_MS,
+    INTERVAL_MS,
+    LOAD_PER_S,
+    NAMES,
+    SLOW,
+    SLOW_FROM_S,
+    SLOW_UNTIL_S,
+    chain,
+    ran,
+)
+
+from headrace.control import HopSettings
 
 COULD_PER_S = CAPACITY_PER_S * (1 - FIXED_MS / INTERVAL_MS)
 OVERLOAD = HopSettings().overload_bytes

@@ -3,13 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.services.examples import examples
-from tests.simulation.scenarios import ran
-
-from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
-from headrace.simulation import (
+from bench.simulation import (
     Dead,
     Load,
     Scenario,
@@ -18,7 +12,13 @@ from headrace.simulation import (
     Slow,
     batches_to_settle,
 )
-from headrace.simulation.simulated_stage import SimulatedGate, partitions_of
+from bench.simulation.simulated_stage import SimulatedGate, partitions_of
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.services.examples import examples
+from tests.simulation.scenarios import ran
+
+from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
 
 SLOW = Slow("job", 20, 50, factor=0.25)
 

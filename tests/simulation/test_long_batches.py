@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from bench.simulation import Load, Result, Scenario, SimulatedStage, Slow
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.services.examples import examples
@@ -17,7 +18,6 @@ from tests.simulation.scenarios import (
 )
 
 from headrace.control import HopSettings
-from headrace.simulation import Load, Result, Scenario, SimulatedStage, Slow
 
 ALMOST_FREE_S = 60
 """Time that the scenarios go on after the slow time."""

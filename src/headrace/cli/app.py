@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import headrace
+from headrace.errors import OptionError
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -66,7 +67,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "flow": ("headrace flow show shop.flows:orders",),
         "flow show": ("headrace flow show shop.flows:orders",),
         "flow run": ("headrace flow run shop.flows:orders --stage parse",),
-        "simulate": ("headrace simulate scenario.toml --law learned",),
         "doctor": ("headrace doctor --ledger postgresql://headrace@db/headrace",),
     }
 )
@@ -110,11 +110,19 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "journal": "headrace.cli.journal_command",
         "checkpoint": "headrace.cli.checkpoint_command",
         "flow": "headrace.cli.flows",
-        "simulate": "headrace.cli.simulate",
         "doctor": "headrace.cli.doctor",
     }
 )
 """The module that has a command, under its name; in the order of the help."""
+
+
+DELETED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
+        "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
+    }
+)
+"""What to do in place of a command or an option that is gone; deleted with 1.0."""
 
 
 class Commands(TyperGroup):
@@ -131,6 +139,8 @@ class Commands(TyperGroup):
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """The command of this name, if there is one."""
+        if cmd_name in DELETED:
+            raise OptionError(f"`headrace {cmd_name}` is gone: {DELETED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
@@ -143,6 +153,17 @@ class Commands(TyperGroup):
         command.name = cmd_name
         _add_examples(cmd_name, command)
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; for an option that is gone, say what to do instead."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            path = getattr(getattr(error, "ctx", None), "command_path", "")
+            words = f"{path.partition(' ')[2]} {getattr(error, 'option_name', '')}"
+            if words in DELETED:
+                raise OptionError(f"`headrace {words}` is gone: {DELETED[words]}") from error
+            raise
 
 
 def _add_examples(words: str, command: Any) -> None:

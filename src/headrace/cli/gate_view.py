@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
-from headrace.control import LawName
 from headrace.status.attention import Need, NeedGroup, NeedKind, Urgency, Where, grouped
 from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.status.isolations import IsolationSnapshot
@@ -209,7 +208,7 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
     signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
-    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed, _other(snapshot)
+    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed
     if snapshot.fixed_ms is not None:
         yield "batch cost", out.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
     newest = snapshot.newest
@@ -226,13 +225,6 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
     if present:
         yield "receivers", out.count(len(present)), *_receiving(present)
-
-
-def _other(snapshot: GateSnapshot) -> str:
-    """Return the rate of the law in the shadow."""
-    if snapshot.law is None or snapshot.other_per_s is None:
-        return ""
-    return f"{LawName(snapshot.law).other} would say {out.count(snapshot.other_per_s)}/s"
 
 
 def _cost_details(snapshot: GateSnapshot) -> list[str]:

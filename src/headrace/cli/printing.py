@@ -66,7 +66,6 @@ __all__ = [
     "status_word",
     "table",
     "write_picture",
-    "write_svg",
 ]
 
 PICTURE_WIDTH: Final = 100
@@ -223,13 +222,8 @@ def write_picture(
     """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(picture)
-    write_svg(_FONTS.sub("", console.export_svg(title=title)), path)
-
-
-def write_svg(svg: str, path: Path) -> None:
-    """Write a picture."""
     try:
-        path.write_text(svg, encoding="utf-8")
+        path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
     except OSError as error:
         raise OptionError(
             f"The picture {path} cannot be written: {error.strerror}; name another file."

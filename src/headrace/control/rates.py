@@ -1,9 +1,9 @@
-"""The rates of all gates of one query: the law that each has chosen, and the other in its shadow.
+"""The rates of all gates of one query, each by the law that it has chosen.
 
-Both laws learn from every batch, so that the other one's rate can be shown, and a user can compare
-before changing over. The sources of a join share the time of a batch: the learned law tells their
-costs apart, PID takes the whole time for each. A batch that something helped through (a retry, an
-isolation, another process) teaches nothing, for its time says nothing of the job.
+The sources of a join share the time of a batch: the learned law tells their costs apart, PID takes
+the whole time for each. What a batch costs is learned under PID too: status shows it, and an
+``auto`` interval follows it. A batch that something helped through (a retry, an isolation, another
+process) teaches nothing, for its time says nothing of the job.
 """
 
 import json
@@ -26,11 +26,6 @@ class LawName(StrEnum):
     """The estimator of Spark's DStreams: `PIDRateEstimator`."""
     LEARNED = "learned"
     """It learns the cost of a batch before its first record: `LearnedBatches`."""
-
-    @property
-    def other(self) -> "LawName":
-        """The law that runs in the shadow of this one."""
-        return LawName.LEARNED if self is LawName.PID else LawName.PID
 
 
 _AT_ONCE: Final = 0.1
@@ -215,7 +210,6 @@ class LearntRate:
         stats: The batch's measurements, as PID was given them.
         rate_per_s: The new rate (records/s); None where the law gave none, and the rate in force
             stays.
-        other_per_s: Rate of the other law (records/s); None if it gave none.
         processing_rate_per_s: The records by the time that the batch took (records/s); None where
             the batch taught nothing.
         terms: Contributions of PID's terms to the rate; None if it is not in force.
@@ -227,7 +221,6 @@ class LearntRate:
 
     stats: BatchStats
     rate_per_s: float | None = None
-    other_per_s: float | None = None
     processing_rate_per_s: float | None = None
     terms: PIDTerms | None = None
     cost: SourceCost | None = None
@@ -270,15 +263,14 @@ class _GateLaws:
         # PID takes the rate of a small batch, most of which is its fixed cost, for all that the
         # job can process, and would go down under the limit that made it small: it is not told.
         # One that took longer than its interval says that the job cannot process even that.
-        is_told = not part.is_limited or part.own_ms > self.interval_ms
-        by_pid = self.pid.compute(*stats) if is_told else None
         is_pid = self.settings.name == LawName.PID
+        is_told = is_pid and (not part.is_limited or part.own_ms > self.interval_ms)
+        by_pid = self.pid.compute(*stats) if is_told else None
         return LearntRate(
             stats,
             rate_per_s=by_pid if is_pid else by_learned,
-            other_per_s=by_learned if is_pid else by_pid,
             processing_rate_per_s=_per_s(stats),
-            terms=self.pid.terms if is_pid and by_pid is not None else None,
+            terms=self.pid.terms if by_pid is not None else None,
             cost=cost,
             interval=change,
             warning=self.warning(part, cost),
@@ -342,7 +334,7 @@ class QueryRates:
 
         1. Help for one gate's part is help for all: all say something of the job, or none does.
         2. The learned law tells the gates' costs apart, and an ``auto`` interval follows them.
-        3. Each gate has its rates by both laws.
+        3. Each gate has its rate by its own law.
         4. A gate whose sink was away begins as after a start; the cost of a batch stays known.
 
         Args:

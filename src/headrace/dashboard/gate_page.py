@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from headrace.control import LawName, OperatorAction, OperatorLimits
+from headrace.control import OperatorAction, OperatorLimits
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import (
@@ -316,7 +316,7 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
                 number=len(partitions),
             ),
             "batches": _last_batches(site, history, snapshot),
-            "law": site.render("gate_law.html", other=_other(snapshot), **values),
+            "law": site.render("gate_law.html", **values),
             "history": site.render(
                 "operator_limits.html",
                 actions=ledger.operator_limits.history(name, ACTIONS),
@@ -380,10 +380,6 @@ def beyond_state(snapshot: GateSnapshot) -> str:
     """The headline without the name of the state, which stands before it as a mark."""
     text, state = headline(snapshot), str(snapshot.state)
     return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
-
-
-def _other(snapshot: GateSnapshot) -> str | None:
-    return None if snapshot.law is None else str(LawName(snapshot.law).other)
 
 
 def _cells(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:

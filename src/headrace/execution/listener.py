@@ -419,7 +419,6 @@ def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
         proportional=learnt.terms.proportional if learnt.terms else None,
         integral=learnt.terms.integral if learnt.terms else None,
         derivative=learnt.terms.derivative if learnt.terms else None,
-        other_per_s=learnt.other_per_s,
         query_batch_id=report.query_batch_id,
         batch_key=report.batch,
     )

@@ -4,12 +4,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Union
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, Union
 
 from headrace.control.pressure import HopSettings
 from headrace.core.options import require_number
@@ -230,23 +230,6 @@ class Graph:
         return tuple(
             stage.name for stage in self.stages.values() if self._location(stage.reads) == location
         )
-
-    def merged(self) -> Self:
-        """The same with the channels of one location as one, under the name that came first."""
-        names: dict[str, str] = {}
-        for name in self.links:
-            names.setdefault(self._location(name), name)
-        first = {name: names[self._location(name)] for name in self.links}
-        stages = {
-            stage.name: replace(
-                stage,
-                reads=first[stage.reads],
-                writes=tuple(dict.fromkeys(first[written] for written in stage.writes)),
-            )
-            for stage in self.stages.values()
-        }
-        links = {name: link for name, link in self.links.items() if first[name] == name}
-        return type(self)(stages, links)
 
     def cycle(self) -> list[str] | None:
         """Stages of which each comes directly after the one before, and the first is the last."""

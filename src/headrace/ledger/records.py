@@ -249,8 +249,6 @@ class RateSample:
     query_batch_id: int | None = None
     batch_key: str | None = None
     """The batch it was measured on, whose number of records is written with it."""
-    other_per_s: float | None = None
-    """The rate that the law in the shadow would have given; None where it gave none."""
 
 
 @dataclass(frozen=True, slots=True)

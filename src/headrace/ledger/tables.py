@@ -168,8 +168,6 @@ rate: Final = Table(
     Column("proportional", Double),
     Column("integral", Double),
     Column("derivative", Double),
-    # Rate that the law in the shadow would set.
-    Column("other_per_s", Double),
     Column("query_batch_id", BigInteger),
     # No foreign key: a sample outlives its batch or goes before it when history is pruned.
     Column("batch_key", Text),

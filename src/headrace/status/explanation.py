@@ -281,8 +281,6 @@ def _learnt(found: Explanation, sample: RateSample | None) -> str:
         before = sample.rate_per_s - sum(each or 0 for each in terms)
         p, i, d = (out.signed(each) for each in terms)
         text += f"; {out.count(before)}/s before, P {p}, I {i}, D {d}"
-    if sample.other_per_s is not None and found.law is not None:
-        text += f"; {LawName(found.law).other} would say {out.count(sample.other_per_s)}/s"
     return f"{text}."
 
 

@@ -176,7 +176,6 @@ class GateSnapshot:
         processing_rate_per_s: Rate at which the last reported batch was processed.
         proportional, integral, derivative: Parts that PID's terms added to the last rate.
         law: The law in force: ``pid`` or ``learned``.
-        other_per_s: The rate that the other law would have given.
         fixed_ms: Cost of a batch before its first record (ms), as learnt.
         record_us: Cost of a record (µs), as learnt.
         noise: The standard deviation of a batch's time, as a part of it.
@@ -244,7 +243,6 @@ class GateSnapshot:
     integral: float | None
     derivative: float | None
     law: str | None
-    other_per_s: float | None
     fixed_ms: float | None
     record_us: float | None
     noise: float | None
@@ -319,7 +317,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
     return replace(snapshot, needs=tuple(gate_needs(snapshot)))
 
 
-_TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative", "other_per_s")
+_TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative")
 _MOVES: Final = (
     "lag_change_per_s",
     "lag_trend",

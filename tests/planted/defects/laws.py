@@ -1,4 +1,4 @@
-"""Defects of the core, the laws and the simulation."""
+"""Defects of the core and the laws."""
 
 from typing import Final
 
@@ -132,31 +132,10 @@ DEFECTS: Final = (
         "tests/control/test_isolation.py tests/execution/test_isolator.py",
     ),
     Planted(
-        "a batch of a run that died, whose records do not wait again",
-        "simulation/simulated_stage.py",
-        "            self.queued.admit(-self.batch.planned.records)\n",
-        "",
-        "tests/simulation/test_gate.py",
-    ),
-    Planted(
-        "a simulated trigger that waits a whole interval after a long batch",
-        "simulation/simulated_stage.py",
-        "return max(end_ms, (start_ms // interval_ms + 1) * interval_ms)",
-        "return (end_ms // interval_ms + 1) * interval_ms",
-        "tests/simulation/test_gate.py tests/simulation/test_long_batches.py",
-    ),
-    Planted(
-        "a run that has not settled, and counts as settled",
-        "simulation/simulator.py",
-        "    if off and off[-1]:\n",
-        "    if off and all(off):\n",
-        "tests/simulation/test_gate.py",
-    ),
-    Planted(
         "PID that takes a batch which an operator has limited for all that the job can do",
         "control/rates.py",
-        "self.pid.compute(*stats) if is_told else None",
-        "self.pid.compute(*stats)",
+        "is_told = is_pid and (not part.is_limited or part.own_ms > self.interval_ms)",
+        "is_told = is_pid",
         "tests/control/test_query_rates.py",
     ),
 )

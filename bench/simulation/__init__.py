@@ -1,6 +1,6 @@
 """Gates and flows in simulated time: the control code itself against a scripted scenario."""
 
-from headrace.simulation.scenario import (
+from bench.simulation.scenario import (
     Dead,
     Disturbance,
     Load,
@@ -13,9 +13,8 @@ from headrace.simulation.scenario import (
     Slow,
     Spike,
 )
-from headrace.simulation.scenario_file import read_scenario
-from headrace.simulation.simulated_stage import SimulatedBatch
-from headrace.simulation.simulator import (
+from bench.simulation.simulated_stage import SimulatedBatch
+from bench.simulation.simulator import (
     Phase,
     RateLimitChange,
     Result,
@@ -47,7 +46,6 @@ __all__ = [
     "StageFigures",
     "batches_to_settle",
     "phases",
-    "read_scenario",
     "run",
     "turns",
 ]

@@ -6,6 +6,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from bench.simulation.scenario import (
+    Dead,
+    Disturbance,
+    LostSignals,
+    Pause,
+    SimulatedStage,
+    Slow,
+    Spike,
+)
 from headrace.control import (
     BatchLimits,
     BatchProgress,
@@ -28,15 +37,6 @@ from headrace.control.parts import Run, count
 from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.simulation.scenario import (
-    Dead,
-    Disturbance,
-    LostSignals,
-    Pause,
-    SimulatedStage,
-    Slow,
-    Spike,
-)
 
 _GATE: Final = "gate"
 """Its name for the law: it is alone in its query."""

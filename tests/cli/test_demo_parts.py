@@ -4,19 +4,25 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from tests.services.waiting import wait_until
 
-from headrace.cli.demo.lanes_view import Frame
-from headrace.cli.demo.scenario import ACTS
-from headrace.cli.demo.services import BAD_ORDER, JournalSource, OrderSender, browser
-from headrace.cli.demo.shop import GATED, UNGATED, Run, Shop, missing_and_twice
+from headrace.cli.demo import (
+    ACTS,
+    BAD_ORDER,
+    GATED,
+    UNGATED,
+    Frame,
+    Run,
+    Shop,
+    has_display,
+    missing_and_twice,
+    open_journal,
+)
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 
@@ -32,15 +38,11 @@ def test_the_count_agrees_with_a_look_at_every_number(arrived: list[int], sent: 
 
 
 def test_every_order_that_is_counted_as_sent_is_in_the_journal(tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        with OrderSender(JournalSource(tmp_path / "orders", cleanup)) as sender:
-            sender.send(1_003)
-            sender.start(2_000)
-            sender.send_bad()
-            wait_until(lambda: sender.sent > 1_500)
-            sender.check()
-            sender.stop()
-        journal = Journal.open(str(tmp_path / "orders"))
+    with open_journal(tmp_path / "orders") as (sender, options):
+        for orders in (1_003, 0, 275):
+            sender.send(orders)
+        sender.send_bad()
+        journal = Journal.open(options["path"])
         values = [
             bytes(value)
             for lane, (first, until) in journal.bounds().items()
@@ -52,20 +54,17 @@ def test_every_order_that_is_counted_as_sent_is_in_the_journal(tmp_path: Path) -
     assert sorted(numbers) == list(range(sender.sent))
 
 
-def test_the_shop_sees_what_is_written_twice_and_ends_what_was_killed(tmp_path: Path) -> None:
-    with Shop(tmp_path) as shop:
-        run = shop.begin(GATED)
-        shop.process(run, 3)
-        for _ in range(2):
-            with shop.engine.begin() as connection:
-                shop.store(connection, GATED, [1, 2])
-        shop.end(run)
-        shop.begin(UNGATED)
-        shop.end_all("killed")
-        assert shop.times(GATED) == {1: 2, 2: 2}
-        assert shop.times(UNGATED) == {}
-        assert [(each.orders, each.error) for each in shop.runs()] == [(3, None), (0, "killed")]
-        assert all(each.ended_s for each in shop.runs())
+def test_the_shop_ends_what_was_killed(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    for lane in (GATED, UNGATED, GATED):
+        shop.sql("INSERT INTO runs (lane, began_s, orders) VALUES (:lane, 1, 3)", lane=lane)
+    shop.end(None, 1)
+    shop.end("killed")
+    shop.engine.dispose()
+    assert [each.error for each in shop.runs()] == [None, "killed", "killed"]
+    assert [each.id for each in shop.runs(GATED)] == [1, 3]
+    assert all(each.ended_s for each in shop.runs())
+    shop.engine.dispose()
 
 
 def drawn(frame: Frame, width: int) -> list[str]:
@@ -75,7 +74,7 @@ def drawn(frame: Frame, width: int) -> list[str]:
 
 
 def frame_of(runs: Sequence[Run], act: int = 0) -> Frame:
-    return Frame("1/5 It", "Look.", [0.0, 15.0][: act + 1], runs, 1_000, 0.0, 30.0, 60.0)
+    return Frame("1/5 It", "Look.", [0.0, 15.0][: act + 1], runs, 1_000, 30.0, 60.0)
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -86,7 +85,7 @@ def test_both_lanes_fit_a_small_terminal_side_by_side(act: tuple[str, str]) -> N
         Run(3, UNGATED, 20.0, None, 100, None),
         Run(4, GATED, 20.0, 22.0, 100, "killed"),
     ]
-    lines = drawn(Frame(*act, [0.0], runs, 1_000, 0.0, 30.0, 60.0), 80)
+    lines = drawn(Frame(*act, [0.0], runs, 1_000, 30.0, 60.0), 80)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     (heads,) = [line for line in lines if "gate ·" in line]
@@ -112,7 +111,7 @@ def test_a_frame_without_batches_is_drawn() -> None:
 
 
 def test_the_acts_are_marked_where_they_began() -> None:
-    *_, marks = drawn(frame_of([], act=1), 80)
+    *_, marks = drawn(frame_of([Run(1, GATED, 0.0, 2.0, 100, None)], act=1), 80)
     assert re.fullmatch(r"1 {8}2 +1 {8}2", marks)
 
 
@@ -129,7 +128,7 @@ def test_the_acts_are_marked_where_they_began() -> None:
 def test_the_dashboard_is_opened_where_somebody_looks(
     variables: dict[str, str], platform: str, opened: bool
 ) -> None:
-    assert (browser(variables, platform) is not None) == opened
+    assert has_display(variables, platform) == opened
 
 
 def test_captions_are_short_enough_to_be_read() -> None:

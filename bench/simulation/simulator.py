@@ -8,9 +8,9 @@ from itertools import pairwise
 from random import Random
 from statistics import fmean, pstdev
 
+from bench.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
+from bench.simulation.simulated_stage import RunningStage, SimulatedBatch
 from headrace.control import BatchProgress, PressureSignal, Upstream
-from headrace.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
-from headrace.simulation.simulated_stage import RunningStage, SimulatedBatch
 
 
 @dataclass(slots=True)
