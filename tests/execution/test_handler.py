@@ -71,10 +71,11 @@ class Scene:
         return [batch.ranges for batch in self.batches]
 
 
-def frame_of(query: str) -> DataFrame:
+def frame_of(query: str, *, is_empty: bool = False) -> DataFrame:
     """A data frame of a query, as far as a handler asks for that."""
     context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": query}.get)
-    return cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+    session = SimpleNamespace(sparkContext=context)
+    return cast(DataFrame, SimpleNamespace(sparkSession=session, isEmpty=lambda: is_empty))
 
 
 DF = frame_of("a query")
@@ -220,6 +221,13 @@ def test_a_success_of_another_checkpoint_is_not_taken_for_the_batch_of_its_numbe
     # The checkpoint is deleted, and in batch 0 only another gate of the query has something.
     scene.gated()(DF, 0)
     assert scene.ranges == [(FIRST,), ()]
+
+
+def test_the_empty_first_batch_of_a_new_checkpoint_is_nobodys(scene: Scene) -> None:
+    """Spark runs one; the query only goes on where its ledger stands."""
+    scene.begin(FIRST, run="the first checkpoint")
+    scene.gated()(frame_of("a query", is_empty=True), 0)
+    assert scene.batches == []
 
 
 def test_a_batch_of_an_older_checkpoint_is_known_though_it_is_not_the_newest(scene: Scene) -> None:

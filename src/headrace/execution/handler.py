@@ -211,7 +211,13 @@ class GatedHandler:
         # Step 1: find the row that the planner wrote for this batch.
         record = self._begun()
         if record is None:
-            self._run_nothing(df, batch_id)
+            # Spark runs a first batch of a new checkpoint even if it is empty; where the gate has
+            # a history the query only goes on with it, and nobody waits for an empty batch.
+            goes_on = batch_id == 0 and self._ledger.gates.last_begun(self._gate) is not None
+            if not goes_on or not df.isEmpty():  # it may have another source's records
+                self._run_nothing(df, batch_id)
+            elif self._has_state:
+                _compute(df)
             return
         # Step 2: resolve what a process that is gone has left in progress.
         self._resolve_abandoned(record)
@@ -219,9 +225,7 @@ class GatedHandler:
         owned = self._attach(record, batch_id)
         if owned is None:
             if self._has_state:
-                # Spark writes the state of a batch while somebody computes it, and ends a query
-                # whose batch has none (STATE_STORE_COMMIT_VALIDATION_FAILED).
-                df.write.format("noop").mode("append").save()
+                _compute(df)
             return
         # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
         is_limited = record.reason.startswith(LIMITS)
@@ -342,3 +346,12 @@ class GatedHandler:
             number = self._ledger.gates.next_sequence(self._gate)
             batch = Batch(key, batch_id, (), 1, Kind.LIVE, number, (), run.open, run.reject)
             self._handle(df, batch)
+
+
+def _compute(df: DataFrame) -> None:
+    """Compute a batch of a query with state that nobody handles.
+
+    Spark writes the state of a batch while somebody computes it, and ends a query whose batch has
+    none (STATE_STORE_COMMIT_VALIDATION_FAILED).
+    """
+    df.write.format("noop").mode("append").save()

@@ -102,8 +102,12 @@ _HISTORY: Final = (
     .limit(bindparam("limit"))
 )
 
-_AT_A_START: Final = (OperatorActionKind.ADOPT, OperatorActionKind.RESTART)
-"""Kinds of what the next start of a query obeys, and no plan."""
+_AT_A_START: Final = (
+    OperatorActionKind.ADOPT,
+    OperatorActionKind.RESTART,
+    OperatorActionKind.CONTINUED,
+)
+"""Kinds of what the next start of a query sees, and no plan."""
 
 _UNSEEN: Final = (
     update(operator_action)
@@ -124,10 +128,8 @@ _FOR_THE_START: Final = (
 
 _CONTINUED: Final = (
     select(operator_action.c.why)
-    .join_from(operator_action, gate, gate.c.name == operator_action.c.gate)
-    .where(operator_action.c.gate == bindparam("of"))
+    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
     .where(operator_action.c.kind == OperatorActionKind.CONTINUED)
-    .where(operator_action.c.time_ms >= gate.c.query_since_ms)
     .order_by(operator_action.c.action_id.desc())
     .limit(1)
 )
@@ -252,17 +254,17 @@ class OperatorLimitStore(Store):
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
     def new_checkpoint(self, gate_name: str) -> str | None:
-        """Return what `continued` was told of the query of now; None if it had its checkpoint."""
+        """Return what `continued` was told at the last start; None if it had its checkpoint."""
         sentence: str | None = self._database.scalar(_CONTINUED, of=gate_name)
         return sentence
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
-        """Return what `adopt` and `restart` have set for a gate, and no start has obeyed yet."""
+        """Return what `adopt`, `restart` and `continued` wrote, and no start has seen yet."""
         rows = self._database.rows(_FOR_THE_START, of=gate_name)
         return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
     def start_obeyed(self, gate_name: str) -> None:
-        """Write down that a query has started by these actions, and goes on without them."""
+        """Write down that a query has started, and needs these actions no more."""
         self._database.change(_START_OBEYED, {"of": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:

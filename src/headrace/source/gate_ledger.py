@@ -204,6 +204,7 @@ class GateLedger:
                 last=last,
                 last_ranges=() if last is None else self._ledger.batches.ranges(last.batch_key),
                 adopted=frozenset(each.target for each in asked if each.target is not None),
+                has_asked=bool(asked),
                 restarted_by=next(
                     (each.author for each in asked if each.kind is OperatorActionKind.RESTART), None
                 ),

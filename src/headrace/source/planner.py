@@ -104,6 +104,8 @@ class StreamPlanner:
         self._next_s = -math.inf
         """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
+        self._goes_on = False
+        """Whether the query began a new checkpoint, and goes on where the ledger stands."""
         self._is_compared = False
         """Whether the checkpoint was compared with what the ledger has of it."""
 
@@ -201,8 +203,9 @@ class StreamPlanner:
             for missing in declared_lost(self.log, _ranges_between(starts.current, planned.until))
         ]
         self._refuse_or_log(lost)
-        has_moved = bool(starts.losses or starts.returned) or offset.positions != asked.positions
-        if planned.records == 0 and not offset.first and not has_moved:
+        # An empty first batch writes down where a gate begins; one that goes on is in the ledger.
+        is_known = self._goes_on if offset.first else offset.positions == asked.positions
+        if planned.records == 0 and is_known and not starts.losses and not starts.returned:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
@@ -427,7 +430,9 @@ class StreamPlanner:
             planned = known.planned(offset.checkpoint_id)
             positions = {**offset.positions, **beyond}
             return replace(offset, positions=positions, planned=planned), None
-        if known.adopted or known.restarted_by:
+        # Until a start does without them: one that is killed early needs them again.
+        is_adopted = bool(offset.gate_id) and offset.gate_id != known.gate_id
+        if known.has_asked and not self._goes_on and not is_adopted:
             self._gate_ledger.start_obeyed()
         return offset, None
 
@@ -443,12 +448,14 @@ class StreamPlanner:
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
             _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, OPTION)
             return first, None
-        offset = continued(first, known)
-        sentence = going_on(offset, known)
         if self._options.new_checkpoint is NewCheckpoint.REFUSE:
             raise OptionError(refusal(known))
-        _LOG.warning("Gate %r: %s.", known.gate, sentence)
-        gate_ledger.continues(sentence)
+        offset = continued(first, known)
+        if not self._goes_on:
+            self._goes_on = True
+            sentence = going_on(offset, known)
+            _LOG.warning("Gate %r: %s.", known.gate, sentence)
+            gate_ledger.continues(sentence)
         return offset, interrupted_end(offset, known)
 
     def _add_unknown(

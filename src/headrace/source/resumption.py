@@ -57,6 +57,7 @@ class GateMemory:
         checkpoints: One row for each checkpoint and topic.
         last: The batch that the engine asked for last; None before the first.
         last_ranges: What that batch reads.
+        has_asked: Whether there is anything for a start to see: these, or the line of the last one.
         adopted: The ids that operators allow for this start, by `headrace adopt`.
         restarted_by: The operator who has set `headrace restart` for this start; None for nobody.
     """
@@ -67,6 +68,7 @@ class GateMemory:
     checkpoints: Sequence[CheckpointRecord] = ()
     last: BatchRecord | None = None
     last_ranges: Sequence[PlannedRange] = ()
+    has_asked: bool = False
     adopted: frozenset[str] = frozenset()
     restarted_by: str | None = None
 

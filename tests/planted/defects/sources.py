@@ -145,4 +145,18 @@ DEFECTS: Final = (
         "return least is None or least >= first",
         "tests/decoding/test_json_format.py tests/decoding/test_avro_format.py",
     ),
+    Planted(
+        "a lost checkpoint that begins a gate anew",
+        "source/resumption.py",
+        "positions |= {TopicPartition(topic, p): at for p, at in row.untils.items()}",
+        "ids[topic] = topic_id or topic",
+        "tests/source/test_resumption.py",
+    ),
+    Planted(
+        "an older ledger that forgets in silence",
+        "source/planner.py",
+        "        gate_ledger.add_unknown(offset, ranges)",
+        "        ranges.clear()",
+        "tests/source/test_resumption.py",
+    ),
 )
