@@ -37,8 +37,8 @@ from headrace.ledger import Ledger, normalize_url, redact_url
 from headrace.source.checkpoint import Checkpoint
 from headrace.source.comparison import gates_in
 from headrace.source.gate_ledger import await_turn
-from headrace.source.resumption import OPTION, GateMemory, refusal
-from headrace.source.source_options import interval_law, outage_settings
+from headrace.source.resumption import GateMemory, refusal
+from headrace.source.source_options import NEW_CHECKPOINT, interval_law, outage_settings
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
@@ -250,7 +250,9 @@ class Gate:
             has_state=state is not None,
         )
         # A query with state cannot go on without it, so somebody has to say what is to be done.
-        refuses_new = state is not None and OPTION.lower() not in map(str.lower, read.options)
+        refuses_new = state is not None and NEW_CHECKPOINT.lower() not in map(
+            str.lower, read.options
+        )
         before = partial(self._before_start, ledger, df.sparkSession, refuses_new=refuses_new)
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)

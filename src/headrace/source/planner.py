@@ -26,9 +26,7 @@ from headrace.source.read_bounds import (
     starting_positions,
 )
 from headrace.source.resumption import (
-    OPTION,
     GateMemory,
-    NewCheckpoint,
     continued,
     going_on,
     interrupted_end,
@@ -37,7 +35,7 @@ from headrace.source.resumption import (
     refuse_another_ledger,
     unknown_ranges,
 )
-from headrace.source.source_options import SourceOptions
+from headrace.source.source_options import NEW_CHECKPOINT, NewCheckpoint, SourceOptions
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset, next_replay
 
 _LOG: Final = logging.getLogger("headrace.source")
@@ -446,7 +444,7 @@ class StreamPlanner:
             _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.RESTART:
-            _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, OPTION)
+            _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, NEW_CHECKPOINT)
             return first, None
         if self._options.new_checkpoint is NewCheckpoint.REFUSE:
             raise OptionError(refusal(known))

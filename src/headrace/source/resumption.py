@@ -20,28 +20,15 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, ErrorReport, PlannedRange, Status
 from headrace.ledger.checkpoints import CheckpointRecord
+from headrace.source.source_options import NEW_CHECKPOINT
 from headrace.source.stream_offset import StreamOffset
 
-
-class NewCheckpoint(StrEnum):
-    """What a query with a new checkpoint does where its gate has a history."""
-
-    CONTINUE = "continue"
-    """Goes on from the ledger's position; an interrupted batch runs first, under its own key."""
-    RESTART = "restart"
-    """Begins by ``startingOffsets``: what the gate has processed may be processed again."""
-    REFUSE = "refuse"
-    """Does not start."""
-
-
-OPTION: Final = "headrace.newCheckpoint"
 
 UNKNOWN_OUTCOME: Final = "headrace.LedgerRestored"
 """Class of the error of a batch that stands for ranges whose rows a restored ledger lacks."""
@@ -199,7 +186,7 @@ def refusal(known: GateMemory) -> str:
     """Return the message for a new checkpoint that is refused."""
     return (
         f"The query has a new checkpoint, and its gate {known.gate!r} has a history in"
-        f" {known.ledger}; put the checkpoint back, or set the option {OPTION} to continue (it goes"
+        f" {known.ledger}; put the checkpoint back, or set the option {NEW_CHECKPOINT} to continue (it goes"
         " on where the ledger stands; aggregates and joins begin without their state) or restart"
         " (everything is read again by startingOffsets)."
     )

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from headrace.control import (
@@ -18,11 +19,23 @@ from headrace.control.sink_outage import OutageSettings
 from headrace.core import options as text_of
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
-from headrace.source.resumption import OPTION, NewCheckpoint
 
 if TYPE_CHECKING:
     from headrace.source.decoded_values import DecodedValues
 
+
+class NewCheckpoint(StrEnum):
+    """What a query with a new checkpoint does where its gate has a history."""
+
+    CONTINUE = "continue"
+    """Goes on from the ledger's position; an interrupted batch runs first, under its own key."""
+    RESTART = "restart"
+    """Begins by ``startingOffsets``: what the gate has processed may be processed again."""
+    REFUSE = "refuse"
+    """Does not start."""
+
+
+NEW_CHECKPOINT: Final = "headrace.newCheckpoint"
 FAIL_ON_MISFIT: Final = "failOnMisfit"
 STREAM_ONLY: Final = (
     "headrace.gate",
@@ -31,7 +44,7 @@ STREAM_ONLY: Final = (
     "headrace.maxDelay",
     "headrace.work",
     "headrace.read",
-    OPTION,
+    NEW_CHECKPOINT,
     "backpressure.enabled",
     "backpressure.initialRate",
     "backpressure.rateEstimator",
@@ -203,10 +216,10 @@ def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
 
 
 def _new_checkpoint(raw: Mapping[str, str]) -> NewCheckpoint:
-    text = raw.get(OPTION, NewCheckpoint.CONTINUE)
+    text = raw.get(NEW_CHECKPOINT, NewCheckpoint.CONTINUE)
     if text.lower() not in set(NewCheckpoint):
         raise OptionError(
-            f"The option {OPTION} is {text!r}; it must be one of {', '.join(NewCheckpoint)}."
+            f"The option {NEW_CHECKPOINT} is {text!r}; it must be one of {', '.join(NewCheckpoint)}."
         )
     return NewCheckpoint(text.lower())
 
