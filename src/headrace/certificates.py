@@ -102,7 +102,6 @@ def _made(make: Callable[[], ssl.SSLContext], server: str) -> ssl.SSLContext:
 
 
 def _reason(error: Exception) -> str:
-    """Describe OpenSSL's error in words; OpenSSL gives no reason for a file that is no PEM."""
     if not isinstance(error, ssl.SSLError):
         return "the key has a passphrase, and must have none"
     if error.reason == "KEY_VALUES_MISMATCH":

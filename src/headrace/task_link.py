@@ -118,7 +118,6 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:
-    """The token and the question; no token where it is neither."""
     try:
         given, question = json.loads(line)
     except (ValueError, TypeError):
@@ -127,5 +126,4 @@ def _parsed(line: bytes) -> tuple[str, Any]:
 
 
 def _bare(host: str) -> str:
-    """A host without the brackets that Spark has around an address of IPv6."""
     return host.removeprefix("[").removesuffix("]")

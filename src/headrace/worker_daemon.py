@@ -80,8 +80,6 @@ class _Listener(socket.socket):
 
 
 class _Child:
-    """State of a forked worker, besides PySpark's."""
-
     def __init__(self) -> None:
         self.line: socket.socket | None = None
         self.lines_of_others: list[socket.socket] = []
@@ -105,7 +103,6 @@ class _Child:
             self.line = None
 
     def next_connection(self) -> socket.socket | None:
-        """Wait for another connection; None where none comes, or the daemon has ended."""
         if self.line is None or not os.environ.get("SPARK_REUSE_WORKER"):
             return None
         try:

@@ -94,25 +94,6 @@ def getting_started(spark: SparkSession, shop: Shop) -> None:
     assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
 
 
-def from_max_offsets(spark: SparkSession, shop: Shop) -> None:
-    reader = Reader("docs/from-max-offsets.md", {"spark": spark}, paths_in(shop))
-    reader.run_all()
-    query = reader.names["query"]
-    query.processAllAvailable()
-    query.stop()
-    writer = reader.names["writer"].option("checkpointLocation", f"{shop.folder}/new/second")
-    writer.trigger(availableNow=True).start().awaitTermination()
-    assert spark.read.parquet(f"{shop.folder}/new/out").count() == ORDERS
-
-
-def platforms(_spark: SparkSession, shop: Shop) -> None:
-    secrets = {("headrace", "ledger"): shop.ledger}
-    dbutils = SimpleNamespace(secrets=SimpleNamespace(get=lambda *name: secrets[name]))
-    reader = Reader("docs/platforms.md", {"dbutils": dbutils})
-    reader.run_all()
-    assert reader.names["gate"].interval_ms == 2_000
-
-
 def operations(spark: SparkSession, shop: Shop) -> None:
     names = {"spark": spark}
     offsets = {'{"orders"': f'{{"{shop.topic.name}"', "5000": "1", "6000": "4"}
@@ -273,7 +254,7 @@ def senders(_spark: SparkSession, shop: Shop) -> None:
     names = {"requests": requests, "HTTPAdapter": HTTPAdapter, "Retry": Retry, "body": b"1\n2\n"}
     with receiver(shop.folder, "http") as running:
         host_name, port = running.address
-        reader = Reader("docs/senders.md", {**names, "url": f"http://{host_name}:{port}"})
+        reader = Reader("docs/network.md", {**names, "url": f"http://{host_name}:{port}"})
         reader.run_all()
     assert reader.names["answer"].json()["until"] == 2
 
@@ -323,7 +304,7 @@ def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
             reader.names.pop(name)()
 
 
-def spark_connect(spark: SparkSession, shop: Shop) -> None:
+def deploying(spark: SparkSession, shop: Shop) -> None:
     """With a session of this process; `tests/compat/test_over_connect.py` has a server."""
     kept: list[str] = []
 
@@ -333,29 +314,32 @@ def spark_connect(spark: SparkSession, shop: Shop) -> None:
     remote = 'SparkSession.builder.remote("sc://connect.example.com:15002").getOrCreate()'
     places = {remote: "session", "s3a://checkpoints": f"{shop.folder}/new/connect"}
     ledger = f"sqlite:///{shop.folder}/connect.db"
+    secrets = SimpleNamespace(get=lambda *name: {("headrace", "ledger"): shop.ledger}[name])
     names = {"session": spark, "LEDGER": ledger, "handler": handler}
-    reader = Reader("docs/spark-connect.md", names, places | paths_in(shop))
-    for block, column in zip(reader.read(), ("value", "amount"), strict=True):
+    names["dbutils"] = SimpleNamespace(secrets=secrets)
+    reader = Reader("docs/deploying.md", names, places | paths_in(shop))
+    *over_connect, on_a_platform = reader.read()
+    for block, column in zip(over_connect, ("value", "amount"), strict=True):
         reader.run(block)
         wait_until(partial(kept.__contains__, column))
         reader.names["query"].stop()
+    reader.run(on_a_platform)
+    assert reader.names["gate"].interval_ms == 2_000
 
 
 READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/getting-started.md": getting_started,
-    "docs/from-max-offsets.md": from_max_offsets,
     "docs/commands.md": commands,
     "docs/operations.md": operations,
-    "docs/platforms.md": platforms,
     "docs/failures.md": failures,
     "docs/state.md": state,
     "docs/decoding.md": decoding,
     "docs/sinks.md": sinks,
     "docs/receivers.md": receivers,
-    "docs/senders.md": senders,
+    "docs/network.md": senders,
     "docs/flows.md": flows,
     "docs/kafka-client-options.md": kafka_client_options,
-    "docs/spark-connect.md": spark_connect,
+    "docs/deploying.md": deploying,
     "docs/testing.md": handlers_under_test,
 }
 

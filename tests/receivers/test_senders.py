@@ -33,7 +33,7 @@ CURL_RETRIES = ("--retry", "5", "--retry-connrefused", "--retry-delay", "1", "--
 
 
 async def curl(file: Path, url: str, *options: str) -> tuple[int, str]:
-    """As docs/senders.md has it."""
+    """As docs/network.md has it."""
     found = program("curl")
     kind = ("-H", "Content-Type: application/x-ndjson")
     arguments = ["-sS", *CURL_RETRIES, *options, *kind, "--data-binary", f"@{file}"]

@@ -32,7 +32,7 @@ syslog(
 
 
 def destination(folder: Path, port: int) -> str:
-    """As docs/senders.md has it."""
+    """As docs/network.md has it."""
     return DESTINATION.format(folder=folder, port=port)
 
 

@@ -248,7 +248,6 @@ def records_beside(
 
 
 def _window_ms(live: LiveStream, now_ms: int) -> int:
-    """For how long the live stream will rest."""
     if live.running:
         return 0
     if live.start_ms is None or live.end_ms is None or now_ms - live.end_ms > live.interval_ms:

@@ -264,7 +264,6 @@ class BackfillScheduler:
         self._woken.set()
 
     def _step(self, monitor: Monitor, timetable: Timetable) -> bool:
-        """Do what is to be done now; whether there was anything."""
         monitor.keep_up()
         now_ms = self._clock()
         self._warn_of_retention(monitor, now_ms)
@@ -292,7 +291,6 @@ class BackfillScheduler:
             self._report(NearRetention(batch.batch_key, near))
 
     def _report(self, event: BackfillEvent) -> BackfillEvent:
-        """Log an event, and hand it on."""
         _LOG.log(event.level, "%s", event)
         self._on_event(event)
         return event
@@ -315,7 +313,6 @@ class BackfillScheduler:
     def _resolve(
         self, batch: BatchRecord, error: BaseException | None, elapsed_ms: int
     ) -> BackfillEvent:
-        """Write down how a run ended."""
         key, owner = batch.batch_key, self._owner
         if error is None:
             if self._ledger.batches.backfilled(key, owner):
@@ -340,7 +337,6 @@ class BackfillScheduler:
         return self._report(self._resolved_by_the_run(batch, elapsed_ms))
 
     def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
-        """Return the outcome of the run itself: with its sink, or by keeping its one record."""
         now = self._ledger.batches.get(batch.batch_key)
         if now is not None and now.status is Status.SUCCESS:
             return Done(batch, elapsed_ms)
@@ -372,7 +368,6 @@ class BackfillScheduler:
         return self._report(MarkedDead(batch, report))
 
     def _why_gone(self, gate: str, gone: ChildRanges) -> str:
-        """Why these ranges are gone, and what helps where something does."""
         begins = self._source.earliest([each.offsets for each in gone])
         found = self._ledger.gates.get(gate)
         in_journal = found is not None and found.source == "journal"
@@ -426,7 +421,6 @@ class BackfillScheduler:
         return self._report(Split(batch, tuple(children)))
 
     def _is_nobodys(self, child: BatchRecord) -> bool:
-        """Whether nobody else runs a child that is in progress."""
         until_ms = child.lease_until_ms
         if child.owner == self._owner or until_ms is None:
             return True

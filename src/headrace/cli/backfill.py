@@ -202,7 +202,6 @@ class Choice:
 def _found(
     ledger: Ledger, url: str, choice: Choice, work: "Work", given: Mapping[str, str]
 ) -> tuple[list[BatchRecord], dict[str, SourceAccess]]:
-    """The batches that are meant, and how each is read, by its key."""
     batches = _chosen(ledger, url, choice)
     options = {**(work.options(batches[0].gate) if batches else {}), **given}
     gate_of = {each.batch_key: each.gate for each in batches}
@@ -210,7 +209,6 @@ def _found(
 
 
 def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
-    """The batches that are meant, earliest created first; all of one gate."""
     if choice.keys:
         named = [find_batch(ledger, key, url) for key in choice.keys]
         for batch in named:
@@ -298,7 +296,6 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
 
 
 def _work_of_flow(name: str, ledger: str) -> Work:
-    """Return the work of a flow's stages on the batches of their gates."""
     named = load_flow(name)
     url = opt.ledger_of_flow(named, ledger)
     from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)

@@ -289,7 +289,6 @@ class Tally:
             self._outcomes[batch.batch_key] = (outcome, batch.planned_records)
 
     def _smallest(self, batch_key: str) -> Iterator[BatchRecord]:
-        """The batches that have the outcome: its children's smallest children, or it alone."""
         children = self._ledger.batches.children(batch_key)
         for child in children:
             yield from self._smallest(child.batch_key)
@@ -328,7 +327,6 @@ class ProgressLines:
 
 
 def _event_name(event: BackfillEvent) -> str:
-    """``marked_dead`` for a ``MarkedDead``."""
     return re.sub(r"\B(?=[A-Z])", "_", type(event).__name__).lower()
 
 

@@ -290,7 +290,6 @@ def _losses(losses: Sequence[Loss]) -> Table:
 
 
 def _error_or_reason(batch: BatchRecord) -> Text:
-    """Why a batch failed, or what limited it."""
     if batch.error is None:
         return out.line(batch.reason, style="dim")
     if batch.interrupted:
@@ -316,7 +315,6 @@ def key_text(batch: BatchRecord) -> Text:
 
 
 def _took_ms(batch: BatchRecord, now_ms: int) -> int:
-    """Return the time of the latest attempt, up to now if it still runs."""
     began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
     return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
 

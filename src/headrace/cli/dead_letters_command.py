@@ -219,7 +219,6 @@ def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
 def _pages(
     ledger: Ledger, gate: str | None, statuses: Sequence[DeadLetterStatus]
 ) -> Iterator[tuple[DeadLetterRecord, ...]]:
-    """All of these statuses, oldest first."""
     last = 0
     while page := ledger.dead_letters.oldest(gate, statuses=statuses, limit=PAGE, after=last):
         yield page
@@ -227,7 +226,6 @@ def _pages(
 
 
 def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> DeadLetterRecord:
-    """A letter that waits, and is to be ``sent`` or ``dropped``; any other is refused."""
     record = ledger.dead_letters.get(letter_id) if letter_id <= _HIGHEST_ID else None
     if record is None:
         raise OptionError(

@@ -394,7 +394,6 @@ class Frame:
         )
 
     def _columns(self, width: int, values: Mapping[Run, float]) -> list[float]:
-        """Return the greatest value of what ran in the time of each column."""
         columns = [0.0] * width
         for run, value in values.items():
             first = self._column(run.began_s, width)
@@ -550,7 +549,6 @@ class Course:
         self._until(lambda: time.monotonic() >= ends_s, 2 * _WHOLE_S * self.pace, None)
 
     def _until(self, done: Callable[[], bool], most_s: float, failure: str | None) -> None:
-        """Send and show orders until something has happened; if it does not, raise or go on."""
         ends_s = time.monotonic() + most_s
         while not done():
             self.driver.log()
@@ -667,7 +665,6 @@ def demo(
 def _prepared(
     cleanup: ExitStack, console: Console, ledger: str | None, *, broker: bool, opens: bool
 ) -> Course:
-    """Start the dashboard and the source; return what there is to play with."""
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
     url = ledger or f"sqlite:///{folder}/headrace.db"
     book = cleanup.enter_context(Ledger.open(url))

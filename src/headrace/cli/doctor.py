@@ -288,7 +288,6 @@ def _numbers(version_text: str) -> tuple[int, ...]:
 
 
 def _spark_defaults() -> Path | None:
-    """The file that Spark's sessions on this machine read their settings from."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and str(Path(home, "conf")))
     file = Path(folder, "spark-defaults.conf") if folder else None

@@ -82,7 +82,6 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def _signal_of(raised: BaseException | None) -> int | None:
-    """The signal whose handler has raised this; None if none has."""
     if isinstance(raised, KeyboardInterrupt):
         return signal.SIGINT
     if isinstance(raised, SystemExit):

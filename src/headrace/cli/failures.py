@@ -99,7 +99,6 @@ def failures(
 
 
 def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
-    """Return the missed records of each gate that has missed some, or of the named gate."""
     found = ledger.missed.all() if gate is None else {gate: ledger.missed.of(gate)}
     return {name: each for name, each in found.items() if each.offsets}
 

@@ -92,7 +92,6 @@ def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
 
 
 def _listed(shown: Flow) -> Group:
-    """Return the stages, upstream stages first, and the channels."""
     graph = shown.graph
     stages = [graph.stages[name] for layer in graph.layers() for name in layer]
     return Group(

@@ -119,7 +119,6 @@ def _need(need: Need) -> Iterator[RenderableType]:
 
 
 def _group(group: NeedGroup) -> Iterator[RenderableType]:
-    """Yield the needs' common sentence, their gates, and the command for the worst of them."""
     worst = group.needs[0]
     if len(group.needs) == 1:
         yield from _need(worst)
@@ -130,7 +129,6 @@ def _group(group: NeedGroup) -> Iterator[RenderableType]:
 
 
 def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
-    """The command behind the headline, then what else the gate needs."""
     said = headline(snapshot)
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
@@ -200,7 +198,6 @@ def _facts(snapshot: GateSnapshot) -> Table:
 
 
 def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
-    """A name, a value, and details, of which those are shown that are known."""
     yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
@@ -228,7 +225,6 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
 
 
 def _cost_details(snapshot: GateSnapshot) -> list[str]:
-    """Return the known cost of a batch, besides its cost before its first record."""
     words = ["before its first record"]
     if snapshot.record_us is not None:
         words.append(f"{out.fine_duration(snapshot.record_us / 1000)} a record")
@@ -267,13 +263,11 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
 
 
 def _isolating(found: IsolationSnapshot) -> list[str]:
-    """Return the expected number of runs, and their findings so far."""
     bad = out.plural(found.bad, "record") + " failed alone so far" if found.bad else ""
     return [f"of about {found.expected_runs} runs", f"{out.count(found.records)} records", bad]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
-    """Return the rate of all present receivers together, and their states."""
     words = [f"taking in {out.count(sum(each.records_per_s for each in present))}/s"]
     limits = [each.limit_per_s for each in present if each.limit_per_s is not None]
     if len(limits) == len(present):
@@ -287,7 +281,6 @@ def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
 
 
 def _durations(snapshot: GateSnapshot) -> Table:
-    """The newest batches as bars against the interval; all that are known as a sparkline."""
     shown = snapshot.batches[:BATCHES]
     longest_ms = 2 * snapshot.interval_ms
     while longest_ms < max(batch.duration_ms for batch in shown):
@@ -313,7 +306,6 @@ def _batch_name(batch: BatchSnapshot) -> Text:
 
 
 def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
-    """All partitions in order; of many, those that lag most and one line for the others."""
     shown, rest = list(partitions), list[PartitionSnapshot]()
     if len(shown) > PARTITIONS:
         by_lag = sorted(partitions, key=lambda p: (-(p.lag or 0), -p.admitted))

@@ -205,7 +205,6 @@ def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
 
 
 def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
-    """Return the offset up to which each lane is known to have been read."""
     reached: dict[int, int] = {}
     if ledger is not None:
         with Ledger.open(ledger, create=False) as reader:
@@ -241,7 +240,6 @@ def _whole(found: JournalVerification) -> str:
 
 
 def _findings(findings: Sequence[JournalFinding]) -> Table:
-    """A sentence for each, beyond ``FINDINGS`` a count."""
     rows = [
         (
             Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),

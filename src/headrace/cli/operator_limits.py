@@ -278,7 +278,6 @@ def _refuse_without_a_query(ledger: Ledger, gates: Iterable[str]) -> None:
 def _drain(
     ledger: Ledger, acting: Acting, upstream: Mapping[str, tuple[str, ...]], deadline_s: float
 ) -> list[DrainState]:
-    """Drain the gates until all can be stopped, one is resumed, or the time is over."""
     draining = FlowDrain(
         ledger,
         upstream,
@@ -297,7 +296,6 @@ def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
 
 
 def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
-    """Drain until all can be stopped, one is resumed, or the time is over; news are printed."""
     said: set[str] = set()
     while True:
         states = list(draining.step())
@@ -312,7 +310,6 @@ def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainS
 
 
 def _waiting(ledger: Ledger, name: str) -> int | None:
-    """Return the records that wait in a gate's source, asked now; None if it does not answer."""
     sources = Sources(with_times=False)
     sources.ask(ledger, [name], WAIT_FOR_SOURCES_S)
     answer = sources.answers().get(name)

@@ -173,8 +173,6 @@ def _add_command(
     address: str,
     text: str,
 ) -> None:
-    """Add the command of a receiver that listens at such an address; ``text`` is its help."""
-
     @receive.command(name, help=text)
     @options_from(Hosting, settings, names=_NAMES)
     def run(
@@ -274,7 +272,6 @@ def _rereading(
     kind: type[Settings],
     **others: Any,
 ) -> Reread[Settings] | None:
-    """Return what reads the settings file again; None where there is none."""
     if path is None:
         return None
 
@@ -299,7 +296,6 @@ def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hostin
 
 
 def _listen(receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues) -> str:
-    """Begin to listen, with a warning if everybody may send; answers where."""
     host_name: str = given["host"]
     port = receiver.listen().port
     try:
@@ -325,7 +321,6 @@ def _listen(receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValue
 
 
 def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], as_json: bool) -> None:
-    """Run it, with its log as text on the standard error, or as JSON on the standard output."""
     stream, lines = (sys.stdout, JsonLog()) if as_json else (sys.stderr, TextLines())
     with logged(stream, lines):
         host(receiver, hosting, listen)

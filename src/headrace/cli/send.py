@@ -106,8 +106,6 @@ def _target(url: str, token: str | None, ca_file: str | None) -> _Target:
 
 
 class _Load:
-    """Records that several threads send together, and their outcome."""
-
     def __init__(
         self, target: _Target, records: int, per_request: int, record_bytes: int, patience_s: float
     ) -> None:
@@ -128,7 +126,6 @@ class _Load:
         self.refusal: str | None = None
 
     def send(self) -> None:
-        """Send what nobody has sent yet, until there is no more, or it is refused."""
         connection = self._target.connect()
         try:
             while self.refusal is None:
@@ -140,7 +137,6 @@ class _Load:
             connection.close()
 
     def _deliver(self, connection: http.client.HTTPConnection, numbers: range) -> bool:
-        """Send one request until it is acknowledged; answers whether it was."""
         body = b"".join(self._lines(numbers))
         headers = self._target.headers | {"headrace-message-id": f"{self._run}-{numbers.start}"}
         began_s = time.perf_counter()

@@ -182,7 +182,6 @@ def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
 
 
 def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield the place of each option of a file, and its text."""
     lines = [] if file is None else _text_of(file, "--options-file").splitlines()
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -241,7 +240,6 @@ def load_flow(name: str) -> "Flow":
 
 
 def _load(option: str, name: str, kind: str, form: str) -> object:
-    """Return the object of ``module:name``, here or on the path; the rest is for errors."""
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
         raise OptionError(f"{option} is {name!r}; write {form}.")

@@ -131,7 +131,6 @@ def status_view(
 
 
 def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
-    """The stage that throttles it, and for how long already."""
     if stage.throttled_by is None:
         return out.UNKNOWN
     if stage.throttled_since_ms is None:

@@ -149,14 +149,12 @@ def verify(
 
 
 def _is_unresolved(ledger: Ledger, gate: str) -> bool:
-    """Whether ``headrace failures`` lists something of a gate."""
     batches = ledger.batches.count_unresolved(gate)
     missed = ledger.missed.of(gate).offsets
     return bool(batches.failed or batches.dead or batches.letters or missed)
 
 
 def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
-    """The gates to verify, be their own rows gone; the command ends where there is none."""
     known = sorted(
         {*(each.name for each in ledger.gates.all()), *ledger.history.undeclared_gates()}
     )
@@ -182,7 +180,6 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
 def _verified(
     ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
 ) -> tuple[Verification, list[str]]:
-    """Return the verification of a gate, and notes on its comparisons."""
     known = ledger.history.checkpoints(gate)
     verification, notes = verify_gate(ledger, gate), list[str]()
     for each in _comparisons(ledger, gate, known, checkpoint, given):
@@ -198,7 +195,6 @@ def _comparisons(
     checkpoint: str | None,
     given: Mapping[str, str] | None,
 ) -> "Iterator[Comparison]":
-    """Yield the comparison with a checkpoint, and with the source if options of it are given."""
     # They read what sources write; a proof from the ledger alone does without.
     if checkpoint is not None:
         from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
@@ -296,7 +292,6 @@ def _spans_table(spans: Sequence[Span]) -> Table:
 
 
 def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-    """Spans with a line of their own, and those that share one."""
     if len(spans) <= SPANS:
         return list(spans), []
     telling = [span for span in spans if span.processed + span.pruned < span.offsets.count]
@@ -305,7 +300,6 @@ def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
 
 
 def _findings_table(findings: Sequence[Finding]) -> Table:
-    """A sentence for each, the worst first."""
     rows = [
         (Text(kind, _STYLES.get(kind, "dim")), Text(out.printable(sentence)))
         for kind, sentence in finding_sentences(findings)

@@ -304,7 +304,6 @@ class Isolation(Generic[Why]):
         self._can_wait = False
 
     def _rounds(self, part: Ranges) -> int:
-        """The rounds in which a suspect has to fail."""
         if self._in_doubt:
             return ROUNDS_IN_DOUBT
         if part in self._accused:
@@ -333,7 +332,6 @@ class Isolation(Generic[Why]):
                 suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
 
     def _due(self) -> Ranges | None:
-        """The suspect that is to be run again, if a control can follow."""
         if not (self._can_wait or self._waiting or self._reserve):
             return None
         for part, suspect in self._suspects.items():

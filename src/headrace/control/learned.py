@@ -154,7 +154,6 @@ class _Sum:
     batches: int = 0
 
     def add(self, surprise: float) -> bool:
-        """Whether the job has changed."""
         self.value = max(self.value + self.sign * surprise - _SLACK, 0.0)
         self.batches = self.batches + 1 if self.value > 0 else 0
         return self.value > _CHANGE
@@ -165,14 +164,11 @@ class _Sum:
 
 @dataclass(slots=True)
 class _Likeness:
-    """Likeness of the surprises of batches in a row."""
-
     last: float = 0.0
     product: float = 0.0
     square: float = 1.0
 
     def add(self, surprise: float) -> None:
-        """Take the surprise of one more batch."""
         self.product += _LIKENESS_WEIGHT * (surprise * self.last - self.product)
         self.square += _LIKENESS_WEIGHT * (surprise**2 - self.square)
         self.last = surprise
@@ -313,7 +309,6 @@ class LearnedBatches:
         return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
 
     def _has_grown(self, records: Records) -> bool:
-        """Whether a batch is much larger than any since the last change."""
         largest = sum(self._largest.values())
         return sum(records.values()) >= _LEAST_GROWTH * largest > 0
 
@@ -321,7 +316,6 @@ class LearnedBatches:
         return self.cost is not None and time_s > _BENT * self.cost.expected_s(records)
 
     def _with_all(self, cost: BatchCost, records: Records, time_s: float) -> BatchCost:
-        """The model with every source that the batch has records of."""
         for name, count in records.items():
             if name not in cost.sources:
                 cost = cost.with_source(name, count, time_s - cost.expected_s(records))
@@ -433,7 +427,6 @@ class LearnedBatches:
         return max(self._interval_s, cost.fixed_s / MOST_FIXED if is_sure else 0.0)
 
     def _most(self, cost: BatchCost, name: str) -> float:
-        """The most records of a source that the growth of batches allows."""
         if name not in self._largest:
             return math.inf
         largest = self._largest[name]

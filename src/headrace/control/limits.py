@@ -106,7 +106,6 @@ class BatchLimits:
 
 
 def _each(limit: PartitionLimit[Number_co]) -> Iterable[tuple[str, Number_co]]:
-    """The numbers of a limit, each with the words that say for which partition it holds."""
     yield "", limit.default
     for partition, number in limit.overrides.items():
         yield f" for {partition}", number

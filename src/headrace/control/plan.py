@@ -270,7 +270,6 @@ def _size_bytes(
     counts: Sequence[int],
     record_bytes: float | Mapping[str, float] | None,
 ) -> float:
-    """About how many bytes these counts of records are."""
     if not isinstance(record_bytes, Mapping):
         return sum(counts) * (ASSUMED_RECORD_BYTES if record_bytes is None else record_bytes)
     return sum(

@@ -229,8 +229,6 @@ class LearntRate:
 
 
 class _GateLaws:
-    """State of one gate."""
-
     def __init__(self, settings: EstimatorSettings, interval_ms: int) -> None:
         self.settings = settings
         self.interval_ms = interval_ms
@@ -287,8 +285,6 @@ class _GateLaws:
 
 
 class _Streak:
-    """Count of batches in a row of which something holds; it is full once."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
@@ -390,7 +386,6 @@ class QueryRates:
     def _changed(
         self, gates: Mapping[str, BatchProgress], learned: LearnedBatches
     ) -> dict[str, IntervalChange]:
-        """The gates whose ``auto`` interval changes now."""
         changes = {}
         for name in gates:
             laws = self._gates[name]

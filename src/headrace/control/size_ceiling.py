@@ -182,7 +182,6 @@ class Climb:
         return failed / self.passed
 
     def _settled(self) -> Self:
-        """Return the climb, settled if a fine step reaches the failed size."""
         is_close = self.failed is not None and _step(self.passed, FINE) >= self.failed
         if self.stage is Stage.FINE and is_close:
             return replace(self, stage=Stage.SETTLED, left=self.wait)
@@ -297,7 +296,6 @@ class SizeCeiling:
         return ceiling
 
     def _known(self, size: BatchSize) -> dict[str, tuple[Climb, int]]:
-        """The climbs in the measures that are known of a batch, each with its size in that."""
         known: dict[str, tuple[Climb, int]] = {}
         if self.records is not None:
             known["records"] = (self.records, size.records)

@@ -151,7 +151,6 @@ def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) ->
 def _correction(
     form: Form, letters: Sequence[DeadLetterRecord]
 ) -> Callable[[DeadLetter], DeadLetter]:
-    """Return a function that replaces the value of the form's one dead letter."""
     if "letter" not in form:
         raise OptionError("A value is for one dead letter; send the form from that one's page.")
     value = corrected(letters[0].letter.value, form["value"])
@@ -169,7 +168,6 @@ def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
 
 
 def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
-    """The dead letters that a form is about: one by its number, or all alike that it has shown."""
     gate = _field(form, "gate")
     if "letter" in form:
         found = ledger.dead_letters.get(_number(form, "letter"))
@@ -184,7 +182,6 @@ def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
 
 
 def _refuse_others(form: Form, number: int, noun: str) -> None:
-    """Refuse what is about others than the page has shown."""
     shown = _number(form, "number")
     if number != shown or not number:
         raise OptionError(
@@ -194,7 +191,6 @@ def _refuse_others(form: Form, number: int, noun: str) -> None:
 
 
 def _given(form: Form, name: str) -> str:
-    """A field that may be empty, and has to be there."""
     if name not in form:
         raise OptionError(f"The field {name!r} is missing; send the form from its page.")
     return form[name]

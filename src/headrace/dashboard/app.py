@@ -190,7 +190,6 @@ class Dashboard:
         return JSONResponse(found, headers={"cache-control": "no-store"})
 
     async def _metrics(self, request: Request) -> Response:
-        """Metrics as Prometheus reads them; ``per-partition`` and ``kafka-exporter-names`` add."""
         if (refused := self._reader_only(request)) is not None:
             return refused
         openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
@@ -287,7 +286,6 @@ class Dashboard:
         return RedirectResponse(f"/done/{name}", status_code=303)
 
     async def _done(self, request: Request) -> Response:
-        """Show the outcome of an action to the operator who did it."""
         token, sentence, next_page = self._outcomes.get(request.path_params["name"], ("", "", ""))
         session = self._session(request)
         if session is None or session.form_token != token:
@@ -331,12 +329,10 @@ class Dashboard:
 
 
 def _client(request: Request) -> str:
-    """Return the host that a request comes from."""
     return "" if request.client is None else request.client.host
 
 
 def _address(request: Request) -> str:
-    """The path and the query of a request, as it was sent."""
     query = request.scope["query_string"]
     sent: bytes = request.scope["raw_path"] + (b"?" + query if query else b"")
     return sent.decode("ascii", "replace")
@@ -414,8 +410,6 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers, and sends its viewers away when it stops."""
-
     def __init__(
         self, config: uvicorn.Config, answers: Callable[[], None], dashboard: Dashboard
     ) -> None:

@@ -55,7 +55,6 @@ def corrected(before: bytes | None, text: str) -> bytes | None:
 
 
 def _ends_with_crlf(text: str) -> bool:
-    """Whether there are lines, and each ends with CR LF."""
     return 0 < text.count("\r\n") == text.count("\n")
 
 
@@ -143,7 +142,6 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
         return _alike(site, "group_letters.html", messages, values | {"rows": letters})
 
     def beside(ledger: Ledger) -> dict[str, Any]:
-        """Return the subject of a form here: how many there are now, and which is the last."""
         if what == "batch":
             failed = failed_alike(ledger, gate, error)
             return {"number": len(failed), "last": failed[-1].created_time_ms if failed else 0}
@@ -180,7 +178,6 @@ def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str
 
 
 def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[str, Any]) -> View:
-    """Return the reason, and the rows below, which name theirs where it is another one."""
     shown = {
         "queued": (),
         "waits_for": None,
@@ -235,7 +232,6 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
 
 
 def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
-    """Return ranges, children and dead letters of a batch after the first ``skip`` of each."""
     children, ranges = ledger.batches.children(key), ledger.batches.ranges(key)
     letters = ledger.repairs.letters_of(key, PARTS + 1, skip=skip)
     shown = slice(skip, skip + PARTS)

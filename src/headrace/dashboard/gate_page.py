@@ -130,7 +130,6 @@ def _marks(
     actions: Sequence[OperatorAction],
     apart_ms: int,
 ) -> list[dict[str, Any]]:
-    """Return the changes: failures, restarts with another checkpoint, actions of operators."""
     marks = _failures(points, apart_ms)
     marks += [
         {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
@@ -371,7 +370,6 @@ def impossible_actions(
 
 
 def _other_needs(snapshot: GateSnapshot) -> list[Need]:
-    """Return the gate's needs, beyond its headline."""
     said = headline(snapshot)
     return [each for each in snapshot.needs if each.sentence != said]
 
@@ -383,7 +381,6 @@ def beyond_state(snapshot: GateSnapshot) -> str:
 
 
 def _cells(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    """Partitions in order, each with how hot it is: its lag as a part of the largest, 0 to 5."""
     largest = max((each.lag or 0 for each in partitions), default=0)
     ordered = sorted(partitions, key=lambda each: (each.topic, each.partition))[:MOST_CELLS]
     return [

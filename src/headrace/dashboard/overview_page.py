@@ -44,7 +44,6 @@ _ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
 
 
 def _page_column(column: GateColumn, following: GateColumn | None) -> dict[str, object]:
-    """A cell of the page: a column of the list, and one that stands smaller beside it."""
     beside = following if following is not None and following.is_beside else None
     name = column.header if beside is None else f"{column.header} · {beside.header}"
     return {"column": column, "beside": beside, "name": name}
@@ -145,7 +144,6 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _group_view(group: NeedGroup) -> dict[str, object]:
-    """Needs of one kind as the page shows them: some with their links, and the way to all."""
     names = list(dict.fromkeys(need.about for need in group.needs))
     others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
@@ -165,7 +163,6 @@ class _Rows:
         self._made: dict[str, tuple[GateSnapshot, object, str]] = {}
 
     def html(self, snapshot: GateSnapshot, fleet: Fleet) -> str:
-        """The cells of a gate."""
         operator_limits = fleet.operator_limits.get(snapshot.gate)
         in_force = operator_limits and operator_limits.in_force
         known = self._made.get(snapshot.gate)
@@ -349,7 +346,6 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
 
 
 def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str, object]:
-    """Return a stage, its lag, and since when it is a bottleneck, if it is one."""
     gate = f"{stage.flow}.{stage.stage}"
     snapshot = fleet.snapshots.get(gate)
     return {
@@ -360,7 +356,6 @@ def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str,
 
 
 def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
-    """Since when every batch of a gate has taken about its interval or longer."""
     gate = ledger.gates.get(gate_name)
     since_ms = None
     for batch in ledger.batches.newest(gate_name, 200, kind=Kind.LIVE, children=False):

@@ -61,7 +61,6 @@ def _of_records(
 
 
 def _branches(schema: Any, named: Mapping[str, Any]) -> list[Any]:
-    """Return the types that a value of the schema may have, with the schemas that it names."""
     branches = schema if isinstance(schema, list) else [schema]
     return [named.get(each, each) if isinstance(each, str) else each for each in branches]
 
@@ -71,7 +70,6 @@ def _kind(schema: Any) -> Any:
 
 
 def _logical(schema: Any) -> str | None:
-    """The logical type in words; None without one."""
     found = schema.get("logicalType") if isinstance(schema, dict) else None
     if found != "decimal":
         return found

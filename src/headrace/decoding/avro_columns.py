@@ -118,20 +118,17 @@ class _Cursor:
         self.at = np.minimum(at, ends + 1)
 
     def refuse(self, rows: _Ints, unfit: _Mask) -> None:
-        """Leave these of the rows to others."""
         if unfit.any():
             refused = rows[unfit]
             self.at[refused] = self.ends[refused] + 1
 
     def step(self, rows: _Ints, sizes: _Ints | int) -> _Ints:
-        """Pass over so many bytes of each row; where they begin."""
         began = self.at[rows]
         ends = self.ends[rows]
         self.at[rows] = np.where(sizes > ends - began, ends + 1, began + sizes)
         return began
 
     def numbers(self, rows: _Ints) -> _Ints:
-        """Zigzag numbers of at most 64 bits."""
         at = self.at[rows]
         read = self.data[at]
         found = (read & 0x7F).astype(np.uint64)

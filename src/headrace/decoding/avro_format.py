@@ -216,7 +216,6 @@ class AvroDecoder:
         return is_there & is_known
 
     def _each(self, values: Sequence[bytes | None]) -> Decoded:
-        """The same, one by one."""
         records: list[Any] = []
         reasons: dict[int, str] = {}
         for number, value in enumerate(values):
@@ -267,7 +266,6 @@ class AvroDecoder:
         return writer
 
     def _writer_of(self, found: RegisteredSchema, number: int) -> "_Writer | str":
-        """A writer's schema; or why what was written with it is not read."""
         writer = _writer_schema(found.kind, found.text, found.references, number)
         if isinstance(writer, str):
             return writer
@@ -281,8 +279,6 @@ class _UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A schema that values are written with, and the check of these."""
-
     schema: dict[str, Any]
     check: AvroCheck
 
@@ -292,7 +288,6 @@ class _Writer:
 
 
 def _writer_schema(kind: str, text: str, references: Sequence[str], number: int) -> _Writer | str:
-    """A writer's schema; or why it is none."""
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
@@ -325,7 +320,6 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _named(parsed: Any) -> dict[str, Any]:
-    """The schemas that others may name."""
     found: dict[str, Any] = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
     return found
 
@@ -396,7 +390,6 @@ def _record_type(
 def _optional(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, bool, _Convert]:
-    """The same of what may be null."""
     branches = schema if isinstance(schema, list) else [schema]
     others = [each for each in branches if each != "null"]
     if len(others) != 1:

@@ -204,7 +204,6 @@ def _within(array: pa.Array, first: int, last: int) -> bool:
 
 
 def _places(there: Sequence[bool]) -> list[int | None]:
-    """For each record its number among those that are there."""
     count = 0
     places: list[int | None] = []
     for is_there in there:

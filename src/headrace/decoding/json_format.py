@@ -315,7 +315,6 @@ def _nested(kind: t.StructType, where: str) -> Any:
 
 
 def _exact_decimal(_kind: type, value: object) -> _ExactDecimal:
-    """A DECIMAL of what JSON has in its place: a number, or a text that is one."""
     is_number = isinstance(value, Decimal | int) and not isinstance(value, bool)
     if not (is_number or (isinstance(value, str) and _NUMBER.fullmatch(value))):
         raise ValueError("Expected a decimal number")

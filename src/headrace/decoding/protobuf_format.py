@@ -204,7 +204,6 @@ class ProtobufDecoder:
         return record, None
 
     def _data(self, value: bytes) -> tuple[bytes, str | None]:
-        """The message alone, or why there is none."""
         if self._registry is None:
             return value, None
         number = schema_id(value)
@@ -223,7 +222,6 @@ class ProtobufDecoder:
         return data, self._is_wanted[number, path]
 
     def _why_unwanted(self, number: int, path: tuple[int, ...], text: str) -> str | None:
-        """Why a message that was written with a schema of the registry's is rejected."""
         name = message_at(text, path)
         if name is None:
             place = ".".join(map(str, path))
@@ -308,7 +306,6 @@ def _field(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
 
 
 def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
-    """One value of a field."""
     if field.type == _ENUM:
         names = {each.number: each.name for each in field.enum_type.values}
         return t.StringType(), lambda value: names.get(value, str(value))

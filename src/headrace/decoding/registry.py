@@ -235,15 +235,12 @@ def _ended_after(connected: socket.socket, timeout_s: float) -> Iterator[None]:
 
 
 class _Cache:
-    """The schemas that this process has asked for."""
-
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
         self._schemas: dict[tuple[SchemaRegistry, int], RegisteredSchema] = {}
         self._unknown_until: dict[tuple[SchemaRegistry, int], float] = {}
 
     def schema(self, registry: SchemaRegistry, number: int) -> RegisteredSchema | None:
-        """A schema by its id; None where it is unknown."""
         key, now = (registry, number), time.monotonic()
         with self._changing:
             if key in self._schemas:

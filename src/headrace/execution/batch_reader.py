@@ -117,7 +117,6 @@ class DerivedStream:
         written.rename(request)
 
     def _following(self) -> Path:
-        """Path of the file that requests the next batch."""
         assert self._folder is not None  # noqa: S101  (it is there while a query is)
         return self._folder / f"{self._asked + 1}.json"
 
@@ -305,7 +304,6 @@ class SparkBatchReader:
         return self.spark.createDataFrame(table, kept.schema)
 
     def _derive(self, df: DataFrame) -> DataFrame:
-        """The stream's rows of records that were read as they are."""
         values = decoded_values(OF_A_GATE | dict(self.options))
         typed = df if values is None else decode(df, values.form)
         same = typed if self.columns in {None, typed.schema} else typed.to(self.columns)
@@ -370,7 +368,6 @@ class SparkBatchReader:
 
 
 def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """The records in these ranges."""
     each = [
         (F.col("topic") == r.topic)
         & (F.col("partition") == r.partition)
@@ -382,7 +379,6 @@ def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
 
 
 def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:
-    """Whether each row is in a range."""
     offset = rows.column("offset")
     of_partition = pc.and_(
         pc.equal(rows.column("topic"), range_.topic),

@@ -143,7 +143,6 @@ class _Reports:
         threading.Thread(target=self._run, name="headrace-reports", daemon=True).start()
 
     def expect(self, batch_id: int) -> None:
-        """Have the report of a batch taken once it is there."""
         self._expected.put(batch_id)
 
     def _run(self) -> None:

@@ -180,7 +180,6 @@ class BatchExecutor:
     def _retry(
         self, error: Exception, batch: BatchRecord, run: Callable[[BatchRecord], Exception | None]
     ) -> Exception | None:
-        """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
             if last is None or self._context.ends(last):
@@ -208,7 +207,6 @@ class BatchExecutor:
         return last
 
     def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
-        """Stop, defer or isolate a live batch that failed; raises what stops the query."""
         if (report := self._context.end_report(error)) is not None:
             self._ledger.batches.fail(
                 batch.batch_key, report, owner=self._context.owner, outcome_unknown=True

@@ -328,7 +328,6 @@ class Gate:
         *,
         refuses_new: bool,
     ) -> str:
-        """Return the checkpoint of a query that may start, or raise."""
         if checkpoint is None and (folder := spark.conf.get(CHECKPOINTS, None)):
             checkpoint = f"{folder.rstrip('/')}/{query}"  # as Spark makes it
         if not checkpoint:
@@ -353,7 +352,6 @@ class Gate:
         return checkpoint
 
     def _await_turn(self, ledger: Ledger) -> None:
-        """Raise if another query stands behind the gate, before this one starts."""
         state = state_of(ledger.url, self.name)
         state.refuse_a_second_query()
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)

@@ -129,7 +129,6 @@ _OF_DELTA: Final = re.compile(
 
 
 def _unsuited_jar(error: BaseException) -> SetupError | None:
-    """Return the error that a jar is built for another Spark, if Spark raised that."""
     for each in with_causes(error):
         text = text_of(each) if isinstance(each, Py4JJavaError | PySparkException) else ""
         if (found := _LINKAGE.search(text)) is None:
@@ -154,7 +153,6 @@ def ends_query(error: BaseException) -> HeadraceError | None:
 
 
 def _raised(error: BaseException, kinds: tuple[type[HeadraceError], ...]) -> HeadraceError | None:
-    """An error of exactly one of these kinds, from this process or from a task."""
     for each in with_causes(error):
         if type(each) in kinds:
             return cast(HeadraceError, each)
@@ -235,7 +233,6 @@ def machinery_error(what: str, cause: BaseException) -> MachineryError:
 
 
 def _broken_machinery(error: BaseException) -> str | None:
-    """Name the failure, if an exception is the machinery's, whoever has raised it."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return "A disk is full"
     if isinstance(error, LedgerError) and _is_the_databases(error):

@@ -386,7 +386,6 @@ class HandlerRuns:
         return HandlerTransaction(key, open_, rejections)
 
     def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
-        """Log what a batch rejected that is a success now, and copy it where dead letters go."""
         letters = transaction.rejections.kept
         if not letters:
             return
@@ -463,6 +462,5 @@ class HandlerRuns:
         return done
 
     def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
-        """Note that a batch has failed in a run that asked its sink what it has of it."""
         if transaction.asked:
             self._asked.add(batch.batch_key)

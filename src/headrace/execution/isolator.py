@@ -220,7 +220,6 @@ class Isolator:
         return result
 
     def _learn(self, result: Isolated[Cause]) -> None:
-        """Remember what the convicted records look like, for the batches that come."""
         convicted = {_place(each): _kind_of(why) for each, why in result.alone}
         if convicted and not self._likenesses:
             self._likenesses = self._reader.likenesses()
@@ -234,7 +233,6 @@ class Isolator:
             self._health.learnt.learn(self._likenesses, convicted, unknown)
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
-        """Leave a child that cannot be read to a backfill, or stop at it."""
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
         if row.kind is Kind.BACKFILL or goes_on:
             return
@@ -295,7 +293,6 @@ class Isolator:
         return rows
 
     def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
-        """Yield the unresolved parts of a batch: its smallest children, or itself without any."""
         children = self._ledger.batches.children(batch.batch_key)
         if not children:
             self._rows[self._ranges(batch)] = batch

@@ -52,8 +52,6 @@ class JsonStreamingQueryListener(StreamingQueryListener):
 
 
 class _FromJson(JStreamingQueryListener):
-    """Listener that the JVM calls."""
-
     def onQueryProgress(self, jevent: Any) -> None:
         self.pylistener.onQueryProgress(progress_event(jevent.progress().json()))
 
@@ -105,7 +103,6 @@ def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
 
 
 def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
-    """A source's offset in a progress event; None where it is null or another kind of source's."""
     try:
         offset = json.loads(text) if isinstance(text, str) else text
         return StreamOffset.from_json(offset) if isinstance(offset, dict) else None
@@ -122,13 +119,11 @@ def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
 
 
 def _overhead_ms(phases: Mapping[str, int]) -> int:
-    """Return the time that a batch's trigger spent outside the sink (ms)."""
     whole_ms = phases["triggerExecution"]
     return max(whole_ms - phases.get("addBatch", whole_ms), 0)
 
 
 def _epoch_ms(timestamp: str) -> int:
-    """Spark's ``2026-01-31T12:00:00.123Z`` in milliseconds since the epoch."""
     return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
@@ -187,8 +182,6 @@ _NOT_PROCESSED: Final = "A batch's report was not processed: %s"
 
 @dataclass(frozen=True, slots=True)
 class _GateRun:
-    """One gate in one run of a query."""
-
     ledger: Ledger
     checkpoint_id: str
 
@@ -272,7 +265,6 @@ class GateListener(JsonStreamingQueryListener):
         self._workers[place].do(work, self._wait_s)
 
     def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
-        """Fail what a run left in progress that ended with an exception."""
         report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
         try:
             # Spark's own end waits for this.
@@ -375,7 +367,6 @@ def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
 
 
 def _known_cost(gate: str, text: str | None) -> SourceCost | None:
-    """Return the cost of a batch that earlier runs have learnt."""
     try:
         return None if text is None else SourceCost.from_text(text)
     except OptionError as error:

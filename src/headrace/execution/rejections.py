@@ -312,7 +312,6 @@ def _of_rows(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorRepo
 
 
 def _values(row: object) -> tuple[object, ...]:
-    """Topic, partition and offset of a row, a dict or a tuple."""
     try:
         if isinstance(row, Mapping):
             return tuple(row[name] for name in _COLUMNS)

@@ -102,7 +102,6 @@ def text_of(error: BaseException) -> str:
 
 
 def _verdict(error: BaseException) -> Verdict:
-    """Return the verdict on one exception, without its causes."""
     if isinstance(error, HeadraceError):
         return None if isinstance(error, _MAY_BE_A_SINK) else False
     if isinstance(error, BaseExceptionGroup):
@@ -118,7 +117,6 @@ def _verdict(error: BaseException) -> Verdict:
 
 
 def _kafka_verdict(error: BaseException) -> Verdict:
-    """By the code of librdkafka's error, or by what kafka-python says of its classes."""
     if isinstance(error, KafkaException):
         code: Any = error.args[0] if error.args else None
         if isinstance(code, KafkaError):
@@ -127,7 +125,6 @@ def _kafka_verdict(error: BaseException) -> Verdict:
 
 
 def _http_verdict(error: BaseException) -> Verdict:
-    """By the status of the answer; None if there was none."""
     status, statuses = _http_status(error), signs.HTTP_STATUSES
     if _package(error) in {"botocore", "boto3"}:
         statuses = signs.STORE_STATUSES
@@ -135,7 +132,6 @@ def _http_verdict(error: BaseException) -> Verdict:
 
 
 def _http_status(error: BaseException) -> int | None:
-    """The status of an HTTP answer that a client has raised as an exception."""
     if isinstance(error, HTTPError):
         return error.code
     response: Any = getattr(error, "response", None)
@@ -177,7 +173,6 @@ def _database_verdict(error: BaseException) -> Verdict:
 
 
 def _system_verdict(error: BaseException) -> Verdict:
-    """By the system's error number, or by the name of a client's class."""
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         return _verdict(error.reason)
     if _was_raised_by_pyspark(error.__traceback__):
@@ -232,7 +227,6 @@ def _spark_verdict(error: BaseException) -> bool:
 
 
 def _java_links(error: BaseException) -> list[JavaError]:
-    """The chain of Java's exceptions, asked of the JVM, or read where there is none."""
     link: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if not hasattr(link, "getCause"):
         return list(_read_links(text_of(error)))

@@ -252,5 +252,4 @@ def is_away(error: Exception) -> bool:
 
 
 def _span(ms: int) -> str:
-    """A time span in hours, minutes and seconds; below a second, in ms."""
     return f"{max(ms, 0)} ms" if ms < 1_000 else str(timedelta(seconds=round(ms / 1000)))

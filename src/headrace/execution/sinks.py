@@ -68,8 +68,6 @@ def delta_options(key: str, name: str) -> dict[str, str]:
 
 
 class _Presence(Enum):
-    """State of a batch in an Iceberg table."""
-
     NOTHING = "nothing"
     ALL = "all"
     PARTS = "parts"
@@ -119,7 +117,6 @@ class _Watcher:
         self.found = _Presence.NOTHING
 
     def look(self, table: "Table") -> None:
-        """Note what the table has of the batch."""
         self.found = _presence(table, self._marks)
 
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
@@ -248,7 +245,6 @@ def _require_transaction(connection: Connection, key: str) -> None:
 
 
 def _commits_each_statement(driver: Any) -> bool:
-    """Whether a driver's connection has no transactions, as the driver's kind tells it."""
     if isinstance(driver, sqlite3.Connection):
         # An engine may have begun a transaction where the driver itself begins none.
         begins_none = driver.isolation_level is None or getattr(driver, "autocommit", None) is True

@@ -265,7 +265,6 @@ def _hidden(
 
 
 def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
-    """Return the state of a session, and register the session if it or a secret is new."""
     name = spark.conf.get(_SESSION, None)
     session = _sessions.get(name or "")
     if session is not None and new.items() <= session.secrets.items():

@@ -116,7 +116,6 @@ def look(
 def _idle(
     ledger: Ledger, states: Mapping[str, StreamState]
 ) -> Iterator[tuple[StreamState, OperatorAction]]:
-    """Yield the queries that are to end and run no batch, with the stop of each."""
     with cancel_when(lambda: not any(map(StreamState.is_active, states.values())), "no query runs"):
         for gate in ledger.operator_limits.to_stop(list(states)):
             stop = ledger.operator_limits.of(gate).stop

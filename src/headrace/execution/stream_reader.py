@@ -116,7 +116,6 @@ def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> Non
 
 
 def _analyzed(df: DataFrame) -> str:
-    """The stream's analyzed logical plan, as Spark writes it."""
     conf = df.sparkSession.conf
     before = conf.get(_MOST_FIELDS, None)
     conf.set(_MOST_FIELDS, "10000")

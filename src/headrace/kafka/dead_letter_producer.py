@@ -159,5 +159,4 @@ def _origin(letter: "DeadLetter") -> _Headers:
 
 
 def _without_ours(letter: "DeadLetter") -> _Headers:
-    """Return its headers, without those of an earlier dead letter."""
     return tuple(each for each in letter.headers or () if not each[0].startswith((ORIGIN, WHY)))

@@ -140,7 +140,6 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
 
 
 def _allowed(option: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics, if Kafka allows their names."""
     names = tuple(topics)
     for name in names:
         if not _TOPIC_NAME.fullmatch(name):

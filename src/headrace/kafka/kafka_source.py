@@ -336,7 +336,6 @@ def _check(options: Mapping[str, str]) -> None:
 
 
 def _replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
-    """The options of a bounded read of exactly these ranges, in which nothing may be gone."""
     kept = {
         name: value
         for name, value in options.items()

@@ -102,8 +102,6 @@ def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) ->
 
 
 class _Failures:
-    """Records that were not stored, and the reason of the first."""
-
     def __init__(self) -> None:
         self.count = 0
         self._topic = ""
@@ -112,7 +110,6 @@ class _Failures:
         self._largest_bytes = 0
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Note the outcome of a record."""
         if error is not None:
             size = len(message.key() or b"") + len(message.value() or b"")
             self._add(str(message.topic()), error, size)

@@ -275,7 +275,6 @@ class _RangeRead:
         return chunk
 
     def _cut(self, messages: list[Message]) -> Chunk | None:
-        """Return the messages that are in an open range, and move the positions."""
         count = len(messages)
         offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
         partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
@@ -312,7 +311,6 @@ class _RangeRead:
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
     def _advance(self, slot: int, position: int) -> None:
-        """Go on at ``position``: the offsets before it were read, are a gap, or are lost."""
         self._next[slot] = max(int(self._next[slot]), min(position, int(self._until[slot])))
         if self._next[slot] >= self._until[slot]:
             self._close({slot})

@@ -31,8 +31,6 @@ _TEXT_BYTES: Final = 512
 
 
 class _Message(ctypes.Structure):
-    """The first fields of rd_kafka_message_t."""
-
     _fields_ = (("err", ctypes.c_int), ("rkt", ctypes.c_void_p))
 
 
@@ -59,7 +57,6 @@ def headers_of(message: Message, client: ClientConfig) -> Headers:
 
 
 def _read(client: ClientConfig, place: TopicPartition, offset: int) -> list[tuple[bytes, Any]]:
-    """The headers of one record, as they are stored."""
     library = _library()
     with _consumer(library, client) as consumer, _assigned(library, consumer, place, offset):
         until_s = time.monotonic() + _WAIT_S

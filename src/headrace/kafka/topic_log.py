@@ -167,7 +167,6 @@ class KafkaLog:
 
 
 def _sample(current: Positions, latest: Positions) -> list[OffsetRange]:
-    """The next records of each topic's partitions that are furthest behind."""
     topics: dict[str, list[OffsetRange]] = {}
     for (topic, partition), until in latest.items():
         start = current[TopicPartition(topic, partition)]

@@ -291,7 +291,6 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
 
 
 def _run(command: list[str]) -> tuple[int, str]:
-    """The exit status of a command and all that it said."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -305,7 +304,6 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 
 def _last_words(log: str) -> str:
-    """The end of Ivy's log without its rulers and advice."""
     lines = [line.strip() for line in log.splitlines()]
     said = [line for line in lines if line.strip(": ") and not line.startswith(":: USE VERBOSE")]
     return "\n".join(said[-LAST_WORDS:])

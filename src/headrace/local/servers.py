@@ -73,7 +73,6 @@ class ServerProcess:
             self._process = None
 
     def _launch(self, name: str, folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start it, with ``server.log`` in its folder for what it writes."""
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _LAUNCH, name, str(folder), *command],
@@ -107,7 +106,6 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
 
 
 def _reserved(port: int) -> bool:
-    """Reserve it for as long as this process lives, unless another process has."""
     try:
         fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError as error:
@@ -266,7 +264,6 @@ class KafkaBroker(ServerProcess):
                 return
 
     def _serve(self, folder: Path) -> None:
-        """Start its process in its folder and wait until it answers."""
         server = [*self._java_command(), "kafka.Kafka", str(folder / "server.properties")]
         process = self._launch("headrace-kafka", folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -308,7 +305,6 @@ class KafkaBroker(ServerProcess):
         self.bootstrap_servers = f"{HOST}:{self._ports[0]}"
 
     def _format(self, folder: Path) -> None:
-        """Write ``server.properties`` and the empty storage it speaks of."""
         broker, controller = (f"{HOST}:{port}" for port in self._ports)
         properties = {
             **SETTINGS,

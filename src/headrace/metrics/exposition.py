@@ -239,8 +239,6 @@ def exposition(
 
 @dataclass(slots=True)
 class _Scrape:
-    """One collection of all families."""
-
     memory: MetricsMemory
     wait_s: float
     now_ms: int

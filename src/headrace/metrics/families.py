@@ -216,8 +216,6 @@ def _add(sums: dict[_Kind, Sums], count: BatchCount) -> None:
 
 @dataclass(slots=True)
 class _GateTotals:
-    """The totals of one gate, by label where they have one."""
-
     batches: dict[str, int] = field(
         default_factory=lambda: {str(Status.SUCCESS): 0, str(Status.DEAD): 0}
     )
@@ -229,7 +227,6 @@ class _GateTotals:
 
     @property
     def ended(self) -> int:
-        """Batches that have ended, by which it is seen that some are not counted."""
         return sum(self.batches.values())
 
 
@@ -264,8 +261,6 @@ def reason_kind(reason: str) -> str:
 
 
 class _Families:
-    """The families of totals, to which one gate after the other is added."""
-
     def __init__(self) -> None:
         self.batches = counter("batches", "Batches that have ended, by how.")
         self.limited = counter("batches_limited", "Batches, by what limited their size.")

@@ -66,7 +66,6 @@ def alert_rules() -> str:
 
 
 def _gates(source: dict[str, str]) -> dict[str, Any]:
-    """The variable ``gate``: one gate, several, or all, as they are in the metrics."""
     return {
         "name": "gate",
         "label": "Gate",

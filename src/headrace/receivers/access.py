@@ -119,7 +119,6 @@ def _context(tls: TlsFiles) -> ssl.SSLContext | None:
 
 
 def _trouble(tls: TlsFiles, context: ssl.SSLContext | None) -> str | None:
-    """Return what is wrong with the time of a certificate; None if nothing is."""
     if tls.certificate_file is None or context is None:
         return None
     why = validity_trouble(context, tls.certificate_file)

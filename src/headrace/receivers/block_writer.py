@@ -128,7 +128,6 @@ class BlockWriter:
 
     @property
     def _due_s(self) -> float:
-        """When the block is begun, if nothing more comes."""
         latest_s = self._first_s + self._interval_s
         if not (self._is_awaited and self._at_once):
             return latest_s

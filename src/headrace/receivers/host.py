@@ -287,7 +287,6 @@ def _follow_rates(
 async def _capped(
     journal: Journal, hosting: Hosting, ledger: Ledger | None, intake: Intake
 ) -> AsyncIterator[None]:
-    """Hold the intake while the journal is beyond its cap, if it has one."""
     if not hosting.cap.is_set:
         yield
         return

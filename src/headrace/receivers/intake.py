@@ -358,7 +358,6 @@ class Intake:
     async def _admit(
         self, delivery: Delivery, *, is_awaited: bool
     ) -> list[asyncio.Future[OffsetRange]]:
-        """Wait for the tokens of the new records, and put them into the buffer."""
         while self.refusing is not None:
             await self._released.wait()
         stored: list[asyncio.Future[OffsetRange]] = []

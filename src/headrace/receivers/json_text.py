@@ -197,7 +197,6 @@ def _objects(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> list[Any] | N
 
 
 def _id_text(line: Any) -> str:
-    """The id of a line as text; empty where there is none."""
     return "" if line.id is None else str(line.id)
 
 
@@ -253,7 +252,6 @@ def _check_integers(data: bytes) -> None:
 
 
 def _wrong(error: Exception, data: bytes) -> str:
-    """Return what is wrong with a text, as the end of a sentence."""
     if not data.strip():
         return "is not JSON: it is empty; leave it out"
     if data.startswith(codecs.BOM_UTF8):

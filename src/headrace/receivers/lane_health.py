@@ -143,7 +143,6 @@ class LaneHealth:
 
 
 async def _ended(probing: Future[None], wait_s: float) -> None:
-    """Wait for the end of a probe, however it ends."""
     waiting = asyncio.wrap_future(probing)
     # Its error is read from the probe itself; asyncio would log this one as forgotten.
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -68,7 +68,6 @@ class LineBuffer(SenderBuffer):
         )
 
     def _judge(self, data: bytes) -> None:
-        """Judge by its first bytes what a sender sends."""
         self._head = ((self._head or b"") + data)[:_HEAD_BYTES]
         syslog = _SYSLOG.match(self._head)
         if syslog or len(self._head) == _HEAD_BYTES or b"\n" in self._head:

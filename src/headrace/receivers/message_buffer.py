@@ -52,7 +52,6 @@ class MessageBuffer(SenderBuffer):
         return data[:end]
 
     def _end_of_whole(self, data: bytes) -> int:
-        """Return where the first incomplete message begins, and note its missing bytes."""
         self._missing = at = 0
         while at < len(data):
             space = data.find(b" ", at, at + self._most_digits + 1)
@@ -110,7 +109,6 @@ class MessageBuffer(SenderBuffer):
         super().check()
 
     def _refusal(self, wrong: bytes) -> str:
-        """The rest of the sentence that refuses a message with these bytes."""
         return (
             f"has {wrong!r} where its length or the space after that must be, as in '5 hello'; set"
             " the sender to octet counting, or receive with --framing lines, nul or auto."
@@ -262,7 +260,6 @@ def _counted(messages: list[bytes]) -> bytes:
 
 
 def _places(whole: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each message, without its length."""
     at = 0
     while at < len(whole):
         space = whole.index(b" ", at)

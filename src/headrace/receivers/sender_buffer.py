@@ -131,7 +131,6 @@ class SenderBuffer(abc.ABC):
             self._rest += rest
 
     def _too_long(self, place: int = 0) -> ReceiverError:
-        """Return the error that the record at this place, from the next one on, is too long."""
         return ReceiverError(
             f"{self.WHAT} {self._taken + 1 + place} is longer than the {self._max_bytes} bytes that"
             f" a {self.WHAT.lower()} may have; send it in parts, or raise max_line_bytes."

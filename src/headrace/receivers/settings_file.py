@@ -134,7 +134,6 @@ def _keys(part: str) -> dict[str, Key]:
 
 
 def _plain(hint: Any) -> type:
-    """Return a type without None, which no value in a file is."""
     if isinstance(hint, types.UnionType):
         hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
     assert isinstance(hint, type)  # noqa: S101
@@ -192,7 +191,6 @@ class SettingsFile:
 
 
 def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the values of each part, checked by their classes."""
     parts: dict[str, dict[str, Any]] = {SHARED: {}}
     for name in _PARTS:
         section = told.get(name, {}) if name else {}
@@ -226,7 +224,6 @@ def _value(part: str, name: str, value: object) -> Any:
 
 
 def _unknown(part: str, name: str) -> str:
-    """Say what is wrong with a key, and what is meant or allowed."""
     there = _shown(part, name)
     if name in OPTIONS:
         return f"{there} is no key of the file; give the option {OPTIONS[name]}."

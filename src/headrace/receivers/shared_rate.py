@@ -259,7 +259,6 @@ class RateFollower:
 
 
 def _is_other(share: RateShare, logged: RateShare) -> bool:
-    """Whether this is worth a line after the one that was logged last."""
     if share.receivers != logged.receivers:
         return True
     changed = share.even_per_s / logged.even_per_s

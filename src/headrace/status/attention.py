@@ -272,7 +272,6 @@ def _need(  # noqa: PLR0917  (what a need has)
 
 
 def _in_force(snapshot: "GateSnapshot") -> str:
-    """Return an operator's limits, which may be why records wait; empty if there are none."""
     return f"; the gate is {snapshot.operator_limits}" if snapshot.operator_limits else ""
 
 
@@ -319,7 +318,6 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
 
 
 def _command(snapshot: "GateSnapshot") -> str:
-    """Return the command for a gate's state: for its newest batch, if that is at fault."""
     newest = snapshot.newest
     if snapshot.state is GateState.PAUSED:
         return f"headrace resume {snapshot.gate}"

@@ -167,7 +167,6 @@ def _left_over(planned: PlannedRange) -> int:
 
 
 def _in_force(ledger: Ledger, gate: str, then_ms: int) -> OperatorLimits:
-    """Return the operators' limits at a moment, by the history of their actions."""
     before = [
         each for each in ledger.operator_limits.history(gate, _ACTIONS) if each.time_ms <= then_ms
     ]
@@ -218,7 +217,6 @@ def _sentences(
 
 
 def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
-    """Yield the sentence that nothing follows a batch, if it waits for its sink."""
     outage = gate.waits
     if outage is not None and outage.batch == batch.batch_key and batch.end_time_ms is None:
         since = out.full_time(outage.since_ms, now_ms)

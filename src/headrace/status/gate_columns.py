@@ -46,7 +46,6 @@ class GateColumn:
 
 
 def _lag(gate: GateSnapshot) -> str:
-    """The lag; of a gate without new batches what waits now, or how old the figure is."""
     if gate.lag_now is not None:
         return f"{count(gate.lag_now)} now"
     if gate.lag_is_old and gate.lag is None and gate.left_over == 0:
@@ -77,13 +76,11 @@ def _batch_ms(gate: GateSnapshot) -> int | None:
 
 
 def _batch(gate: GateSnapshot) -> str:
-    """The last batch's time; of one that runs, the time so far."""
     so_far = " so far" if gate.newest is not None and gate.newest.running else ""
     return f"{duration(_batch_ms(gate))}{so_far}"
 
 
 def _load(gate: GateSnapshot) -> float:
-    """The last batch's time, in intervals."""
     return (_batch_ms(gate) or 0) / max(gate.interval_ms, 1)
 
 

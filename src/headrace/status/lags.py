@@ -70,8 +70,6 @@ class _Point:
 
 @dataclass(slots=True)
 class _Run:
-    """Observations of a gate's newest run."""
-
     checkpoint_id: str | None
     points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     newest_at: tuple[int, int] | None = None
@@ -219,7 +217,6 @@ class LagWatch:
 
 
 def _knows_too_little(gate: GateNow, lags: Mapping[str, GateLag], now_ms: int) -> bool:
-    """Whether the source knows more than the ledger."""
     if gate.created_ms is None:
         return False
     is_silent = now_ms - gate.created_ms > silence_ms(gate.interval_ms)

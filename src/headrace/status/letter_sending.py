@@ -69,7 +69,6 @@ class LetterSender:
             raise refused[0]
 
     def _by_servers(self, letters: Iterable[_Chosen]) -> dict[str, list[_Chosen]]:
-        """The letters by the brokers that their records came from."""
         groups: dict[str, list[_Chosen]] = {}
         for record, edited in letters:
             servers = self.ledger.batches.servers(record.batch_key) or ""

@@ -75,7 +75,6 @@ def headline(snapshot: "GateSnapshot") -> str:
 
 
 def _none_left(snapshot: "GateSnapshot") -> str:
-    """Say that nothing waits where that is known, else when it was known last."""
     if snapshot.lag is not None:
         return "nothing left waiting"
     before = since(snapshot, snapshot.newest.planned_ms if snapshot.newest else None)
@@ -84,7 +83,6 @@ def _none_left(snapshot: "GateSnapshot") -> str:
 
 
 def _waits_in(batch: "BatchSnapshot | None") -> str:
-    """Name what a batch that takes long waits for, as far as the ledger knows."""
     if batch is not None and batch.id is None:
         return "Spark has not called its handler yet"
     return "its handler has not returned, and Spark's page shows whether it reads or writes"
@@ -114,7 +112,6 @@ def _for_what(snapshot: "GateSnapshot") -> str:
 
 
 def _away(snapshot: "GateSnapshot") -> str:
-    """Since when a sink is away, why, and when it is tried next."""
     outage = snapshot.waiting
     if outage is None:
         return out.UNKNOWN
@@ -161,7 +158,6 @@ def _moment(snapshot: "GateSnapshot", then_ms: int | None) -> str:
 
 
 def _all_records(snapshot: "GateSnapshot") -> str:
-    """Return the outcome of the query's records; "processed" only if nothing failed."""
     records = snapshot.run_records
     taken = "all records" if records is None else out.plural(records, "record")
     counted = (
@@ -261,7 +257,6 @@ def finding_sentences(findings: Sequence[Finding]) -> Iterator[tuple[FindingKind
 
 
 def _finding_sentence(findings: Sequence[Finding]) -> str:
-    """Return the sentence for one finding, or for those of one batch in several partitions."""
     first = findings[0]
     batches = f"batch {_short(first.other)} and batch {_short(first.batch_key)}"
     runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
@@ -301,7 +296,6 @@ def _finding_sentence(findings: Sequence[Finding]) -> str:
 
 
 def _state(finding: Finding) -> str:
-    """Return the state of a finding's batch, and the reason."""
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
     why = f": {out.short_error(finding.error)}" if finding.error else "."

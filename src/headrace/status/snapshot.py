@@ -413,7 +413,6 @@ def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
 
 
 def _values(source: object | None, *names: str) -> dict[str, Any]:
-    """Values of these names; None where there is nothing to have them from."""
     return {name: None if source is None else getattr(source, name) for name in names}
 
 

@@ -242,7 +242,6 @@ def _answer(
 def _times(
     connector: "Connector", options: Mapping[str, str], wanted: Mapping[_Place, int]
 ) -> dict[_Place, int]:
-    """The timestamps (ms) of the records at these offsets; of those that are there."""
     from headrace.source.connector import read_directly  # noqa: PLC0415  (it brings pyspark)
 
     found = dict[_Place, int]()

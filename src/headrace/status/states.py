@@ -242,7 +242,6 @@ def gate_state(
 
 
 def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
-    """Return the trouble of a gate's query or its newest batch; None if there is none."""
     newest = history.batches[0]
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
@@ -260,7 +259,6 @@ def _of_gone(gone: GateQuery) -> GateState:
 
 
 def _of_running(history: GateHistory, now_ms: int) -> GateState | None:
-    """Return the trouble of a batch that runs; None if there is none."""
     newest, interval_ms = history.batches[0], history.gate.interval_ms
     if waits_for(history) is not None:
         return GateState.WAITING

@@ -102,7 +102,6 @@ def _too_little_fits(found: Measured, a: float, b: float, interval_s: float) -> 
 
 
 def _too_long(found: Measured) -> str | None:
-    """Return the interval that would hold the newest batches, if all of them are much longer."""
     took_ms = found.took_ms
     if found.settings.auto is not None or len(took_ms) < BATCHES:
         return None
@@ -127,13 +126,11 @@ def _is_slow(found: Measured) -> bool:
 
 
 def _record_s(cost: SourceCost | None) -> float | None:
-    """Return the time of a record (s), if it is known."""
     known = cost is not None and math.sqrt(cost.record_variance) <= _SURE * cost.record_s
     return cost.record_s if cost is not None and known else None
 
 
 def _fixed_s(cost: SourceCost | None) -> float | None:
-    """Return the time of a batch before its first record (s), if it is known."""
     known = cost is not None and math.sqrt(cost.fixed_variance) <= _SURE * cost.fixed_s
     return cost.fixed_s if cost is not None and known else None
 
@@ -258,7 +255,6 @@ def law_of(gate: GateRecord) -> str | None:
 
 
 def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
-    """Whether the handler has read nothing of the newest batches that were reported."""
     by_batch = {batch.batch_key: batch for batch in batches}
     newest = samples[:BATCHES]
     ended = [by_batch.get(sample.batch_key or "") for sample in newest]
@@ -276,7 +272,6 @@ def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample])
 def _low_rate(
     gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
 ) -> str | None:
-    """Return the cause of a low rate, unless an operator is."""
     try:
         settings = EstimatorSettings.from_text(gate.estimator)
     except OptionError:

@@ -54,8 +54,6 @@ TestedHandler = Callable[[Any, Batch], object]
 
 
 class _InThisThread:
-    """Processes the reports of batches at once."""
-
     def __init__(self, _name: str) -> None:
         pass
 
@@ -324,7 +322,6 @@ class StreamHarness:
         return self.ledger.rates.current(TESTED_GATE)
 
     def _survive(self, work: Callable[[_Program], bool]) -> bool | None:
-        """Do something in the program; None where that crashes."""
         program = self._program = self._program or _Program(self)
         try:
             return work(program)
@@ -356,7 +353,6 @@ class StreamHarness:
     def _report(
         self, program: _Program, start_ms: int, start: Any, end: Any, begun: ToRead
     ) -> None:
-        """Report a batch as Spark does."""
         began = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
         source = {
             "description": self.log.name,

@@ -171,7 +171,6 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _translate(treatment: Treatment, name: str, value: str) -> dict[str, Value]:
-    """Translate one of Java's options by itself."""
     if treatment.refusal:
         raise OptionError(f"{describe(name, value)} cannot be used: {treatment.refusal}.")
     if treatment.value is None:
@@ -274,14 +273,12 @@ def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping
 
 
 def _origins(name: str, options: Mapping[str, str]) -> list[str]:
-    """The user's options that became this one of librdkafka's."""
     tables = (CONSUMER_OPTIONS, PRODUCER_OPTIONS)
     made = [o for o in options if any(o in table and name in table[o].to for table in tables)]
     return made or [name] * (name in options)
 
 
 def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
-    """Return librdkafka's objection to one option, taken alone."""
     # librdkafka reads options in order, and stops at an unknown name, before it makes a client.
     stop = f"{name}.stop"
     text = _refusal(client, {name: value, stop: ""})
@@ -289,7 +286,6 @@ def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
 
 
 def _refusal(client: _Client, config: Mapping[str, Value]) -> str | None:
-    """Why librdkafka makes no client of a configuration; None where it does."""
     settings = {**config} if client is Producer else {"group.id": "headrace", **config}
     settings.setdefault("log_level", 0)  # last, for it is only for a client that is made
     try:

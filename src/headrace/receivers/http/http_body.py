@@ -358,7 +358,6 @@ def _too_many(why: str) -> HttpRejection:
 
 
 def _single(request: Request, name: str) -> str | None:
-    """A header that a request may have once."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise HttpRejection(400, f"{name} is there {len(values)} times; send it once.")

@@ -127,7 +127,6 @@ def with_strict_framing(
 
 
 def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
-    """Why a request's head is refused, if it is."""
     names = [name for name, _ in scope["headers"]]
     if {b"content-length", b"transfer-encoding"} <= set(names):
         return _AMBIGUOUS
@@ -425,7 +424,6 @@ def _protocol_error(error: BaseException | None, settings: HttpSettings) -> Http
 
 
 def _closing(rejection: HttpRejection) -> bytes:
-    """A whole response, after which the connection ends."""
     body = rejection.body
     headers = {
         **rejection.headers,

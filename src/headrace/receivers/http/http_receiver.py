@@ -298,7 +298,6 @@ def application(
 
 
 async def _not_routed(intake: Intake, _: Request, error: Exception) -> Response:
-    """Answer a request for another path, or by a method that a path does not have."""
     assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
     rejection = HttpRejection(
         error.status_code,

@@ -201,7 +201,6 @@ class _CutShortError(ValueError):
 
 
 def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message that have a length, with their numbers."""
     data, at = memoryview(message), 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -233,8 +232,6 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 class _Envelope:
-    """Resource and scope around the log records of one scope."""
-
     def __init__(
         self,
         resource: dict[str, Any],
@@ -252,7 +249,6 @@ class _Envelope:
         self._before = b'{"resourceLogs":[' + _encoded(before)
 
     def around(self, log_record: dict[str, Any]) -> bytes:
-        """The request with this log record alone."""
         return self._before + _encoded(_dumped(log_record)) + b"]}]}]}"
 
 
@@ -383,7 +379,6 @@ def _finite(text: str) -> float:
 
 
 def _inside(holder: Any, name: str, others: tuple[str, ...]) -> list[Any]:
-    """Return a list in an object; empty if it is missing, and nothing else is there."""
     found = _checked(holder, "The body" if name == "resourceLogs" else name).get(name)
     if found is None and set(holder) <= {name, *others}:
         return []

@@ -62,8 +62,6 @@ def _answer(trouble: str | None) -> Response:
 
 
 class _IntakeCollector(Collector):
-    """Reads what an intake has done; the numbers are those of the moment."""
-
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
 

@@ -236,7 +236,6 @@ class MqttConnection:
             self._resolve(self.lost, ConnectionError("the connection was lost"))
 
     def _fail(self, sentence: str) -> None:
-        """End with an error that no reconnection mends."""
         self._resolve(self.lost, ReceiverError(sentence))
 
     def _resolve(self, future: asyncio.Future[Any], value: Any) -> None:

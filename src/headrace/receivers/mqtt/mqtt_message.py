@@ -127,7 +127,6 @@ def message_of(flags: int, packet: bytes | bytearray) -> MqttMessage:
 
 
 def _after(kind: int, packet: bytes | bytearray, at: int) -> int:
-    """Return where a property ends that means nothing here."""
     if kind in _SIZES:
         return at + _SIZES[kind]
     if kind in _TEXTS:

@@ -131,7 +131,6 @@ class MqttReceiver:
     async def _follow(
         self, connection: "MqttConnection", intake: Intake, *, has_session: bool
     ) -> None:
-        """Subscribe, and end with the connection."""
         await connection.subscribe()
         intake.health.no_broker = None
         self._log_connected(has_session=has_session)

@@ -131,7 +131,6 @@ class _Hosted:
         return Report(self._assignment.token, socket.gethostname(), self._receiving, self._address)
 
     def follow(self, order: Order) -> None:
-        """Begin, go on, or begin to end."""
         if order is Order.STOP:
             self._stop.set()
         elif order is Order.RECEIVE and self._serving is None:
@@ -139,7 +138,6 @@ class _Hosted:
             self._serving.add_done_callback(lambda _: self._changed.set())
 
     async def until_changed(self, timeout_s: float) -> None:
-        """Wait until it receives, or has ended, but no longer than this."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
         self._changed.clear()

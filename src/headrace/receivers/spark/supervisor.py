@@ -209,7 +209,6 @@ class LaneSupervisor:
                 self._connection = None
 
     def _begin(self, connection: object) -> None:
-        """A task has come, and none is there."""
         self._connection = connection
         self._begun += 1
         if self._last is not None:
@@ -224,7 +223,6 @@ class LaneSupervisor:
         _LOG.info("%s receives on %s.", self._what, at)
 
     def _is_last(self, outcome: TaskOutcome, wait_s: float) -> bool:
-        """Record how a job has ended; whether it was the last."""
         if outcome.error is None:
             return True
         is_stopping = self._stopping.is_set()
