@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -236,8 +236,7 @@ class Gate:
         state = state_of_plan(stream)
         derived = self._derived(stream, read, policy, state, has_transform=transform is not None)
         handling = Handling(
-            self.name,
-            self._ledger_url,
+            *(self.name, self._ledger_url),
             handler,
             policy,
             schedule,
@@ -249,11 +248,8 @@ class Gate:
             read.df.schema,
             has_state=state is not None,
         )
-        # A query with state cannot go on without it, so somebody has to say what is to be done.
-        refuses_new = state is not None and NEW_CHECKPOINT.lower() not in map(
-            str.lower, read.options
-        )
-        before = partial(self._before_start, ledger, df.sparkSession, refuses_new=refuses_new)
+        refuses = state is not None and _may_refuse(read.options)
+        before = partial(self._before_start, ledger, df.sparkSession, refuses_new=refuses)
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
@@ -357,3 +353,8 @@ class Gate:
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
         ledger.operator_limits.withdraw_stop(self.name)
         state.starts_anew()
+
+
+def _may_refuse(options: Mapping[str, str]) -> bool:
+    """Whether nobody has said what a new checkpoint means: a query with state needs its state."""
+    return NEW_CHECKPOINT.lower() not in map(str.lower, options)

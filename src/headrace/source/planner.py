@@ -206,6 +206,21 @@ class StreamPlanner:
         if planned.records == 0 and is_known and not starts.losses and not starts.returned:
             self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
+        after = self._after(known, planned.until)
+        end = self._end(asked, offset, starts, planned.until, after).to_json()
+        self._planned = _Planned(end, planned, latest, lost)
+        self._next_s = began_s + self._interval_ms / 1000
+        return end
+
+    def _end(
+        self,
+        asked: StreamOffset,
+        offset: StreamOffset,
+        starts: StartOffsets,
+        until: Positions,
+        after: Checksums,
+    ) -> StreamOffset:
+        """The end of the next batch, where Spark has asked for what comes after one offset."""
         # A query that had no gate when its checkpoint was made has this one now.
         begun = replace(
             offset,
@@ -213,20 +228,10 @@ class StreamPlanner:
             gate_id=self._gate_ledger.gate_id if self._gate_ledger is not None else "",
             checkpoint_id=offset.checkpoint_id or uuid.uuid4().hex,
         )
-        after = self._after(known, planned.until)
         # Spark knows the end of the batch before, and not where the ledger says to go on.
         elsewhere = {tp: at for tp, at in starts.current.items() if at != asked.positions.get(tp)}
-        moved = begun.moved(
-            planned.until,
-            {**starts.begins, **elsewhere},
-            starts.topic_ids,
-            after,
-            starts.out_of_sight,
-        )
-        end = moved.to_json()
-        self._planned = _Planned(end, planned, latest, lost)
-        self._next_s = began_s + self._interval_ms / 1000
-        return end
+        begins = {**starts.begins, **elsewhere}
+        return begun.moved(until, begins, starts.topic_ids, after, starts.out_of_sight)
 
     def _is_early(self) -> bool:
         """Whether an ``auto`` interval has not passed; its trigger fires much more often."""

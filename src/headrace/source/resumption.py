@@ -29,7 +29,6 @@ from headrace.ledger.checkpoints import CheckpointRecord
 from headrace.source.source_options import NEW_CHECKPOINT
 from headrace.source.stream_offset import StreamOffset
 
-
 UNKNOWN_OUTCOME: Final = "headrace.LedgerRestored"
 """Class of the error of a batch that stands for ranges whose rows a restored ledger lacks."""
 
@@ -186,9 +185,9 @@ def refusal(known: GateMemory) -> str:
     """Return the message for a new checkpoint that is refused."""
     return (
         f"The query has a new checkpoint, and its gate {known.gate!r} has a history in"
-        f" {known.ledger}; put the checkpoint back, or set the option {NEW_CHECKPOINT} to continue (it goes"
-        " on where the ledger stands; aggregates and joins begin without their state) or restart"
-        " (everything is read again by startingOffsets)."
+        f" {known.ledger}; put the checkpoint back, or set the option {NEW_CHECKPOINT} to continue"
+        " (it goes on where the ledger stands; aggregates and joins begin without their state) or"
+        " restart (everything is read again by startingOffsets)."
     )
 
 

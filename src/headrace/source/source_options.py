@@ -219,7 +219,8 @@ def _new_checkpoint(raw: Mapping[str, str]) -> NewCheckpoint:
     text = raw.get(NEW_CHECKPOINT, NewCheckpoint.CONTINUE)
     if text.lower() not in set(NewCheckpoint):
         raise OptionError(
-            f"The option {NEW_CHECKPOINT} is {text!r}; it must be one of {', '.join(NewCheckpoint)}."
+            f"The option {NEW_CHECKPOINT} is {text!r}; it must be one of"
+            f" {', '.join(NewCheckpoint)}."
         )
     return NewCheckpoint(text.lower())
 

@@ -360,9 +360,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         advice=advice_on(gate, batches, samples) if gate.ended is None else (),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
-        ended_ms=history.ended_ms,
-        ended_error=history.ended_by(QueryEnd.FAILED),
-        stopped_by=history.ended_by(QueryEnd.STOPPED),
+        **_end(history),
         run_records=_run_records(run),
         waiting=waits_for(history),
         isolating=IsolationSnapshot.of(history.isolating) if history.isolating else None,
@@ -378,6 +376,14 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_values(sample, *_TERMS),
         **_values(change if moves else None, *_MOVES),
     )
+
+
+def _end(history: GateHistory) -> dict[str, Any]:
+    return {
+        "ended_ms": history.ended_ms,
+        "ended_error": history.ended_by(QueryEnd.FAILED),
+        "stopped_by": history.ended_by(QueryEnd.STOPPED),
+    }
 
 
 def _ceiling(gate: GateRecord) -> dict[str, Any]:
