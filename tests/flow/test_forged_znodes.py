@@ -196,9 +196,3 @@ def test_who_makes_all_nodes_of_a_stage_anew_neither_slows_nor_blinds_another(
     assert bottlenecks(ledger_states(flow.ledger, flow.world.flow).values()) == []
     if when != "is gone":
         flow.assert_store_can_throttle()
-
-
-def test_what_stands_in_the_way_of_a_stage_s_message_is_removed(flow_of_two: Flow) -> None:
-    flow = flow_of_two
-    flow.world.stranger.create(f"{flow.message}/child/grandchild", b"", makepath=True)
-    flow.assert_store_can_throttle()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 from tests.flow.samples import a_signal, state_of_stage
@@ -20,7 +20,6 @@ from tests.services.zookeeper import ZookeeperServer
 from headrace.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
 from headrace.flow.signal_codec import encode
-from headrace.flow.zookeeper_transport import MAX_CHILDREN
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")
@@ -281,48 +280,18 @@ def test_what_cannot_be_deleted_comes_once_and_is_told_once(
     wait_until(lambda: world.messages("a") == [])
 
 
-def test_nodes_below_a_stage_s_own_are_removed(world: ZookeeperWorld) -> None:
-    world.forge("taskmessage/a/b/child", b"", ephemeral=False)
-    world.forge("taskstate/b/child", b"", ephemeral=False)
-    a, b = world.join("a", ["b"]), world.join("b")
-    b.publish(state_of_stage("b", flow=world.flow))
-    b.send(to_a(world, 1))
-    assert a.receive(WAIT_S) == [to_a(world, 1)]
-    wait_until(lambda: "b" in a.states())
-
-
-def test_too_many_nodes_below_one_are_told_and_stop_nobody(
+def test_nodes_below_a_stage_s_own_are_told_and_stop_no_other(
     world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number in range(MAX_CHILDREN + 1):
-        world.forge(f"taskmessage/a/b/{number}", b"", ephemeral=False)
+    world.forge("taskmessage/a/b/child", b"", ephemeral=False)
     a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
     b.send(to_a(world, 1))
     from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)
     assert a.receive(WAIT_S) == [from_c]
-    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "too many are below" in caplog.text)
-
-
-def test_nodes_that_come_back_below_one_all_the_time_are_told_and_stop_nobody(
-    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = "taskmessage/a/b"
-    world.forge(f"{node}/child", b"", ephemeral=False)
-    request = ZookeeperSession.request
-
-    def ask(session: ZookeeperSession, what: str, path: str, *rest: Any, **how: Any) -> Any:
-        if what == "delete" and path.endswith(node):
-            raise NotEmptyError  # as if somebody had made the next one just now
-        return request(session, what, path, *rest, **how)
-
-    monkeypatch.setattr(ZookeeperSession, "request", ask)
-    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
-    b.send(to_a(world, 1))
-    from_c = a_signal(sender="c", flow=world.flow)
-    c.send(from_c)
-    assert a.receive(WAIT_S) == [from_c]
-    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "too many are below" in caplog.text)
+    wait_until(lambda: "a/b in ZooKeeper" in caplog.text and "nodes below it" in caplog.text)
+    world.stranger.delete(f"{world.root}/taskmessage/a/b", recursive=True)
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
 
 
 def test_with_a_user_nobody_else_reads_or_writes(

@@ -90,11 +90,12 @@ class Memory:
 
     messages: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
     states: dict[str, tuple[str, float]] = field(default_factory=dict)
-    wakes: dict[str, Callable[[], None]] = field(default_factory=dict)
+    transports: "dict[str, MemoryTransport]" = field(default_factory=dict)
 
     def write_message(self, receiver: str, sender: str, text: str) -> None:
         self.messages[receiver, sender] = text, time.monotonic()
-        self.wakes.get(receiver, bool)()
+        if (transport := self.transports.get(receiver)) is not None:
+            transport.wake()
 
 
 class MemoryTransport:
@@ -107,38 +108,30 @@ class MemoryTransport:
     def __init__(self, memory: Memory, stage: str) -> None:
         self._memory = memory
         self._stage = stage
-        self._published: str | None = None
+        self.wake: Callable[[], None] = lambda: None
+        memory.transports[stage] = self
 
-    def start(self, wake: Callable[[], None]) -> None:
-        self._memory.wakes[self._stage] = wake
-
-    def put(self, item: PressureSignal | StageState) -> None:
-        text = encode(item)
-        if isinstance(item, PressureSignal):
-            self._memory.write_message(item.receiver, item.sender, text)
+    def publish(self, state: StageState | None) -> None:
+        if state is None:
+            self._memory.states.pop(self._stage, None)
+            del self._memory.transports[self._stage]
         else:
-            self._memory.states[item.stage] = text, time.monotonic()
-
-    def poll(self) -> list[RawSignal]:
-        here = list(self._memory.messages.items())
-        return [_raw(sender, *found) for (to, sender), found in here if to == self._stage]
-
-    def remove(self, found: RawSignal) -> None:
-        key = self._stage, found.stage
-        if self._memory.messages.get(key, ("", 0))[0] == found.version:
-            del self._memory.messages[key]
+            self._memory.states[state.stage] = encode(state), time.monotonic()
 
     def states(self, names: Collection[str] | None = None) -> list[RawSignal]:
         here = list(self._memory.states.items())
         return [_raw(stage, *found) for stage, found in here if names is None or stage in names]
 
-    def stop(self) -> None:
-        self._memory.states.pop(self._stage, None)
-        del self._memory.wakes[self._stage]
+    def send(self, signal: PressureSignal) -> None:
+        self._memory.write_message(signal.receiver, signal.sender, encode(signal))
+
+    def receive(self) -> list[RawSignal]:
+        here = [key for key in list(self._memory.messages) if key[0] == self._stage]
+        return [_raw(key[1], *self._memory.messages.pop(key)) for key in here]
 
 
 def _raw(stage: str, text: str, written_s: float) -> RawSignal:
-    return RawSignal(stage, text, int((time.monotonic() - written_s) * 1000), text)
+    return RawSignal(stage, text, int((time.monotonic() - written_s) * 1000))
 
 
 class MemoryWorld(World):

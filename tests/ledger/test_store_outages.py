@@ -24,6 +24,7 @@ LEASE_MS = 30_000
 
 # Numbers that are not the same when something was tried twice.
 _NUMBERS = {"last_call", "rate_id", "failure_id", "dead_letter_id", "sequence"} | {
+    "gate_id",
     "action_id",
     "hold_action",
     "limit_action",

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from headrace.control.pressure import PressureSignal
@@ -71,6 +71,7 @@ class _LedgerTransport:
 
     poll_interval_s = POLL_S
     session = None  # what a database has taken it keeps
+    wake: Callable[[], None]  # nothing calls it: a database is asked
 
     def __init__(self, ledger: Ledger, flow: str, stage: str) -> None:
         self._ledger = ledger
@@ -85,34 +86,31 @@ class _LedgerTransport:
     def is_connected(self) -> bool:
         return not self._is_unreachable and time.monotonic() - self._answered_s < _SILENT_S
 
-    def start(self, wake: Callable[[], None]) -> None:
-        """Nothing wakes: a database is asked."""
-
-    def put(self, item: PressureSignal | StageState) -> None:
+    def publish(self, state: StageState | None) -> None:
         with self._answering():
-            if isinstance(item, StageState):
-                self._state.publish(item)
+            if state is None:
+                self._state.withdraw()
             else:
-                self._ledger.signals.send(item.flow, item.sender, item.receiver, encode(item))
-
-    def poll(self) -> Sequence[RawSignal]:
-        with self._answering():
-            return [
-                _raw(stored) for stored in self._ledger.signals.sent_to(self._flow, self._stage)
-            ]
-
-    def remove(self, found: RawSignal) -> None:
-        with self._answering():
-            self._ledger.signals.remove(self._flow, found.stage, self._stage, found.version)
+                self._state.publish(state)
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         with self._answering():
             found = self._ledger.signals.published(self._flow)
         return [_raw(stored) for stored in found if names is None or stored.stage in names]
 
-    def stop(self) -> None:
+    def send(self, signal: PressureSignal) -> None:
         with self._answering():
-            self._state.withdraw()
+            self._ledger.signals.send(signal.flow, signal.sender, signal.receiver, encode(signal))
+
+    def receive(self) -> Sequence[RawSignal]:
+        signals, flow, stage = self._ledger.signals, self._flow, self._stage
+        with self._answering():
+            found = signals.sent_to(flow, stage)
+        # What stays there is found again, and comes once.
+        with suppress(UnreachableError), self._answering():
+            for each in found:
+                signals.remove(flow, each.stage, stage, each.text)
+        return [_raw(stored) for stored in found]
 
     def __repr__(self) -> str:
         return repr(self._ledger)
@@ -138,4 +136,4 @@ class _LedgerTransport:
 
 
 def _raw(stored: StoredSignal) -> RawSignal:
-    return RawSignal(stored.stage, stored.text, stored.age_ms, stored.text)
+    return RawSignal(stored.stage, stored.text, stored.age_ms)

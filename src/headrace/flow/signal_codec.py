@@ -187,14 +187,12 @@ class RawSignal:
         text: What it says.
         age_ms: How long ago it was written, by the transport's own clock: the clocks of the
             stages' machines may differ by any amount.
-        version: What the transport needs to delete this one, and no later one in its place.
         fault: Why it must not be believed, whatever it says; None if nothing speaks against it.
     """
 
     stage: str
     text: str | bytes
     age_ms: int
-    version: Any
     fault: str | None = None
 
     def is_current(self, lease_ms: int) -> bool:
@@ -208,14 +206,17 @@ class RawSignal:
 
 
 class Transport(Protocol):
-    """Place where one stage writes its signals, and reads those of others.
+    """Where one stage's signals and state are written, and those of others are read.
 
-    Each method raises `UnreachableError` if the transport does not answer, and `SignalError` if it
+    Each call raises `UnreachableError` if the transport does not answer, and `SignalError` if it
     answers with a refusal. A call may block for a few seconds.
     """
 
     poll_interval_s: float
-    """Interval at which to poll without being woken (s)."""
+    """Interval at which to receive without being woken (s)."""
+
+    wake: Callable[[], None]
+    """Called, from any thread, whenever there is a reason to receive; set by `Signals`."""
 
     @property
     def is_connected(self) -> bool:
@@ -225,20 +226,14 @@ class Transport(Protocol):
     def session(self) -> object:
         """Identity of the session: if it changes, earlier writes may be lost."""
 
-    def start(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, from any thread, whenever there is a reason to poll."""
-
-    def put(self, item: PressureSignal | StageState) -> None:
-        """Write a signal for its receiver, or publish a state; it replaces the one before."""
-
-    def poll(self) -> Sequence[RawSignal]:
-        """Return the signals that others have written for this stage."""
-
-    def remove(self, found: RawSignal) -> None:
-        """Delete what was found, unless something else stands in its place by now."""
+    def publish(self, state: StageState | None) -> None:
+        """Publish this stage's state in the place of the one before; None when the stage ends."""
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         """Return the published states of the stages with these names; None for all of the flow."""
 
-    def stop(self) -> None:
-        """Withdraw this stage's state, and wake nobody any more."""
+    def send(self, signal: PressureSignal) -> None:
+        """Write a signal for its receiver; it replaces the one before."""
+
+    def receive(self) -> Sequence[RawSignal]:
+        """Take the signals of others for this stage: they are removed, unless that fails."""

@@ -30,41 +30,6 @@ _CLOSE_S: Final = 5.0
 _LOG: Final = logging.getLogger("headrace.flow")
 
 
-class Inbox:
-    """Keeps what has come until it is taken: of each sender the newest signal, each once.
-
-    A signal that cannot be deleted is found again and again; it comes once all the same. Its
-    methods can be called from any thread.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._last: dict[str, PressureSignal] = {}
-        self._waiting: dict[str, PressureSignal] = {}
-        self._is_closed = False
-
-    def put(self, signal: PressureSignal) -> None:
-        """Keep what was found, unless it was found there before."""
-        with self._changed:
-            if self._last.get(signal.sender) != signal:
-                self._last[signal.sender] = signal
-                self._waiting[signal.sender] = signal
-                self._changed.notify_all()
-
-    def take(self, wait_s: float) -> list[PressureSignal]:
-        """Return the signals since the last call; wait if there are none."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
-            waiting, self._waiting = self._waiting, {}
-        return list(waiting.values())
-
-    def close(self) -> None:
-        """End the waiting, now and from now on."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
-
 @dataclass(slots=True)
 class _Queued:
     item: PressureSignal | StageState
@@ -193,7 +158,9 @@ class Signals:
         self._stage = stage
         self._downstream = frozenset(downstream)
         self._outbox = Outbox()
-        self._inbox = Inbox()
+        self._came = threading.Condition()
+        self._last: dict[str, PressureSignal] = {}
+        self._waiting: dict[str, PressureSignal] = {}
         self._failures = WarnOnce(_LOG)
         self._forged = WarnOnce(_LOG)
         self._known = KnownStates(flow)
@@ -202,7 +169,7 @@ class Signals:
         self._must_poll = False
         self._is_closed = False
         self._woken = threading.Event()
-        transport.start(self._wake)
+        transport.wake = self._wake
         self._thread = threading.Thread(
             target=self._run, name=f"headrace-signals-{stage}", daemon=True
         )
@@ -221,7 +188,10 @@ class Signals:
         Args:
             wait_s: How long to wait for something if nothing is there; closing ends the wait.
         """
-        return self._inbox.take(wait_s)
+        with self._came:
+            self._came.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
+            waiting, self._waiting = self._waiting, {}
+        return list(waiting.values())
 
     def publish(self, state: StageState) -> None:
         """Show everybody how this stage is doing, instead of what was published before."""
@@ -255,8 +225,9 @@ class Signals:
 
     def close(self) -> None:
         """Deliver what can still be delivered at once, and withdraw this stage's state."""
-        self._is_closed = True
-        self._inbox.close()
+        with self._came:
+            self._is_closed = True
+            self._came.notify_all()
         self._woken.set()
         self._thread.join(_CLOSE_S)
 
@@ -294,7 +265,7 @@ class Signals:
             self._step()
         self._deliver()
         try:
-            self._transport.stop()
+            self._transport.publish(None)
         except SignalError as error:
             _LOG.debug("The state of stage %r could not be withdrawn: %s", self._stage, error)
 
@@ -307,7 +278,7 @@ class Signals:
         is_done = self._deliver()
         if self._must_poll or time.monotonic() >= self._poll_due_s:
             self._must_poll = False
-            is_done = self._poll() and is_done
+            is_done = self._take_all() and is_done
             wait_s = self._transport.poll_interval_s if is_done else RETRY_S
             self._poll_due_s = time.monotonic() + wait_s
 
@@ -315,7 +286,7 @@ class Signals:
         """Deliver what is due; whether nothing is left over."""
         is_done = True
         for item in self._outbox.due(time.monotonic()):
-            done = self._try(f"to {_address(item)}", partial(self._transport.put, item))
+            done = self._try(f"to {_address(item)}", partial(self._put, item))
             if done is None:
                 return False
             if done:
@@ -323,15 +294,22 @@ class Signals:
             is_done = is_done and done
         return is_done
 
-    def _poll(self) -> bool:
-        """Take what has come; whether nothing is left over."""
-        found: list[RawSignal] = []
-        if not self._try("poll", lambda: found.extend(self._transport.poll())):
-            return False
-        return all([self._take(each) for each in found])  # noqa: C419  # each of them
+    def _put(self, item: PressureSignal | StageState) -> None:
+        if isinstance(item, PressureSignal):
+            self._transport.send(item)
+        else:
+            self._transport.publish(item)
 
-    def _take(self, found: RawSignal) -> bool:
-        """Pass on what was found if it is a signal, and delete it; whether that was done."""
+    def _take_all(self) -> bool:
+        """Take what has come; whether the transport answered."""
+        found: list[RawSignal] = []
+        is_done = bool(self._try("receive", lambda: found.extend(self._transport.receive())))
+        for each in found:
+            self._take(each)
+        return is_done
+
+    def _take(self, found: RawSignal) -> None:
+        """Pass on what was found if it is a signal, once: what stays there is found again."""
         try:
             signal = self._decode(found)
         except OptionError as error:
@@ -340,10 +318,11 @@ class Signals:
                 f" seems to have sent: {error}",
                 about=found.stage,
             )
-        else:
-            if found.is_current(signal.lease_ms):
-                self._inbox.put(signal)
-        return bool(self._try(f"remove {found.stage}", lambda: self._transport.remove(found)))
+            return
+        with self._came:
+            if found.is_current(signal.lease_ms) and self._last.get(signal.sender) != signal:
+                self._last[signal.sender] = self._waiting[signal.sender] = signal
+                self._came.notify_all()
 
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
         """Whether the transport did it; None where it is unreachable, which it logs itself."""

@@ -14,6 +14,7 @@ text of somebody else's nor a copy of a stage's own counts.
 
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from kazoo.exceptions import (
 )
 
 from headrace.control.pressure import PressureSignal
+from headrace.core.timing import WarnOnce
 from headrace.errors import SignalError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.stage_signals import Signals
@@ -53,8 +55,7 @@ _ANY_VERSION: Final = -1
 _NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
 _NOT_SIGNED: Final = "It is not signed with the flow's secret for the session that wrote it."
 
-MAX_CHILDREN: Final = 100
-"""Most nodes that are removed below one that stands in a stage's way."""
+_LOG: Final = logging.getLogger("headrace.flow")
 
 
 def zookeeper_signals(
@@ -99,8 +100,10 @@ class _ZookeeperTransport:
         self._inbox = f"{self._messages}/{stage}"
         self._states = f"{root}/taskstate"
         self._state = f"{self._states}/{stage}"
-        self._wake: Callable[[], None] = lambda: None
         self._clock: tuple[int, float] | None = None
+        self._failures = WarnOnce(_LOG)
+        self.wake: Callable[[], None] = lambda: None
+        session.add_listener(self._connected)
 
     @property
     def is_connected(self) -> bool:
@@ -110,43 +113,43 @@ class _ZookeeperTransport:
     def session(self) -> int | None:
         return self._session.id
 
-    def start(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._session.add_listener(self._connected)
-
-    def put(self, item: PressureSignal | StageState) -> None:
-        text = encode(item).encode("ascii")
-        data = b"%b %b" % (self._signature(self._session.id or 0, text), text)
-        if isinstance(item, PressureSignal):
-            path = f"{self._messages}/{item.receiver}/{item.sender}"
-            self._write(path, data, [self._create, self._set])
-        else:
-            self._write(self._state, data, [self._set, self._create])
-
-    def poll(self) -> Sequence[RawSignal]:
-        # Read the folder again, whatever the event says.
-        names = self._children(self._inbox, watch=lambda _event: self._wake())
-        strangers = [name for name in names if name not in self._downstream]
-        return [
-            *self._read(self._inbox, [name for name in names if name in self._downstream]),
-            *(RawSignal(name, "", 0, _ANY_VERSION) for name in strangers[:MAX_STRANGERS]),
-        ]
-
-    def remove(self, found: RawSignal) -> None:
-        try:
-            self._delete(f"{self._inbox}/{found.stage}", found.version)
-        except BadVersionError:  # a newer one, which calls no watch, for the node was there
-            self._wake()
+    def publish(self, state: StageState | None) -> None:
+        if state is not None:
+            self._write(self._state, encode(state), [self._set, self._create])
+            return
+        self._session.remove_listener(self._connected)
+        if self._is_ours(self._session.request("exists", self._state)):
+            self._delete(self._state)
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         if names is None:
             names = sorted(self._children(self._states))[:MAX_STATES]
-        return self._read(self._states, names)
+        return [raw for raw, _ in self._read(self._states, names)]
 
-    def stop(self) -> None:
-        self._session.remove_listener(self._connected)
-        if self._is_ours(self._session.request("exists", self._state)):
-            self._delete(self._state)
+    def send(self, signal: PressureSignal) -> None:
+        path = f"{self._messages}/{signal.receiver}/{signal.sender}"
+        self._write(path, encode(signal), [self._create, self._set])
+
+    def receive(self) -> Sequence[RawSignal]:
+        # Read the folder again, whatever the event says.
+        names = self._children(self._inbox, watch=lambda _event: self.wake())
+        strangers = [name for name in names if name not in self._downstream]
+        found = [
+            *self._read(self._inbox, [name for name in names if name in self._downstream]),
+            *((RawSignal(name, "", 0), _ANY_VERSION) for name in strangers[:MAX_STRANGERS]),
+        ]
+        for raw, version in found:
+            self._remove(raw.stage, version)
+        return [raw for raw, _ in found]
+
+    def _remove(self, sender: str, version: int) -> None:
+        """Delete a signal that was read; one that stays is found again, and comes once."""
+        try:
+            self._delete(f"{self._inbox}/{sender}", version)
+        except (BadVersionError, UnreachableError):
+            self.wake()  # for a newer one, which calls no watch: the node was there
+        except SignalError as error:
+            self._failures.warn(str(error), about=sender)
 
     def __repr__(self) -> str:
         return repr(self._session)
@@ -165,13 +168,13 @@ class _ZookeeperTransport:
                 return names
         raise self._contended(path)
 
-    def _read(self, folder: str, names: Iterable[str]) -> list[RawSignal]:
-        """Return the contents of the nodes of these names that are still there."""
+    def _read(self, folder: str, names: Iterable[str]) -> list[tuple[RawSignal, int]]:
+        """Return what the nodes of these names have that are still there, and its version."""
         submitted = [(name, self._session.submit("get", f"{folder}/{name}")) for name in names]
         found = (self._raw(folder, *each) for each in submitted)
         return [each for each in found if each is not None]
 
-    def _raw(self, folder: str, name: str, node: Any) -> RawSignal | None:
+    def _raw(self, folder: str, name: str, node: Any) -> tuple[RawSignal, int] | None:
         try:
             data, stat = self._session.result(f"{folder}/{name}", node)
         except NoNodeError:
@@ -179,14 +182,14 @@ class _ZookeeperTransport:
         except UnreachableError:
             raise
         except SignalError as error:
-            return RawSignal(name, "", 0, _ANY_VERSION, fault=str(error))
+            return RawSignal(name, "", 0, str(error)), _ANY_VERSION
         signature, _, text = (data or b"").partition(b" ")
         fault = None
         if not stat.ephemeralOwner:
             fault = _NOT_EPHEMERAL
         elif not hmac.compare_digest(signature, self._signature(stat.ephemeralOwner, text)):
             fault = _NOT_SIGNED
-        return RawSignal(name, text, self._age_ms(stat.mtime), stat.version, fault)
+        return RawSignal(name, text, self._age_ms(stat.mtime), fault), stat.version
 
     def _signature(self, session: int, text: bytes) -> bytes:
         """Return what proves that a stage of the flow wrote a text in this session, in hex."""
@@ -211,8 +214,10 @@ class _ZookeeperTransport:
         then_ms, then_s = clock
         return int(then_ms + (time.monotonic() - then_s) * 1000)
 
-    def _write(self, path: str, data: bytes, writes: list[Callable[[str, bytes], bool]]) -> None:
+    def _write(self, path: str, text: str, writes: list[Callable[[str, bytes], bool]]) -> None:
         """Have this session's node at a path hold this, trying one write after the other."""
+        told = text.encode("ascii")
+        data = b"%b %b" % (self._signature(self._session.id or 0, told), told)
         if not any(write(path, data) for write in writes * _ATTEMPTS):
             raise self._contended(path)
 
@@ -245,33 +250,14 @@ class _ZookeeperTransport:
         return True
 
     def _delete(self, path: str, version: int = _ANY_VERSION) -> None:
-        """Delete a node, with what is below it: no stage makes nodes there."""
-        try:
+        with suppress(NoNodeError):  # it is gone, as it should be
             try:
                 self._session.request("delete", path, version)
-            except NotEmptyError:
-                self._clear(path)
-                self._session.request("delete", path, version)
-        except NoNodeError:
-            pass  # it is gone, as it should be
-        except NotEmptyError as error:  # somebody makes them again all the time
-            raise self._in_the_way(path) from error
-
-    def _clear(self, path: str, depth: int = 3) -> None:
-        """Delete the nodes below one, of which there may be some, and some levels."""
-        names = self._session.request("get_children", path, watch=None)
-        if len(names) > (MAX_CHILDREN if depth else 0):
-            raise self._in_the_way(path)
-        for name in names:
-            with suppress(NoNodeError):
-                self._clear(f"{path}/{name}", depth - 1)
-                self._session.request("delete", f"{path}/{name}", _ANY_VERSION)
-
-    def _in_the_way(self, path: str) -> SignalError:
-        return SignalError(
-            f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be deleted,"
-            " for too many are below it; remove it."
-        )
+            except NotEmptyError as error:
+                raise SignalError(
+                    f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
+                    " deleted, for there are nodes below it, which no stage makes; remove them."
+                ) from error
 
     def _make(self, path: str) -> None:
         try:
@@ -287,4 +273,4 @@ class _ZookeeperTransport:
 
     def _connected(self) -> None:
         self._clock = None  # it may be another server's now
-        self._wake()
+        self.wake()
