@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.execution import Batch
 
 GATE, GATED, UNGATED = "headrace-demo", "with a gate", "without a gate"
+GATED_CHECKPOINT: Final = Path("checkpoints", "gated")
 INTERVAL_S, MIN_RATE_PER_S = 2, 400
 ORDERS_PER_S: Final = 1_100
 """Less than half of what a handler can process, and much more than it can when it is slow."""
@@ -70,9 +72,9 @@ ACTS: Final = (
         " aside as a dead letter; a plain query stops at it, sooner or later.",
     ),
     (
-        "The driver is killed, and comes back",
-        "kill -9, in the middle of a batch. The gate goes on with the rate that it had learnt;"
-        " without one, the next batch takes all that has come meanwhile.",
+        "The driver is killed, and its checkpoint is gone",
+        "kill -9, in the middle of a batch, and the folder with the gate's checkpoint is deleted."
+        " The gate goes on where its ledger stands, with the rate that it had learnt.",
     ),
     ("The proof", "No more orders come. What arrived is compared with what was sent."),
 )
@@ -180,7 +182,7 @@ def start_queries(spark: "SparkSession", folder: Path, shop: Shop) -> Any:
     read_orders(spark.read.format(name).options(**settings["options"]).load().limit(1))
     checkpoints = folder / "checkpoints"
     writer = gate.write(orders.load(), lambda df, batch: shop.handle(GATED, df, batch))
-    gated = writer.option("checkpointLocation", str(checkpoints / "gated")).start()
+    gated = writer.option("checkpointLocation", str(folder / GATED_CHECKPOINT)).start()
     while gated.isActive and gated.lastProgress is None:
         time.sleep(_LOOK_S)  # to start both at once would take both as long as one after the other
     plain = spark.readStream.format(name).options(**settings["options"]).load().writeStream
@@ -528,6 +530,7 @@ class Course:
         self._begin()
         self._until(self._is_in_batch, _HAPPENS_S, "no batch began")
         self.driver.kill()
+        shutil.rmtree(self.shop.slowness.parent / GATED_CHECKPOINT)
         self.killed_s = time.time()
         self.shop.end("killed")
         self.driver.start()
