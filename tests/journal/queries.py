@@ -15,11 +15,12 @@ class Query:
         given = {"path": str(url)} | {name: str(value) for name, value in options.items()}
         reading = JournalReading(parse_options(given, streaming=True), ("offset", "value"), 2)
         self._reading = reading
-        self.start_again()
+        self._reader = SourceStreamReader(self._reading, None)
         self.offset: dict[str, Any] = self._reader.first_offset()
 
     def start_again(self) -> None:
         """Forget everything besides the checkpoint, as a new process does."""
+        self._reader.stop()
         self._reader = SourceStreamReader(self._reading, None)
 
     def run(self) -> list[str]:

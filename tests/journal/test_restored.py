@@ -22,12 +22,13 @@ from tests.journal.samples import stored
 from tests.services.examples import examples
 from tests.services.queries import sentence
 
-from headrace.errors import DataLossError
+from headrace.errors import DataLossError, OptionError
 from headrace.execution.batch import Batch
 from headrace.execution.gate import Gate
 from headrace.journal import Journal, JournalFindingKind, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
 from headrace.journal.storage.local import LocalStorage
+from headrace.ledger import Ledger
 
 REFUSED = r"is not the one that this query has read.* new checkpoint"
 
@@ -91,6 +92,28 @@ def test_a_gated_query_does_not_go_on_in_a_lane_that_is_another_one(
         run()
     assert "is not the one that this query has read" in sentence(raised.value)
     assert read == values("a", 0, 10)
+
+
+def test_an_older_checkpoint_of_a_healthy_lane_goes_on_once_it_is_adopted(
+    path: Path, tmp_path: Path
+) -> None:
+    """The checksum that it has is of the block before its own offset, and no other."""
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    options = {"headrace.gate": "orders", "headrace.ledger": url, "maxOffsetsPerTrigger": 5}
+    query = Query(path, **options)
+    read = query.run()
+    older = query.offset
+    read += query.run()
+    query.offset = older
+    query.start_again()
+    with pytest.raises(OptionError, match="so it is an older copy"):
+        query.run()
+    with Ledger.open(url) as ledger:
+        ledger.operator_limits.adopt("orders", older["@checkpoint"], "ops", "it was restored")
+    write(path, "a", 3)
+    query.start_again()
+    read += query.run()
+    assert read == values("a", 0, 13)
 
 
 @pytest.mark.integration

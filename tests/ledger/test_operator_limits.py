@@ -260,6 +260,8 @@ def test_what_is_set_for_a_start_is_obeyed_by_it_and_by_no_plan(ledger: Ledger) 
     assert (adopted.kind, adopted.target) == (OperatorActionKind.ADOPT, "4f" * 8)
     assert restarted.author == "ops: the table is built anew"
     ledger.operator_limits.start_obeyed("orders")
+    assert ledger.operator_limits.for_the_start("orders") == (restarted,)
+    ledger.operator_limits.restarted("orders")
     assert ledger.operator_limits.for_the_start("orders") == ()
 
 

@@ -321,6 +321,10 @@ def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
             assert f"The checkpoint's file {file} is not whole" in said, (length, said)
             assert "restore it from a copy" in said
             assert "newer" not in said
+    for zeros in (b"\0" * len(content), content[:-9] + b"\0" * 9):  # as after a power failure
+        file.write_bytes(zeros)
+        with pytest.raises(SourceError, match="is not whole"):
+            Checkpoint.read(str(path))
     file.write_bytes(content)
     assert Checkpoint.read(str(path)).newest == 6
 

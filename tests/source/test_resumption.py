@@ -166,3 +166,35 @@ def test_each_record_is_in_the_sink_once_or_named(
             }
         found = verify(stream.ledger, GATE)
         assert not found.contradictions
+
+
+def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:
+    log, sink = MemoryLog("0", "1", "2"), Sink()
+    with StreamHarness(sink, log) as stream:
+        stream.run()
+        stream.stop()
+        stream.ledger.operator_limits.restart(GATE, "ops", "the table is built anew")
+        stream.run()
+        assert sink.values == [0, 1, 2], "its checkpoint is there, so it is not obeyed yet"
+        stream.checkpoint = None
+        log.append("3", Crash("after handle"))
+        stream.run()
+        assert sink.values == [0, 0, 1, 1, 2, 2, 3]
+        stream.checkpoint = None
+        stream.run()
+        assert sink.values == [0, 0, 1, 1, 2, 2, 3], "the checkpoint that is lost now goes on"
+
+
+def test_a_restart_that_was_killed_in_its_first_batch_is_not_begun_again() -> None:
+    log, sink = MemoryLog("0", "1", "2"), Sink()
+    with StreamHarness(sink, log) as stream:
+        stream.run()
+        stream.stop()
+        stream.ledger.operator_limits.restart(GATE, "ops", "the table is built anew")
+        stream.checkpoint = None
+        log.append(Crash("before handle"))
+        stream.run_batch()
+        assert stream.crashes == 1
+        stream.checkpoint = None
+        stream.run()
+        assert sink.values == [0, 0, 1, 1, 2, 2]

@@ -215,9 +215,10 @@ def stop(
 
 @_acting
 def restart(acting: Acting) -> None:
-    """Have the next start of a gate's query read everything again, with a new checkpoint.
+    """Have the next start of a gate's query with a new checkpoint read everything again.
 
-    It begins by its startingOffsets, and what the gate has processed may be processed again.
+    It begins by its startingOffsets, and what the gate has processed may be processed again. It is
+    obeyed once, within a day; a start with the old checkpoint leaves it as it is.
     Without this, a query whose checkpoint was deleted goes on where the ledger stands.
     """
     _act(

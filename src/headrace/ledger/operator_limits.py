@@ -117,12 +117,25 @@ _UNSEEN: Final = (
 _SEEN: Final = _UNSEEN.where(
     operator_action.c.action_id <= bindparam("newest"), operator_action.c.kind.not_in(_AT_A_START)
 )
-_START_OBEYED: Final = _UNSEEN.where(operator_action.c.kind.in_(_AT_A_START))
+_START_OBEYED: Final = _UNSEEN.where(
+    operator_action.c.kind.in_(_AT_A_START), operator_action.c.kind != OperatorActionKind.RESTART
+)
+_RESTARTED: Final = _UNSEEN.where(operator_action.c.kind == OperatorActionKind.RESTART)
+
+RESTART_LASTS_MS: Final = 86_400_000
+"""How long a `restart` waits for a start with a new checkpoint (ms): one that was forgotten must
+not read everything again when a checkpoint is lost months later."""
 
 _FOR_THE_START: Final = (
     select(operator_action.c.gate, *operator_action.c[_COLUMNS])
     .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
     .where(operator_action.c.kind.in_(_AT_A_START))
+    .where(
+        or_(
+            operator_action.c.kind != OperatorActionKind.RESTART,
+            operator_action.c.time_ms > NowMs() - RESTART_LASTS_MS,
+        )
+    )
     .order_by(operator_action.c.action_id)
 )
 
@@ -246,7 +259,7 @@ class OperatorLimitStore(Store):
         return self._do(gate_name, OperatorActionKind.ADOPT, by, why, target=target)
 
     def restart(self, gate_name: str, by: str, why: str) -> OperatorLimits:
-        """Have the next start with a new checkpoint begin by its ``startingOffsets``."""
+        """Have the next start with a new checkpoint, within a day, begin by ``startingOffsets``."""
         return self._do(gate_name, OperatorActionKind.RESTART, by, why)
 
     def continued(self, gate_name: str, why: str) -> None:
@@ -264,8 +277,12 @@ class OperatorLimitStore(Store):
         return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
     def start_obeyed(self, gate_name: str) -> None:
-        """Write down that a query has started, and needs these actions no more."""
+        """Write down that a query has started, and needs no `adopt` any more."""
         self._database.change(_START_OBEYED, {"of": gate_name})
+
+    def restarted(self, gate_name: str) -> None:
+        """Write down that a query has begun a checkpoint by `restart`, so no other one does."""
+        self._database.change(_RESTARTED, {"of": gate_name})
 
     def of(self, gate_name: str) -> OperatorLimits:
         """Return the settings in force for a gate; none for a gate that is not declared."""

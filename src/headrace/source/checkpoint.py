@@ -180,6 +180,8 @@ def _logged(folder: Path, number: int, text: str) -> LoggedBatch:
 
 def _is_cut(lines: Sequence[str]) -> bool:
     """Whether a file ends before its end: Spark writes no newline there, and a line per source."""
+    if "\0" in lines[0] or "\0" in lines[-1]:  # as a power failure leaves a file
+        return True
     if len(lines) == 1:
         return any(version.startswith(lines[0]) for version in _VERSIONS)
     if lines[0] not in _VERSIONS:
@@ -202,7 +204,9 @@ def _is_json(text: str) -> bool:
 def _not_whole(folder: Path, number: int) -> SourceError:
     return SourceError(
         f"The checkpoint's file {folder / 'offsets' / str(number)} is not whole, as after a full"
-        " disk or a broken copy: it ends before the offsets of all sources; restore it from a copy."
+        " disk, a power failure or a broken copy: it ends before the offsets of all sources;"
+        " restore it from a copy, or delete the checkpoint: with a gate the ledger knows where to"
+        " go on."
     )
 
 

@@ -220,7 +220,7 @@ class GateLedger:
 
     def add_unknown(self, offset: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
         """Add a dead batch for what Spark has committed and the ledger does not know."""
-        error = unknown_outcome(ranges, redact_url(self._ledger.url))
+        error = unknown_outcome(ranges)
         with self._while_the_driver_lives():
             self._ledger.batches.add_unknown(self._batch(offset, ranges), error, self._owner)
 
@@ -233,6 +233,11 @@ class GateLedger:
         """Write down that a query with a new checkpoint goes on from the ledger's position."""
         with self._while_the_driver_lives():
             self._ledger.operator_limits.continued(self._gate.name, sentence)
+
+    def restarted(self) -> None:
+        """Write down that the checkpoint that an operator wanted anew is in the ledger."""
+        with self._while_the_driver_lives():
+            self._ledger.operator_limits.restarted(self._gate.name)
 
     def start_obeyed(self) -> None:
         """Write down that the operators' words for this start are not needed any more."""

@@ -386,6 +386,8 @@ class StreamPlanner:
                 self._know_before(ledger, since, until)
             if until.begins:
                 ledger.begin_checkpoint(until)
+            if since.first:
+                ledger.restarted()
             if ranges:
                 # A batch that Spark runs again after a restart was planned by another process.
                 known = self._planned if self._planned and self._planned.end == end else None
@@ -432,7 +434,16 @@ class StreamPlanner:
             )
             planned = known.planned(offset.checkpoint_id)
             positions = {**offset.positions, **beyond}
-            return replace(offset, positions=positions, planned=planned), None
+            after = {tp: each for tp, each in offset.after.items() if tp not in beyond}
+            moved = replace(offset, positions=positions, after=after, planned=planned)
+            return moved, None
+        if known.restarted_by is not None:
+            _LOG.warning(
+                "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"
+                " stop it, delete the checkpoint, and start again.",
+                known.gate,
+                known.restarted_by,
+            )
         # Until a start does without them: one that is killed early needs them again.
         is_adopted = bool(offset.gate_id) and offset.gate_id != known.gate_id
         if known.has_asked and not self._goes_on and not is_adopted:

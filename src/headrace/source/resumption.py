@@ -93,7 +93,7 @@ def refuse_another_ledger(offset: StreamOffset, known: GateMemory) -> None:
         f"The query's checkpoint was run with another ledger, in which the gate {known.gate!r} has"
         f" the id {offset.gate_id}; in {known.ledger} it has the id {known.gate_id}, so what was"
         " deferred there would never run. Give the gate the ledger that it had, or allow this one:"
-        f" `headrace adopt {known.gate} {offset.gate_id} --ledger URL --why TEXT`, and start again."
+        f" `{_adopt(known, offset.gate_id)}`, and start again."
     )
 
 
@@ -126,9 +126,13 @@ def refuse_an_older_checkpoint(
         f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the ledger"
         f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
         " gone, and those records would be processed again as other batches; put back the newest"
-        f" copy, or go on where the ledger stands, at {onward}: `headrace adopt"
-        f" {known.gate} {offset.checkpoint_id} --why TEXT`, and start again."
+        f" copy, or go on where the ledger stands, at {onward}:"
+        f" `{_adopt(known, offset.checkpoint_id)}`, and start again."
     )
+
+
+def _adopt(known: GateMemory, which: str) -> str:
+    return f"headrace adopt {known.gate} {which} --ledger {known.ledger} --why TEXT"
 
 
 def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
@@ -223,14 +227,14 @@ def unknown_ranges(
     ]
 
 
-def unknown_outcome(ranges: Sequence[OffsetRange], ledger: str) -> ErrorReport:
+def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
     """Describe the dead batch that stands for these ranges."""
     return ErrorReport(
         UNKNOWN_OUTCOME,
-        f"Spark has committed {sum(each.count for each in ranges):,} records of which the ledger"
-        f" {ledger} has no batch, as after it was put back from an older copy: they were processed,"
-        " but for what was rejected or deferred in that time, which nobody knows. Compare with the"
-        " sink, above all if that was put back too, and then settle it with headrace drop.",
+        f"Spark has committed {sum(each.count for each in ranges):,} records of which this ledger"
+        " has no batch, as after it was replaced, or put back from an older copy. Some may only"
+        " have been deferred or rejected: compare with the sink, and with `headrace failures` of"
+        " the ledger that was there, before you settle it with `headrace drop`.",
         "",
     )
 

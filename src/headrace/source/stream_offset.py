@@ -128,7 +128,7 @@ class StreamOffset:
                 f"The query's checkpoint belongs to the gate {self.gate!r}, and its source has the"
                 f" gate {gate!r}; a batch's key depends on its gate, so read with the gate"
                 f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where"
-                " that one ended (`headrace checkpoint export` prints them)."
+                f" that one ended (`headrace checkpoint offsets {self.gate}` prints them)."
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
