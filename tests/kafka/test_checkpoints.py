@@ -204,7 +204,7 @@ def test_a_restored_ledger_names_what_it_cannot_know_and_another_one_is_refused(
     with Ledger.open(f"sqlite:///{older}") as opened:
         (dead,) = opened.batches.newest("orders", statuses=[Status.DEAD])
         assert dead.error is not None
-        assert "2 records of which the ledger" in dead.error.message
+        assert "2 records of which this ledger" in dead.error.message
         (at,) = opened.batches.ranges(dead.batch_key)
         assert (at.offsets.start, at.offsets.until) == (6, 8)
     with pytest.raises(StreamingQueryException, match="was run with another ledger"):

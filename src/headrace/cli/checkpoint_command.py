@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import shared_options as opt
-from headrace.core.ranges import nested
+from headrace.core.ranges import TopicPartition, nested
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, redact_url
 from headrace.source.checkpoint import Checkpoint, starting_offsets
@@ -37,8 +37,10 @@ def offsets(
     with Ledger.open(ledger, create=False) as opened:
         opt.gates_of(opened, gate, ledger)
         known = opened.history.checkpoints(gate)
-    memory = GateMemory(redact_url(ledger), gate, "", known.checkpoints if known else ())
-    positions = continued(StreamOffset({}), memory).positions
+    rows = known.checkpoints if known else ()
+    read = {TopicPartition(row.topic, p): 0 for row in rows for p in row.untils}
+    memory = GateMemory(redact_url(ledger), gate, "", rows)
+    positions = continued(StreamOffset(read), memory).positions
     if not positions:
         raise OptionError(f"Gate {gate!r} has read nothing yet, so it stands nowhere.")
     typer.echo(json.dumps(nested(positions), separators=(",", ":")))

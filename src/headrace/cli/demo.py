@@ -73,8 +73,8 @@ ACTS: Final = (
     ),
     (
         "The driver is killed, and its checkpoint is gone",
-        "kill -9, in the middle of a batch, and the folder with the gate's checkpoint is deleted."
-        " The gate goes on where its ledger stands, with the rate that it had learnt.",
+        "kill -9 in a batch, and the folder of the gate's checkpoint is deleted. The gate goes on"
+        " where its ledger stands, with the rate that it had learnt.",
     ),
     ("The proof", "No more orders come. What arrived is compared with what was sent."),
 )
@@ -643,6 +643,8 @@ def demo(
         raise typer.BadParameter(
             f"--picture is {picture}, in a folder that does not exist; make it."
         )
+    import pyspark  # noqa: F401, PLC0415  (the driver is a process of its own, and needs it)
+
     for number in ENDS:
         signal.signal(number, leave)
     logging.getLogger().addHandler(logging.NullHandler())  # the screen is the demo's

@@ -454,7 +454,7 @@ class StreamPlanner:
         self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
     ) -> tuple[StreamOffset, StreamOffset | None]:
         """Where a query with a new checkpoint begins; and the batch that it runs first, if any."""
-        if not known.checkpoints:
+        if not known.of_topics(first):
             return first, None
         if known.restarted_by is not None:
             _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)

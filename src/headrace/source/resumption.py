@@ -70,6 +70,11 @@ class GateMemory:
         open_to_stream = {Status.IN_PROGRESS, Status.FAILED}
         return self.last_ranges if self.last and self.last.status in open_to_stream else ()
 
+    def of_topics(self, first: StreamOffset) -> list[CheckpointRecord]:
+        """Return the rows of the topics that a query reads; others are left behind."""
+        topics = {tp.topic for tp in first.positions}
+        return [row for row in self.checkpoints if row.topic in topics]
+
     def planned(self, checkpoint_id: str) -> int:
         """Return the number of offsets that the batches of a checkpoint have planned."""
         return sum(row.offsets for row in self.checkpoints if row.checkpoint_id == checkpoint_id)
@@ -147,7 +152,7 @@ def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
         known: A history with a checkpoint.
     """
     by_topic: dict[str, list[CheckpointRecord]] = defaultdict(list)
-    for row in sorted(known.checkpoints, key=_age):
+    for row in sorted(known.of_topics(first), key=_age):
         by_topic[row.topic].append(row)
     positions, ids = dict(first.positions), dict(first.topic_ids)
     for topic, rows in by_topic.items():
@@ -204,6 +209,8 @@ def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | N
         return None
     if known.last.checkpoint_id != offset.checkpoint_id:
         return None
+    if any(each.offsets.topic_partition not in offset.positions for each in known.interrupted):
+        return None  # of a topic that the query does not read any more: a backfill runs it
     starts = {each.offsets.topic_partition: each.offsets.start for each in known.interrupted}
     return replace(offset, begins={**offset.positions, **starts}, first=False)
 
