@@ -30,6 +30,7 @@ from urllib3.util import Retry
 import headrace
 from headrace.core.timing import wall_clock_ms
 from headrace.journal import Journal, Records
+from headrace.ledger import Ledger
 from headrace.receivers.host import Hosting, host
 
 pytestmark = pytest.mark.nightly
@@ -321,8 +322,12 @@ def deploying(spark: SparkSession, shop: Shop) -> None:
     *over_connect, on_a_platform = reader.read()
     for block, column in zip(over_connect, ("value", "amount"), strict=True):
         reader.run(block)
-        wait_until(partial(kept.__contains__, column))
-        reader.names["query"].stop()
+        try:
+            wait_until(partial(kept.__contains__, column))
+        finally:
+            reader.names["query"].stop()
+        with Ledger.open(ledger) as opened:  # the second one is to read the same records
+            opened.operator_limits.restart("orders", "a test", "another checkpoint")
     reader.run(on_a_platform)
     assert reader.names["gate"].interval_ms == 2_000
 
