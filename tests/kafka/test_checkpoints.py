@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import headrace
 from headrace.cli.app import app
-from headrace.errors import SourceError
+from headrace.errors import OptionError, SourceError
 from headrace.ledger import Ledger, Status
 
 
@@ -209,3 +209,33 @@ def test_a_restored_ledger_names_what_it_cannot_know_and_another_one_is_refused(
         assert (at.offsets.start, at.offsets.until) == (6, 8)
     with pytest.raises(StreamingQueryException, match="was run with another ledger"):
         run(tmp_path / "another.db")
+
+
+def test_a_query_with_state_refuses_a_new_checkpoint_until_somebody_says_what_that_means(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(1)
+    headrace.register(spark)
+    url = f"sqlite:///{tmp_path}/headrace.db"
+
+    def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
+        batch_df.collect()
+
+    def run(folder: str, **options: str) -> None:
+        gate = headrace.Gate("orders", interval="1 second", ledger=url)
+        read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
+        read = read.option("subscribe", orders.name).option("startingOffsets", "earliest")
+        counts = read.options(**options).load().groupBy("partition").count()
+        writer = gate.write(counts, handler).outputMode("update")
+        writer = writer.option("checkpointLocation", str(tmp_path / folder))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    orders.produce(*values(range(3)))
+    run("first")
+    run("first")
+    with pytest.raises(OptionError, match=r"has a history in .*headrace\.newCheckpoint"):
+        run("second")
+    run("second", **{"HEADRACE.newCheckpoint": "continue"})
+    with Ledger.open(url) as ledger:
+        ledger.operator_limits.restart("orders", "ops", "the table is built anew")
+    run("third")

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -236,7 +236,8 @@ class Gate:
         state = state_of_plan(stream)
         derived = self._derived(stream, read, policy, state, has_transform=transform is not None)
         handling = Handling(
-            *(self.name, self._ledger_url),
+            self.name,
+            self._ledger_url,
             handler,
             policy,
             schedule,
@@ -248,8 +249,7 @@ class Gate:
             read.df.schema,
             has_state=state is not None,
         )
-        refuses = state is not None and _may_refuse(read.options)
-        before = partial(self._before_start, ledger, df.sparkSession, refuses_new=refuses)
+        before = partial(self._before_start, ledger, df.sparkSession, handling)
         if is_remote(df.sparkSession):
             from headrace.execution.connect import remote_writer  # noqa: PLC0415  (needs gRPC)
 
@@ -319,10 +319,9 @@ class Gate:
         self,
         ledger: Ledger,
         spark: SparkSession,
+        handling: Handling,
         checkpoint: str | None,
         query: str,
-        *,
-        refuses_new: bool,
     ) -> str:
         if checkpoint is None and (folder := spark.conf.get(CHECKPOINTS, None)):
             checkpoint = f"{folder.rstrip('/')}/{query}"  # as Spark makes it
@@ -338,7 +337,11 @@ class Gate:
             found = Checkpoint.read(checkpoint)
             if self.name not in (gates := gates_in(found)) and gates:
                 StreamOffset({}, gates[0]).refuse_another_gate(self.name)
-        known = ledger.history.checkpoints(self.name) if refuses_new else None
+        # A query with state needs it: somebody has to say what a new checkpoint means.
+        refuses = handling.has_state and NEW_CHECKPOINT.lower() not in map(
+            str.lower, handling.options
+        )
+        known = ledger.history.checkpoints(self.name) if refuses else None
         asked = ledger.operator_limits.for_the_start(self.name) if known is not None else ()
         is_allowed = any(each.kind is OperatorActionKind.RESTART for each in asked)
         has_history = known is not None and bool(known.checkpoints)
@@ -353,8 +356,3 @@ class Gate:
         await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
         ledger.operator_limits.withdraw_stop(self.name)
         state.starts_anew()
-
-
-def _may_refuse(options: Mapping[str, str]) -> bool:
-    """Whether nobody has said what a new checkpoint means: a query with state needs its state."""
-    return NEW_CHECKPOINT.lower() not in map(str.lower, options)

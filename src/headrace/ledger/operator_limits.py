@@ -354,9 +354,8 @@ class OperatorLimitStore(Store):
                     " `headrace status` lists those that are."
                 )
             number = connection.scalar(inserted)
-            if (
-                number is not None and kind in _PUT_IN_FORCE
-            ):  # else this call was made before, and its answer was lost
+            # Without a number this call was made before, and its answer was lost.
+            if number is not None and kind in _PUT_IN_FORCE:
                 connection.execute(_PUT_IN_FORCE[kind], {"of": gate_name, "number": number})
             return operator_limits_from(connection.execute(_CONTROL, {"of": gate_name}).one())
 

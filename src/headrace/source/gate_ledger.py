@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
@@ -221,8 +221,9 @@ class GateLedger:
     def add_unknown(self, offset: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
         """Add a dead batch for what Spark has committed and the ledger does not know."""
         error = unknown_outcome(ranges)
+        batch = replace(self._batch(offset, ranges), reason="committed, and unknown to this ledger")
         with self._while_the_driver_lives():
-            self._ledger.batches.add_unknown(self._batch(offset, ranges), error, self._owner)
+            self._ledger.batches.add_unknown(batch, error, self._owner)
 
     def lost(self) -> list[OffsetRange]:
         """Return all ranges that are counted as lost."""
