@@ -139,7 +139,10 @@ class _ZookeeperTransport:
             *((RawSignal(name, "", 0), _ANY_VERSION) for name in strangers[:MAX_STRANGERS]),
         ]
         for raw, version in found:
-            self._remove(raw.stage, version)
+            # A node in a stage's place is replaced by that stage when it sends. Its replacement
+            # begins at version 0 again, so deleting the one that was read could delete that.
+            if raw.fault is None:
+                self._remove(raw.stage, version)
         return [raw for raw, _ in found]
 
     def _remove(self, sender: str, version: int) -> None:
