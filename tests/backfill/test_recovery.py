@@ -81,7 +81,6 @@ def explained(ledger: Ledger) -> dict[Where, Status]:
     found: list[tuple[Where, Status]] = [
         (place, each.status)
         for each in ledger.history.coverage("orders")
-        if not each.has_children
         for place in all_of([each.offsets])
     ]
     assert len(dict(found)) == len(found)

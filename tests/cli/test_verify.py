@@ -17,9 +17,8 @@ from headrace.ledger import (
     Ledger,
     PlannedBatch,
     PlannedRange,
-    Status,
 )
-from headrace.ledger.tables import batch_range, batch_table
+from headrace.ledger.tables import batch_range
 
 
 @pytest.fixture
@@ -37,9 +36,9 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     assert header.split() == ["read", "processed", "open", "dead", "lost", "missing"]
     assert span.startswith("orders-0 [0, 50) ")
     assert span.rpartition(")")[2].split() == ["50", "0", "0", "0", "0"]
-    said = " ".join(words)
+    said = " ".join(" ".join(words).split())
     assert "headrace verify proves, or says where it is not so, that the batches leave out" in said
-    assert "It cannot see from the ledger alone that all of these rows were changed alike" in said
+    assert "It cannot see from the ledger alone that this is an older copy" in said
 
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
@@ -100,9 +99,8 @@ SHIFTED = (
             ["orders: BROKEN", "gap  orders-0 [20, 30) lies between batch", "no batch reads it"],
         ),
         (SHIFTED, ["orders-0 [17, 20) is read by both batch", "orders-0 [27, 30) lies between"]),
-        (update(batch_table).values(status=Status.DEAD), ["is dead, and nothing says why."]),
     ],
-    ids=["a range is dropped", "a range is shifted", "dead without a reason"],
+    ids=["a range is dropped", "a range is shifted"],
 )
 def test_what_was_changed_is_4(ledger_url: str, change: Executable, sentences: list[str]) -> None:
     damage(ledger_url, change)

@@ -25,7 +25,7 @@ def test_what_two_checkpoints_skip_is_on_the_page_until_somebody_accepts_it(
         assert verify(ledger, "skipping").verdict is Verdict.SKIPPED
         page = f"{serve(url)}/verify?gate=skipping"
         before = httpx.get(page)
-        ledger.missed.accept("skipping", 10, "ada", "begun anew")
+        ledger.repairs.accept("skipping", ledger.proofs.missed("skipping"), 10, "ada", "begun anew")
         after = httpx.get(page)
     assert before.status_code == after.status_code == 200
     assert "records between two are" in before.text

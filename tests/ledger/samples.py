@@ -29,6 +29,11 @@ def a_batch(
     )
 
 
+def a_range(start: int, until: int, partition: int = 0) -> OffsetRange:
+    """Offsets of the topic ``orders``."""
+    return OffsetRange("orders", partition, start, until)
+
+
 HALVES = (a_batch(OffsetRange("orders", 0, 10, 15)), a_batch(OffsetRange("orders", 0, 15, 20)))
 """Children of `a_batch`."""
 

@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ledger.covered import a_range
-from tests.ledger.samples import a_batch
+from tests.ledger.samples import a_batch, a_range
 from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
@@ -37,10 +36,10 @@ def test_what_lies_between_two_checkpoints_is_skipped_until_somebody_accepts_it(
     skipping: Ledger,
 ) -> None:
     assert verify(skipping, "orders").verdict is Verdict.SKIPPED
-    assert skipping.missed.of("orders") == Missed(0, 10, (("ID", a_range(30, 40)),))
-    assert skipping.missed.all().keys() == {"orders"}
-    skipping.missed.accept("orders", 10, "ada", "begun anew")
-    assert skipping.missed.all() == {}
+    assert skipping.proofs.missed("orders") == Missed(0, 10, (("ID", a_range(30, 40)),))
+    assert skipping.proofs.all_missed().keys() == {"orders"}
+    skipping.repairs.accept("orders", skipping.proofs.missed("orders"), 10, "ada", "begun anew")
+    assert skipping.proofs.all_missed() == {}
     found = verify(skipping, "orders")
     assert found.verdict is Verdict.PROVEN
     assert [each.accepted for each in found.findings] == ["begun anew (ada)"]
@@ -60,15 +59,15 @@ def test_what_is_accepted_is_what_was_shown_with_a_name_and_a_reason(
     skipping: Ledger, records: int, by: str, why: str
 ) -> None:
     with pytest.raises(OptionError):
-        skipping.missed.accept("orders", records, by, why)
-    assert skipping.missed.of("orders").offsets == 10
+        skipping.repairs.accept("orders", skipping.proofs.missed("orders"), records, by, why)
+    assert skipping.proofs.missed("orders").offsets == 10
 
 
 def test_what_is_missed_later_is_not_accepted_with_what_was_missed_before(skipping: Ledger) -> None:
-    skipping.missed.accept("orders", 10, "ada", "begun anew")
+    skipping.repairs.accept("orders", skipping.proofs.missed("orders"), 10, "ada", "begun anew")
     skipping.history.record_losses("orders", [a_range(50, 55)], {"orders": "ID"})
     read(skipping, 60, 70, "third")
-    missed = skipping.missed.of("orders")
+    missed = skipping.proofs.missed("orders")
     assert (missed.lost, missed.skipped) == (5, 5)
     assert verify(skipping, "orders").verdict is Verdict.SKIPPED
 
@@ -99,17 +98,23 @@ def test_it_is_what_a_proof_finds_whatever_was_read_lost_and_accepted(
                     ledger.history.record_losses("orders", [gone], {"orders": "ID"})
                     at += count
                 case "accept":
-                    ledger.missed.accept("orders", ledger.missed.of("orders").offsets, "ada", "why")
+                    ledger.repairs.accept(
+                        "orders",
+                        ledger.proofs.missed("orders"),
+                        ledger.proofs.missed("orders").offsets,
+                        "ada",
+                        "why",
+                    )
         found: Counter[FindingKind] = Counter()
         for each in verify(ledger, "orders").findings:
             if each.kind in MISSED and each.accepted is None:
                 found[each.kind] += each.offsets.count
-        missed = ledger.missed.of("orders")
+        missed = ledger.proofs.missed("orders")
         assert (missed.lost, missed.skipped) == tuple(found[each] for each in MISSED)
         assert sum(offsets.count for _, offsets in missed.ranges) == missed.offsets
 
 
 def test_a_gate_that_the_ledger_does_not_know_has_missed_nothing(ledger: Ledger) -> None:
-    assert ledger.missed.of("nobody") == Missed()
+    assert ledger.proofs.missed("nobody") == Missed()
     with pytest.raises(OptionError, match="has missed 0 offsets"):
-        ledger.missed.accept("nobody", 5, "ada", "why")
+        ledger.repairs.accept("nobody", ledger.proofs.missed("nobody"), 5, "ada", "why")

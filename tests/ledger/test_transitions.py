@@ -192,16 +192,12 @@ STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update 
     if isinstance(value, Select | CompoundSelect | Insert | Update | Delete)
 }
 
-OF_A_WHOLE_LEDGER = {"checkpoints.UNDECLARED_GATES", "history.UNDECLARED_GATES"}
-
-"""Which `verify` alone asks."""
-
 OF_POSTGRESQL = {"batch_rows.ATTACH_NEXT", "rates.REPORT"}
 """Several writes in one statement, which SQLite does not have."""
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_A_WHOLE_LEDGER - OF_POSTGRESQL))
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_POSTGRESQL))
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     make_tables(url)

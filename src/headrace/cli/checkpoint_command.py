@@ -36,8 +36,7 @@ def offsets(
     """
     with Ledger.open(ledger, create=False) as opened:
         opt.gates_of(opened, gate, ledger)
-        known = opened.history.checkpoints(gate)
-    rows = known.checkpoints if known else ()
+        rows = opened.history.checkpoints(gate)
     read = {TopicPartition(row.topic, p): 0 for row in rows for p in row.untils}
     memory = GateMemory(redact_url(ledger), gate, "", rows)
     positions = continued(StreamOffset(read), memory).positions

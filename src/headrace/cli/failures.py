@@ -99,7 +99,7 @@ def failures(
 
 
 def _missed(ledger: Ledger, gate: str | None) -> Mapping[str, Missed]:
-    found = ledger.missed.all() if gate is None else {gate: ledger.missed.of(gate)}
+    found = ledger.proofs.all_missed() if gate is None else {gate: ledger.proofs.missed(gate)}
     return {name: each for name, each in found.items() if each.offsets}
 
 

@@ -252,7 +252,7 @@ def adopt(
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
         record, known = reader.gates.get(gate), reader.history.checkpoints(gate)
-        own = {each.checkpoint_id for each in known.checkpoints} if known else set()
+        own = {each.checkpoint_id for each in known}
         is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
         if which not in own and not is_other:
             raise OptionError(
@@ -441,7 +441,8 @@ def accept(
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
     with Ledger.join(ledger) as opened:
-        missed = opened.missed.accept(gate, records, acting_user(by), why)
+        missed = opened.proofs.missed(gate)
+        opened.repairs.accept(gate, missed, records, acting_user(by), why)
     typer.echo(
         out.printable(
             f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"

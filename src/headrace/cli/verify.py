@@ -18,7 +18,7 @@ from headrace.cli.exits import ExitStatus
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
-    CheckpointSummary,
+    CheckpointRecord,
     Finding,
     FindingKind,
     Ledger,
@@ -63,7 +63,7 @@ _HEADLINES: Final = {
     Verdict.PROVEN: ("proven", "green"),
     Verdict.OPEN: ("no gap or overlap, but not all is processed yet", "yellow"),
     Verdict.SKIPPED: ("no gap or overlap within a run, but records between two are skipped", "red"),
-    Verdict.BROKEN: ("BROKEN: gaps, overlaps, or rows that do not agree", "bold red"),
+    Verdict.BROKEN: ("BROKEN: gaps, overlaps, or batches that are gone", "bold red"),
 }
 
 _STYLES: Final = {
@@ -150,14 +150,12 @@ def verify(
 
 def _is_unresolved(ledger: Ledger, gate: str) -> bool:
     batches = ledger.batches.count_unresolved(gate)
-    missed = ledger.missed.of(gate).offsets
+    missed = ledger.proofs.missed(gate).offsets
     return bool(batches.failed or batches.dead or batches.letters or missed)
 
 
 def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
-    known = sorted(
-        {*(each.name for each in ledger.gates.all()), *ledger.history.undeclared_gates()}
-    )
+    known = sorted(each.name for each in ledger.gates.all())
     if gate in known:
         return [gate]
     if gate is None and known:
@@ -191,7 +189,7 @@ def _verified(
 def _comparisons(
     ledger: Ledger,
     gate: str,
-    known: CheckpointSummary | None,
+    known: Sequence[CheckpointRecord],
     checkpoint: str | None,
     given: Mapping[str, str] | None,
 ) -> "Iterator[Comparison]":

@@ -90,7 +90,7 @@ class Fleet:
         if again:
             self._queries = ledger.gates.last_queries()
         if again or pulse.repaired != self.repaired:
-            self._missed = ledger.missed.all()
+            self._missed = ledger.proofs.all_missed()
         if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger, now_ms))
         if again:

@@ -217,7 +217,7 @@ _HEADLINES: Final = {
     Verdict.OPEN: "There is no gap and no overlap, but not all is processed yet.",
     Verdict.SKIPPED: "There is no gap and no overlap within a run, but records between two are"
     " skipped, and nobody has accepted that (headrace accept).",
-    Verdict.BROKEN: "Broken: there are gaps, overlaps, or rows that do not agree.",
+    Verdict.BROKEN: "Broken: there are gaps or overlaps, or batches that are gone.",
     Verdict.EMPTY: "There is nothing to prove yet: the gate has begun no batch.",
 }
 
@@ -248,7 +248,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
-    if ledger.gates.get(gate) is None and gate not in ledger.history.undeclared_gates():
+    if ledger.gates.get(gate) is None:
         raise NotFoundError(f"The ledger has no gate {gate!r}, so nothing is proven.")
     if not _one_at_a_time.acquire(timeout=10):
         raise OptionError("Another verification is running; load the page again when it is done.")
@@ -268,7 +268,6 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         "next": skip + SPANS,
         "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
         "sentences": list(finding_sentences(found.findings)),
-        "contradictions": found.contradictions,
         "offsets": sum(span.offsets.count for span in found.spans),
         "took_ms": wall_clock_ms() - began_ms,
         "at_ms": wall_clock_ms(),

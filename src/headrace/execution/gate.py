@@ -341,11 +341,10 @@ class Gate:
         refuses = handling.has_state and NEW_CHECKPOINT.lower() not in map(
             str.lower, handling.options
         )
-        known = ledger.history.checkpoints(self.name) if refuses else None
-        asked = ledger.operator_limits.for_the_start(self.name) if known is not None else ()
+        known = ledger.history.checkpoints(self.name) if refuses else ()
+        asked = ledger.operator_limits.for_the_start(self.name) if known else ()
         is_allowed = any(each.kind is OperatorActionKind.RESTART for each in asked)
-        has_history = known is not None and bool(known.checkpoints)
-        if has_history and not is_allowed and is_new_checkpoint(spark, checkpoint):
+        if known and not is_allowed and is_new_checkpoint(spark, checkpoint):
             raise OptionError(refusal(GateMemory(redact_url(self._ledger_url), self.name, "")))
         self._await_turn(ledger)
         return checkpoint

@@ -6,23 +6,24 @@ the only state that the processes of a query share: they have no common memory.
 
 from headrace.core.timing import WallClock
 from headrace.ledger.batch_queries import IsolatedBatches, IsolationProgress
-from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
+from headrace.ledger.checkpoints import CheckpointRecord
 from headrace.ledger.connection import Timeouts, normalize_url, redact_url, without_secrets
 from headrace.ledger.error_report import ErrorReport
 from headrace.ledger.fleet import Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
+from headrace.ledger.history import lost_records
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.missed import (
+from headrace.ledger.proof import (
     DEFECTS,
-    Accepted,
     Finding,
     FindingKind,
     Missed,
     Span,
     Verdict,
     Verification,
+    extended,
+    verify,
 )
-from headrace.ledger.proof import extended, lost_records, verify
 from headrace.ledger.receivers import ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.records import (
     Admission,
@@ -50,14 +51,12 @@ from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
 __all__ = [
     "DEFECTS",
     "TRANSITIONS",
-    "Accepted",
     "Admission",
     "AlikeBatches",
     "AlikeLetters",
     "Attached",
     "BatchRecord",
     "CheckpointRecord",
-    "CheckpointSummary",
     "Covered",
     "DeadLetter",
     "DeadLetterRecord",

@@ -448,4 +448,4 @@ class BatchQueries(IsolationQueries):
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
     """Return the ranges of a batch, by topic, partition and offset."""
     rows = connection.execute(RANGES, {"batch_key": batch_key})
-    return tuple(range_from(row, batch_key) for row in rows)
+    return tuple(range_from(row) for row in rows)

@@ -102,39 +102,13 @@ def error_values(error: ErrorReport | None) -> Values:
 
 
 def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
-    """The batch that a row of ``batch`` describes.
-
-    Raises:
-        LedgerError: Its kind or its status is none.
-    """
+    """The batch that a row of ``batch`` describes."""
     values = dict(row)
-    if (invalid := invalid_value(values["kind"], values["status"])) is not None:
-        raise LedgerError(
-            f"Batch {values['batch_key']} of gate {values['gate']!r} has {invalid}, so its row"
-            " was changed or damaged; restore the ledger from a copy."
-        )
     error = [values.pop(name, None) for name in error_values(None)]
     del values["last_call"]  # between the ledger's calls only
     values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])
     return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
-
-
-def invalid_value(kind: str, status: str) -> str | None:
-    """Describe an invalid kind or status of a batch; None if both are valid.
-
-    >>> invalid_value("live", "done")
-    "the status 'done', which is none of in_progress, success, failed, backfilling, dead"
-    """
-    for name, value, known in (("kind", kind, Kind), ("status", status, Status)):
-        if value not in set(known):
-            return f"the {name} {value!r}, which is none of {', '.join(known)}"
-    return None
-
-
-def known_status(status: str) -> Status:
-    """Return the status itself, or failed for an unknown one."""
-    return Status(status) if status in set(Status) else Status.FAILED
 
 
 def offsets_in(text: str) -> dict[int, int]:
@@ -147,40 +121,10 @@ def offsets_text(offsets: Mapping[int, int]) -> str:
     return json.dumps(offsets, separators=(",", ":"))
 
 
-def range_from(row: Sequence[Any], batch_key: str) -> PlannedRange:
-    """The range that a row of ``batch_range`` describes.
-
-    Raises:
-        LedgerError: The row is damaged.
-    """
+def range_from(row: Sequence[Any]) -> PlannedRange:
+    """The range that a row of ``batch_range`` describes."""
     topic, partition, start, until, latest, reason, topic_id = row
-    offsets = offset_range(f"batch {batch_key}", topic, partition, start, until)
-    return PlannedRange(offsets, latest, reason, topic_id)
-
-
-def offset_range(whose: str, topic: str, partition: int, start: int, until: int) -> OffsetRange:
-    """The range that a row has.
-
-    Raises:
-        LedgerError: One of its numbers is none.
-    """
-    for name, value in (("partition", partition), ("start", start), ("end", until)):
-        whole_number(value, f"The {name} of a range of {topic} of {whose}")
-    return OffsetRange(topic, partition, start, until)
-
-
-def whole_number(value: int, what: str) -> int:
-    """The same number; SQLite keeps in any column whatever is written there.
-
-    Raises:
-        LedgerError: It is none.
-    """
-    if not isinstance(value, int):
-        raise LedgerError(
-            f"{what} is {value!r}, which is no whole number, so the row was changed or damaged;"
-            " restore the ledger from a copy."
-        )
-    return value
+    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
 
 
 def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:

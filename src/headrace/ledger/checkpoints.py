@@ -1,4 +1,4 @@
-"""Summary of each checkpoint that the ledger keeps beside its batches, and their comparison.
+"""Summary of each checkpoint that the ledger keeps beside its batches.
 
 A batch's rows have the ranges that were read. These say, in another row that is written in the same
 transaction, where the checkpoint began in each partition, where it stands, and how many offsets it
@@ -7,32 +7,28 @@ silence.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Text,
-    and_,
     bindparam,
     cast,
     func,
     select,
-    union,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger.batch_rows import offsets_in, offsets_text, whole_number
-from headrace.ledger.missed import Finding, FindingKind
-from headrace.ledger.records import Covered, PlannedBatch
-from headrace.ledger.tables import batch_table, checkpoint, gate, lost, position, pruned
+from headrace.ledger.batch_rows import offsets_in, offsets_text
+from headrace.ledger.records import PlannedBatch
+from headrace.ledger.tables import checkpoint, gate, lost, position
 
 _Insert = sqlite.Insert | postgresql.Insert
 
@@ -51,10 +47,7 @@ class CheckpointRecord:
         starts: Start of its first batch, by partition.
         untils: End of its newest batch, by partition.
         offsets: Number of offsets that its batches have planned.
-        begun: The batch that the engine asked for last.
-        begins: Number of the gate's requests for a batch by then.
-        position: Checkpoint of the gate's position in the topic, and its offsets by partition; None
-            if none is kept.
+        begins: Number of the gate's requests for a batch when the engine asked for its last one.
     """
 
     checkpoint_id: str
@@ -63,28 +56,7 @@ class CheckpointRecord:
     starts: Offsets
     untils: Offsets
     offsets: int
-    begun: str | None
     begins: int
-    position: tuple[str, Offsets] | None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSummary:
-    """Consistent summary of one gate that the ledger keeps beside its batches.
-
-    Attributes:
-        begun: The batch that the engine asked for last.
-        begins: Number of its requests for a batch.
-        lost_offsets: Number of offsets that were counted as lost.
-        losses: Number of offsets of the losses that still have a row.
-        checkpoints: Checkpoints, by their id and topic.
-    """
-
-    begun: str | None
-    begins: int
-    lost_offsets: int
-    losses: int
-    checkpoints: tuple[CheckpointRecord, ...]
 
 
 _SUM_OF_LOSSES: Final = (
@@ -94,27 +66,9 @@ _SUM_OF_LOSSES: Final = (
     .scalar_subquery()
 )
 
-# One statement, for a consistent read.
 CHECKPOINTS: Final = (
-    select(
-        gate.c.begun.label("gate_begun"),
-        gate.c.begins.label("gate_begins"),
-        gate.c.lost_offsets,
-        cast(_SUM_OF_LOSSES, BigInteger).label("losses"),
-        *checkpoint.c[
-            "checkpoint_id", "topic", "topic_id", "start_offsets", "until_offsets", "offsets"
-        ],
-        checkpoint.c.begun,
-        checkpoint.c.begins,
-        position.c.checkpoint_id.label("position_checkpoint_id"),
-        position.c.until_offsets.label("position_offsets"),
-    )
-    .outerjoin_from(gate, checkpoint, checkpoint.c.gate == gate.c.name)
-    .outerjoin(
-        position,
-        and_(position.c.gate == checkpoint.c.gate, position.c.topic_id == checkpoint.c.topic_id),
-    )
-    .where(gate.c.name == bindparam("gate"))
+    select(checkpoint)
+    .where(checkpoint.c.gate == bindparam("gate"))
     .order_by(checkpoint.c.checkpoint_id, checkpoint.c.topic, checkpoint.c.topic_id)
 )
 
@@ -131,12 +85,6 @@ COUNT_LOSSES: Final = (
     update(gate).where(gate.c.name == bindparam("of")).values(lost_offsets=_SUM_OF_LOSSES)
 )
 """To be run after every change of a gate's losses, in its transaction."""
-
-_named = union(
-    *[select(each.c.gate) for each in (batch_table, checkpoint, pruned, lost, position)]
-).subquery()
-
-UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))
 
 
 def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str | None) -> None:
@@ -283,167 +231,13 @@ def instead_of_before(statement: _Insert) -> _Insert:
 
 
 def checkpoint_from(row: Any) -> CheckpointRecord:
-    """Return the checkpoint of a row of `CHECKPOINTS`.
-
-    Raises:
-        LedgerError: One of its numbers is none.
-    """
-    placed = None
-    if row.position_checkpoint_id is not None:
-        placed = row.position_checkpoint_id, offsets_in(row.position_offsets)
+    """Return the checkpoint of a row of `CHECKPOINTS`."""
     return CheckpointRecord(
         checkpoint_id=row.checkpoint_id,
         topic=row.topic,
         topic_id=row.topic_id or None,
         starts=offsets_in(row.start_offsets),
         untils=offsets_in(row.until_offsets),
-        offsets=whole_number(row.offsets, f"The offsets of checkpoint {row.checkpoint_id}"),
-        begun=row.begun,
-        begins=whole_number(row.begins, f"The begins of checkpoint {row.checkpoint_id}"),
-        position=placed,
+        offsets=row.offsets,
+        begins=row.begins,
     )
-
-
-CheckpointTopic = tuple[str, str, str | None]
-"""The checkpoint, the topic, and the topic's id."""
-
-
-class CoverageTally:
-    """Totals of the batches, counted while the caller iterates over them."""
-
-    def __init__(self) -> None:
-        self.hulls: dict[CheckpointTopic, dict[int, OffsetRange]] = defaultdict(dict)
-        """From the first to the last offset that a batch reads, by partition."""
-        self.offsets: dict[CheckpointTopic, int] = defaultdict(int)
-        """How many offsets the batches have, children not counted."""
-
-    def of(self, coverage: Iterable[Covered]) -> Iterator[Covered]:
-        """The same ranges, counted."""
-        for each in coverage:
-            if each.parent is None:
-                self._count(each)
-            yield each
-
-    def _count(self, each: Covered) -> None:
-        at, topic = each.offsets, (each.checkpoint_id, each.offsets.topic, each.topic_id)
-        self.offsets[topic] += at.count
-        hulls = self.hulls[topic]
-        hulls[at.partition] = hulls.get(at.partition, at).hull(at)
-
-
-def mismatches(
-    tally: CoverageTally, before: CheckpointSummary | None, after: CheckpointSummary | None
-) -> list[Finding]:
-    """Ranges that were planned and that no batch has, or the other way round.
-
-    A gate that runs plans more meanwhile: the summary from before its batches were read is the
-    least, the summary from after that is the most.
-    """
-    least, most = _checkpoints_by_topic(before), _checkpoints_by_topic(after)
-    found: list[Finding] = []
-    for topic in sorted({*most, *tally.hulls}, key=lambda topic: (*topic[:2], topic[2] or "")):
-        hulls = tally.hulls.get(topic, {})
-        found += _mismatches(topic, hulls, least.get(topic), most.get(topic))
-    return found
-
-
-def contradictions(
-    tally: CoverageTally, before: CheckpointSummary | None, after: CheckpointSummary | None
-) -> list[str]:
-    """Describe each further contradiction between the ledger's rows in a sentence."""
-    if after is None:
-        return ["The row that declares the gate is not there, but others of the gate are."]
-    found: list[str] = []
-    least = _checkpoints_by_topic(before)
-    for topic, kept in _checkpoints_by_topic(after).items():
-        known = least[topic].offsets if topic in least else 0
-        counted = tally.offsets.get(topic, 0)
-        if kept.starts.keys() != kept.untils.keys():
-            found.append(
-                f"Checkpoint {kept.checkpoint_id} has begun in other partitions of {kept.topic} "
-                "than it has reached."
-            )
-        if not known <= counted <= kept.offsets:
-            found.append(
-                f"Checkpoint {kept.checkpoint_id} has planned {kept.offsets} offsets of "
-                f"{kept.topic}, and its batches have {counted}."
-            )
-    if after.losses != after.lost_offsets:
-        found.append(
-            f"{after.lost_offsets} offsets were counted as lost, and the losses that are there "
-            f"have {after.losses}."
-        )
-    return [*found, *_about_begins(after), *_about_positions(after)]
-
-
-def _checkpoints_by_topic(
-    kept: CheckpointSummary | None,
-) -> dict[CheckpointTopic, CheckpointRecord]:
-    records = () if kept is None else kept.checkpoints
-    return {(each.checkpoint_id, each.topic, each.topic_id): each for each in records}
-
-
-def _mismatches(
-    topic: CheckpointTopic,
-    hulls: Mapping[int, OffsetRange],
-    least: CheckpointRecord | None,
-    most: CheckpointRecord | None,
-) -> Iterator[Finding]:
-    """Yield the differences between the batches and the summary of one checkpoint and topic."""
-    checkpoint_id, name, topic_id = topic
-
-    def finding(kind: FindingKind, partition: int, start: int, until: int) -> Iterator[Finding]:
-        if start < until:
-            offsets = OffsetRange(name, partition, start, until)
-            yield Finding(kind, offsets, checkpoint_id, topic_id=topic_id)
-
-    starts = most.starts if most else {}
-    for partition in sorted({*starts, *(most.untils if most else {}), *hulls}):
-        start, hull = starts.get(partition), hulls.get(partition)
-        planned = least.untils.get(partition) if least else None
-        reached = most.untils.get(partition) if most else None
-        if hull is None:
-            if start is not None and planned is not None:
-                yield from finding(FindingKind.MISSING, partition, start, planned)
-        elif start is None or reached is None:
-            yield from finding(FindingKind.UNPLANNED, partition, hull.start, hull.until)
-        else:
-            yield from finding(FindingKind.MISSING, partition, start, hull.start)
-            yield from finding(FindingKind.UNPLANNED, partition, hull.start, start)
-            if planned is not None:
-                yield from finding(FindingKind.MISSING, partition, hull.until, planned)
-            yield from finding(FindingKind.UNPLANNED, partition, reached, hull.until)
-
-
-def _about_begins(kept: CheckpointSummary) -> Iterator[str]:
-    """Whether the gate's last batch is one of a checkpoint's."""
-    newest = max((each.begins for each in kept.checkpoints), default=None)
-    if newest is None:
-        if kept.begins:
-            yield f"The gate was asked for {kept.begins} batches, and no checkpoint has any."
-        return
-    if newest != kept.begins:
-        yield (
-            f"The gate was asked for {kept.begins} batches, and its checkpoints for {newest}, "
-            "repeated ones counted."
-        )
-    elif kept.begun not in {each.begun for each in kept.checkpoints if each.begins == newest}:
-        yield f"The gate's last batch is {kept.begun}, which is the last of no checkpoint."
-
-
-def _about_positions(kept: CheckpointSummary) -> Iterator[str]:
-    """Whether the gate goes on where its newest checkpoint stands."""
-    by_topic_id: dict[str, list[CheckpointRecord]] = defaultdict(list)
-    for each in kept.checkpoints:
-        if each.topic_id is not None:
-            by_topic_id[each.topic_id].append(each)
-    for topic_id, records in by_topic_id.items():
-        position = records[0].position
-        if position is None:
-            yield f"Nothing says where the gate goes on in the topic with the id {topic_id}."
-            continue
-        if position not in [(each.checkpoint_id, each.untils) for each in records]:
-            yield (
-                f"The gate goes on in the topic with the id {topic_id} where no checkpoint of it "
-                "stands."
-            )

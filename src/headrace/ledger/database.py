@@ -47,6 +47,7 @@ from headrace.ledger.engines import (
     DURABLE,
     KEEPALIVES,
     READ_COMMITTED,
+    REPEATABLE_READ,
     SEE_SERVER,
     SET_FOR_THE_ROLE,
     UNAWAITED,
@@ -180,11 +181,14 @@ class Database:
             yield connection
 
     @contextmanager
-    def streaming(self) -> Iterator[Connection]:
-        """Lend a connection for one statement that reads more than there is memory for."""
+    def snapshot(self) -> Iterator[Connection]:
+        """Lend a connection for statements that read, all of them as of the first one's moment.
+
+        Rows are streamed, so an answer may be larger than the memory; there are no retries.
+        """
+        begin = f"{REPEATABLE_READ}; {KEEPALIVES}; {limit_locks(self._timeouts)}"
         with self._explained(), self._engine.connect() as connection:
-            if not self.is_sqlite:
-                connection.exec_driver_sql(f"{KEEPALIVES}; {limit_locks(self._timeouts)}")
+            connection.exec_driver_sql("BEGIN" if self.is_sqlite else begin)
             yield connection.execution_options(yield_per=1_000)
 
     @contextmanager

@@ -156,6 +156,30 @@ class ClaimedLetters:
     letters: frozenset[int]
 
 
+def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected]:
+    """Yield the ranges that batches of a gate rejected, by run, topic, partition and offset.
+
+    Neighbours that one batch rejected for one reason are one range.
+    """
+    last: Rejected | None = None
+    for row in connection.execute(REJECTED, {"gate": gate_name}):
+        one = Rejected(
+            row.checkpoint_id,
+            row.batch_key,
+            OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
+            ErrorReport(row.error_class, row.error_message, ""),
+            row.topic_id,
+        )
+        if last is not None and last.is_followed_by(one):
+            last = replace(last, offsets=last.offsets.hull(one.offsets))
+            continue
+        if last is not None:
+            yield last
+        last = one
+    if last is not None:
+        yield last
+
+
 class DeadLetterStore(Store):
     """Records that cannot be processed, with the reason and their resolution."""
 
@@ -180,31 +204,6 @@ class DeadLetterStore(Store):
             return True
 
         return self._database.write(add)
-
-    def rejected(self, gate_name: str) -> Iterator[Rejected]:
-        """Yield the ranges that batches of a gate rejected, by run, topic, partition and offset.
-
-        Neighbours that one batch rejected for one reason are one range. The answer is read from the
-        database bit by bit.
-        """
-        run: Rejected | None = None
-        with self._database.streaming() as connection:
-            for row in connection.execute(REJECTED, {"gate": gate_name}):
-                one = Rejected(
-                    row.checkpoint_id,
-                    row.batch_key,
-                    OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
-                    ErrorReport(row.error_class, row.error_message, ""),
-                    row.topic_id,
-                )
-                if run is not None and run.is_followed_by(one):
-                    run = replace(run, offsets=run.offsets.hull(one.offsets))
-                    continue
-                if run is not None:
-                    yield run
-                run = one
-        if run is not None:
-            yield run
 
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
         """Count the rejected records of each batch, by key; batches with none are left out.

@@ -77,6 +77,9 @@ SET_FOR_THE_ROLE: Final = (
 READ_COMMITTED: Final = "SET transaction_isolation = 'read committed'"
 """Has PostgreSQL execute this transaction so, whatever the default is. Until its end."""
 
+REPEATABLE_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+"""Has PostgreSQL read, in this transaction, everything as of its first statement."""
+
 DURABLE: Final = "headrace_durable"
 """The option of a statement alone that says whether its commit waits for the log's sync."""
 

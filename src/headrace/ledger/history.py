@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -17,23 +16,18 @@ from sqlalchemy import (
     select,
 )
 
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import LedgerError
-from headrace.ledger import batch_rows, records
+from headrace.ledger import batch_rows
 from headrace.ledger.batch_rows import (
     Values,
     has_children,
-    invalid_value,
-    known_status,
-    offset_range,
     offsets_in,
-    whole_number,
 )
 from headrace.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
-    UNDECLARED_GATES,
-    CheckpointSummary,
+    CheckpointRecord,
     checkpoint_from,
 )
 from headrace.ledger.database import Store
@@ -43,7 +37,6 @@ from headrace.ledger.pruning import (
     CLOSED,
     COVERAGE,
     LOCK_GATE,
-    NAMED_RANGES,
     PRUNED_RANGES,
     ROWS_AT_ONCE,
     prune_batches,
@@ -222,26 +215,16 @@ class HistoryStore(Store):
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
-        A batch that was split is listed with its children. An unknown status counts as failed;
-        `misnamed` names it. Pruned ranges are included, with neighbouring ranges as one. The answer
-        is streamed from the database, as of the first row.
+        A batch that was split is listed as its children. Pruned ranges are included, with
+        neighbouring ranges as one. All is as of the first row.
         """
-        with self._database.streaming() as connection:
+        with self._database.snapshot() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
-                key, created_ms = row.batch_key, row.created_time_ms
-                whose = (
-                    f"the pruned batches of gate {gate_name!r}" if key is None else f"batch {key}"
-                )
-                if created_ms is not None:
-                    whole_number(created_ms, f"The created time of {whose}")
                 yield Covered(
                     checkpoint_id=row.checkpoint_id,
-                    batch_key=key,
-                    parent=row.parent,
-                    has_children=bool(row.has_children),
-                    status=known_status(row.status),
-                    offsets=_offsets_from(row, whose),
-                    created_time_ms=created_ms,
+                    batch_key=row.batch_key,
+                    status=Status(row.status),
+                    offsets=_offsets_from(row),
                     topic_id=row.topic_id or None,
                 )
 
@@ -250,60 +233,16 @@ class HistoryStore(Store):
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
         """Return the ranges of the pruned batches of one checkpoint, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
-        whose = f"the pruned batches of gate {gate_name!r}"
         return tuple(
-            (row.topic_id or None, _offsets_from(row, whose))
+            (row.topic_id or None, _offsets_from(row))
             for row in rows
             if row.checkpoint_id == checkpoint_id
         )
 
-    def misnamed(self, gate_name: str) -> Iterator[tuple[str, str]]:
-        """The keys of a gate's batches whose rows cannot be right; each with a sentence."""
-        with self._database.streaming() as connection:
-            rows = connection.execute(NAMED_RANGES, {"gate": gate_name})
-            for (key, checkpoint_id, kind, status, counted), of_batch in groupby(
-                rows, key=lambda row: row[:5]
-            ):
-                ranges, ids = list[OffsetRange](), dict[str, str]()
-                for row in of_batch:
-                    if row.topic is None:
-                        continue
-                    ranges.append(_offsets_from(row, f"batch {key}"))
-                    if row.topic_id is not None:
-                        ids[row.topic] = row.topic_id
-                planned = sum(each.count for each in ranges)
-                if (invalid := invalid_value(kind, status)) is not None:
-                    yield key, f"Batch {key} has {invalid}."
-                elif records.batch_key(gate_name, checkpoint_id, ranges, ids) != key:
-                    yield key, f"Batch {key} has other ranges than those that its key stands for."
-                elif planned != counted:
-                    yield key, f"Batch {key} has planned {counted} offsets, and has {planned}."
-
-    def checkpoints(self, gate_name: str) -> CheckpointSummary | None:
-        """Return the summary of a gate's checkpoints; None if the ledger has no such gate.
-
-        Raises:
-            LedgerError: The ledger cannot be read, or what it keeps has been damaged.
-        """
+    def checkpoints(self, gate_name: str) -> tuple[CheckpointRecord, ...]:
+        """Return what each checkpoint of a gate has planned, by its id and topic."""
         rows = self._database.rows(CHECKPOINTS, gate=gate_name)
-        if not rows:
-            return None
-        try:
-            found = [checkpoint_from(row) for row in rows if row.checkpoint_id is not None]
-        except (AttributeError, TypeError, ValueError) as error:
-            raise LedgerError(
-                f"What the ledger {self._database.name} keeps of the checkpoints of gate "
-                f"{gate_name!r} cannot be read, so it was changed or damaged; restore the ledger "
-                "from a copy."
-            ) from error
-        first = rows[0]
-        return CheckpointSummary(
-            first.gate_begun, first.gate_begins, first.lost_offsets, first.losses, tuple(found)
-        )
-
-    def undeclared_gates(self) -> tuple[str, ...]:
-        """Gates with rows, but without the row that declares them: it was deleted."""
-        return tuple(sorted(row.gate for row in self._database.rows(UNDECLARED_GATES)))
+        return tuple(map(checkpoint_from, rows))
 
     def processed_until(
         self,
@@ -372,6 +311,19 @@ class HistoryStore(Store):
         return Pruned(batches, rates)
 
 
+def lost_records(losses: Iterable[Loss]) -> int:
+    """Count the lost offsets; a batch that was split leaves its losses to its children.
+
+    Offsets that several rows name, as tasks that run at the same time may write them, count once.
+    """
+    by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
+    for loss in losses:
+        if not loss.was_split:
+            by_topic[loss.topic_id].append(loss.offsets)
+    merged = (ranges for own in by_topic.values() for ranges in merge(own).values())
+    return sum(offsets.count for ranges in merged for offsets in ranges)
+
+
 def _processed_by_gate(
     connection: Connection,
     gate_name: str,
@@ -392,7 +344,7 @@ def _processed_by_gate(
                     row.partition,
                     row.start_offset,
                     row.batch_key,
-                    known_status(row.status),
+                    Status(row.status),
                 )
     yield from found.values()
 
@@ -411,13 +363,12 @@ def _loss_row(
     }
 
 
-def _offsets_from(row: Row[Any], whose: str) -> OffsetRange:
-    return offset_range(whose, row.topic, row.partition, row.start_offset, row.until_offset)
+def _offsets_from(row: Row[Any]) -> OffsetRange:
+    return OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
 
 
 def _loss_from(row: Row[Any]) -> Loss:
-    whose = f"a loss of gate {row.gate!r}"
-    offsets = offset_range(whose, row.topic, row.partition, row.from_offset, row.until_offset)
+    offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
     return Loss(
         gate=row.gate,
         time_ms=row.time_ms,

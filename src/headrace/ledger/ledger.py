@@ -19,8 +19,8 @@ from headrace.ledger.flows import OutputStore, SignalStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
 from headrace.ledger.metric_rows import MetricStore
-from headrace.ledger.missed import MissedStore
 from headrace.ledger.operator_limits import OperatorLimitStore
+from headrace.ledger.proof import ProofStore
 from headrace.ledger.rates import RateStore, SinkOutageStore
 from headrace.ledger.receivers import ReceiverStore
 from headrace.ledger.repairs import RepairStore
@@ -78,7 +78,7 @@ class Ledger:
         signals: The signals between the stages of a flow.
         sink_outages: The sinks that gates wait for.
         outputs: The attempts to write batches into topics.
-        missed: Lost and skipped offsets, and their acceptances.
+        proofs: The proof of each gate; and the offsets that it has lost or skipped.
         repairs: Operators' actions on failures.
         fleet: All gates at one look, and the history of one.
     """
@@ -97,7 +97,7 @@ class Ledger:
         self.sink_outages = SinkOutageStore(database, clock)
         self.outputs = OutputStore(database, clock)
         self.fleet = FleetStore(database, clock)
-        self.missed = MissedStore(database, clock)
+        self.proofs = ProofStore(database, clock)
         self.repairs = RepairStore(database, clock)
 
     @classmethod

@@ -1,190 +1,350 @@
-"""The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
+"""The proof that a gate leaves no offset out, from one moment of its ledger.
+
+A run is what one checkpoint reads. The ranges of its batches follow each other from where the
+checkpoint began to where it stands; a gap or an overlap between them is a defect.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from itertools import chain, groupby, islice
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+)
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
-from headrace.ledger import checkpoints
-from headrace.ledger.checkpoints import CoverageTally
+from headrace.ledger.batch_rows import has_children, offsets_in
+from headrace.ledger.database import Store
+from headrace.ledger.dead_letters import rejected_ranges
 from headrace.ledger.error_report import ErrorReport
-from headrace.ledger.ledger import Ledger
-from headrace.ledger.missed import (
-    Accepted,
-    Finding,
-    FindingKind,
-    Ranges,
-    Span,
-    Verification,
-    between_runs,
-    merged_by_topic,
-    with_acceptance,
-)
-from headrace.ledger.records import BatchRecord, Covered, Loss, Rejected
+from headrace.ledger.pruning import COVERED
+from headrace.ledger.records import Rejected, was_interrupted
+from headrace.ledger.tables import accepted, batch_table, checkpoint, lost, pruned
 from headrace.ledger.transitions import Status
 
+if TYPE_CHECKING:
+    from headrace.ledger.ledger import Ledger
 
-class PartitionCheck:
-    """Checks the ranges of one partition that one run has read, one by one.
 
-    Args:
-        first: The range that begins first.
+class FindingKind(StrEnum):
+    """Kinds of findings about a range, the worst first."""
+
+    GAP = "gap"
+    """No batch reads it, though batches of its run read offsets before and behind it."""
+    OVERLAP = "overlap"
+    """Two batches of one run read it."""
+    MISSING = "missing"
+    """Its checkpoint has planned it, before or behind all batches that are there: one is gone."""
+    OPEN = "open"
+    """It has not been processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
+    DEAD = "dead"
+    """It cannot be processed; the batch's error says why."""
+    REJECTED = "rejected"
+    """Its batch is ``success`` without it: the handler rejected it, and a dead letter has it."""
+    LOST = "lost"
+    """It was gone from the source before it was read, and counted as lost; by its batch, where one
+    had been planned."""
+    SKIPPED = "skipped"
+    """It lies between the ranges of two runs, and neither reads it."""
+    READ_AGAIN = "read again"
+    """Two runs read it: the later one began with a checkpoint of its own."""
+
+
+DEFECTS: Final = frozenset({FindingKind.GAP, FindingKind.OVERLAP, FindingKind.MISSING})
+"""Defects, which Headrace never causes, whatever fails: the ledger or the checkpoint is not the one
+that the gate has used, or not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to be said of a range of one partition.
+
+    Attributes:
+        checkpoint_id: Checkpoint; of two, the one that begins at the higher offset. None for a loss
+            that is not within what one checkpoint has read.
+        batch_key: The batch: of a gap the one behind it, of an overlap the one that begins last;
+            None where it was pruned. Of a loss the one that could not read it; None where it was
+            gone before one was planned.
+        other: For a gap the batch before it, for an overlap the other batch, for ``read again`` the
+            other run. None where that was pruned, or is not the neighbour.
+        error: Why a batch is dead or failed, or its handler rejected a record, without the trace.
+        topic_id: Tells the topic from one that was recreated under its name, where that is known.
+        reason: Why a batch could not read it.
+        accepted: Why what was lost or skipped need not be processed, with who says so; None where
+            nobody does.
     """
 
-    def __init__(self, first: Covered) -> None:
-        self.findings: list[Finding] = []
-        self._checkpoint_id = first.checkpoint_id
-        self._topic_id = first.topic_id
-        self._offsets = first.offsets
-        self._since_ms: int | None = None
-        self._counts: Counter[Status] = Counter()
-        self._pruned = 0
-        self._batches = RangeSequence()
-        self._parents: dict[str, tuple[OffsetRange, RangeSequence]] = {}
-        """Batches that were split, and how far their children have come."""
+    kind: FindingKind
+    offsets: OffsetRange
+    checkpoint_id: str | None
+    batch_key: str | None = None
+    other: str | None = None
+    status: Status | None = None
+    error: ErrorReport | None = None
+    topic_id: str | None = None
+    reason: str | None = None
+    accepted: str | None = None
 
-    def add(self, rows: Sequence[Covered]) -> None:
-        """Check the ranges that begin at the same offset, which is above the previous one."""
-        self._close_parents(rows[0].offsets.start)
-        for row in rows:
-            if row.has_children and row.batch_key is not None:
-                self._parents[row.batch_key] = (row.offsets, RangeSequence(row.offsets.start))
-        for row in rows:
-            if row.parent is None:
-                self._add_batch(row)
-            else:
-                self._add_child(row, row.parent)
-            if not row.has_children:
-                self._add_leaf(row)
+    @property
+    def interrupted(self) -> bool:
+        """Whether its batch is open because its query was stopped; its next start runs it."""
+        return was_interrupted(self.status, self.error)
 
-    def end(self) -> Span:
-        """Return the span of everything read."""
-        self._close_parents(None)
-        processed, dead = self._counts[Status.SUCCESS], self._counts[Status.DEAD]
-        return Span(
-            checkpoint_id=self._checkpoint_id,
-            offsets=self._offsets,
-            since_ms=self._since_ms,
-            processed=processed,
-            open=self._counts.total() - processed - dead,
-            dead=dead,
-            topic_id=self._topic_id,
-            pruned=self._pruned,
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Range of a partition that one run has read, from its first to its last offset.
+
+    Without an overlap, the counts add up to those of ``offsets``.
+
+    Attributes:
+        since_ms: When the first of its batches was planned; None where they are all pruned.
+        processed: Number in batches that succeeded, could read them and did not reject them; they
+            had as many records or fewer.
+        pruned: Number in batches that are deleted as old. Each was ``success``, or ``dead`` and
+            resolved; no overlap is deleted, and what lies between them is missing here too.
+        open: Number in batches that are not done.
+        dead: Number in batches that are dead, or rejected by the handler.
+        lost: Number that were gone before they were read.
+        missing: Number that nobody accounts for.
+        topic_id: Tells the topic from one that was recreated under its name, where that is known.
+    """
+
+    checkpoint_id: str
+    offsets: OffsetRange
+    since_ms: int | None
+    processed: int = 0
+    open: int = 0
+    dead: int = 0
+    lost: int = 0
+    missing: int = 0
+    topic_id: str | None = None
+    pruned: int = 0
+
+
+class Verdict(StrEnum):
+    """Overall result of the findings."""
+
+    PROVEN = "proven"
+    """Every offset from the first to the last is processed, or explained as dead or lost."""
+    OPEN = "open"
+    """There is neither a gap nor an overlap, but some batches are not done."""
+    SKIPPED = "skipped"
+    """A range between two runs is read by neither, and nobody has accepted that."""
+    BROKEN = "broken"
+    """There is a defect."""
+    EMPTY = "empty"
+    """The gate has begun no batch, so there is nothing to prove yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Verification of one gate.
+
+    Spans are by run (the earliest first), topic and partition; findings the worst first, then by
+    topic, partition, offset and run. A contradiction is a sentence about what the ledger has and
+    the checkpoint or the source has not, or the other way round.
+    """
+
+    spans: tuple[Span, ...]
+    findings: tuple[Finding, ...]
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Overall result of the findings."""
+        kinds = {finding.kind for finding in self.findings}
+        if kinds & DEFECTS or self.contradictions:
+            return Verdict.BROKEN
+        if not (self.spans or self.findings):
+            return Verdict.EMPTY
+        if any(it.kind is FindingKind.SKIPPED and not it.accepted for it in self.findings):
+            return Verdict.SKIPPED
+        return Verdict.OPEN if FindingKind.OPEN in kinds else Verdict.PROVEN
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Offsets that a gate will not read, and nobody has accepted. A count is one of offsets."""
+
+    lost: int = 0
+    skipped: int = 0
+    ranges: tuple[tuple[str | None, OffsetRange], ...] = ()
+    """All of it, each with the topic's id."""
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets, lost and skipped."""
+        return self.lost + self.skipped
+
+
+# A topic's id, or None, and a partition; a place is those with a checkpoint's id before them.
+_Lane = tuple[str | None, TopicPartition]
+_Place = tuple[str | None, str | None, TopicPartition]
+_Row = Any  # of a statement here: its columns are the names of its labels
+_Rows = Iterable[_Row]
+_Merged = Mapping[_Lane, Sequence[OffsetRange]]
+
+_of_gate: Final = bindparam("gate", type_=Text)
+_every: Final = bindparam("every", type_=Boolean)
+
+_covered = COVERED.subquery("covered")
+_of_place = _covered.c["checkpoint_id", "topic", "topic_id", "partition"]
+_begin, _end = _covered.c.start_offset, _covered.c.until_offset
+_in_order: Final[dict[str, Any]] = {"partition_by": _of_place, "order_by": (_begin, _end)}
+_first_ms = func.min(_covered.c.created_time_ms)
+_run_ms = func.min(_first_ms).over(partition_by=_covered.c.checkpoint_id)
+
+
+def _offsets_where(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+    return cast(func.coalesce(func.sum(_end - _begin).filter(*conditions), 0), BigInteger)
+
+
+# By run, the earliest first, which is one that is all pruned; then by topic and partition.
+_SPANS: Final = (
+    select(
+        *_of_place,
+        func.min(_begin).label("start_offset"),
+        func.max(_end).label("until_offset"),
+        _first_ms.label("since_ms"),
+        _offsets_where(_covered.c.batch_key.is_(None)).label("pruned"),
+        _offsets_where(
+            _covered.c.batch_key.is_not(None), _covered.c.status == Status.SUCCESS
+        ).label("processed"),
+        _offsets_where(_covered.c.status == Status.DEAD).label("dead"),
+        _offsets_where(_covered.c.status.not_in([Status.SUCCESS, Status.DEAD])).label("open"),
+    )
+    .group_by(*_of_place)
+    .order_by(
+        func.coalesce(_run_ms, 0),
+        *_covered.c["checkpoint_id", "topic", "partition"],
+        _covered.c.topic_id,
+    )
+)
+
+# How far all ranges before this one reach, and the one directly before it.
+_ranges = select(
+    *_covered.c,
+    func.max(_end).over(**_in_order, rows=(None, -1)).label("reached"),
+    func.lag(_end).over(**_in_order).label("before_until"),
+    func.lag(_covered.c.batch_key).over(**_in_order).label("before_key"),
+).subquery("ranges")
+
+# The ranges that do not begin where those before them end, or are not processed.
+_UNEVEN: Final = (
+    select(_ranges, batch_table.c.error_class, batch_table.c.error_message)
+    .outerjoin(batch_table, batch_table.c.batch_key == _ranges.c.batch_key)
+    .where(or_(_ranges.c.reached != _ranges.c.start_offset, _ranges.c.status != Status.SUCCESS))
+)
+
+_RUNS: Final = select(checkpoint).where(or_(_every, checkpoint.c.gate == _of_gate))
+
+# With one run only, nothing can be skipped between runs.
+_other: Final = checkpoint.alias()
+_SEVERAL_RUNS: Final = _RUNS.where(
+    exists()
+    .where(*(_other.c[name] == checkpoint.c[name] for name in ("gate", "topic", "topic_id")))
+    .where(_other.c.checkpoint_id != checkpoint.c.checkpoint_id)
+)
+
+_is_pruned = and_(
+    batch_table.c.batch_key.is_(None),
+    lost.c.batch_key != "",
+    *(pruned.c[name] == lost.c[name] for name in ("gate", "topic", "topic_id", "partition")),
+    pruned.c.start_offset < lost.c.until_offset,
+    pruned.c.until_offset > lost.c.from_offset,
+)
+
+# A batch that is open or dead explains its offsets by itself. One that was pruned is known by the
+# run that has read them.
+_LOSSES: Final = (
+    select(
+        *lost.c["gate", "topic", "topic_id", "partition", "batch_key", "reason"],
+        case(
+            (pruned.c.start_offset > lost.c.from_offset, pruned.c.start_offset),
+            else_=lost.c.from_offset,
+        ).label("start_offset"),
+        case(
+            (pruned.c.until_offset < lost.c.until_offset, pruned.c.until_offset),
+            else_=lost.c.until_offset,
+        ).label("until_offset"),
+        func.coalesce(batch_table.c.checkpoint_id, pruned.c.checkpoint_id).label("checkpoint_id"),
+        pruned.c.gate.is_not(None).label("is_pruned"),
+    )
+    .outerjoin(batch_table, batch_table.c.batch_key == lost.c.batch_key)
+    .outerjoin(pruned, _is_pruned)
+    .where(or_(_every, lost.c.gate == _of_gate), ~has_children(lost.c.batch_key))
+    .where(
+        or_(
+            lost.c.batch_key == "",
+            pruned.c.gate.is_not(None),
+            batch_table.c.status == Status.SUCCESS,
         )
+    )
+    .order_by(lost.c.time_ms, lost.c.from_offset)
+)
 
-    def _add_batch(self, row: Covered) -> None:
-        key, before = row.batch_key, self._batches.last
-        if gap := self._batches.gap_before(row.offsets):
-            self._find(FindingKind.GAP, gap, key, before)
-        if shared := self._batches.shared_with(row.offsets):
-            self._find(FindingKind.OVERLAP, shared, key, before)
-        self._batches.append(row.offsets, key)
-
-    def _add_child(self, row: Covered, parent: str) -> None:
-        if parent not in self._parents:
-            self._find(FindingKind.CHILDREN, row.offsets, parent, row.batch_key)
-            return
-        parent_range, children = self._parents[parent]
-        if gap := children.gap_before(row.offsets):
-            self._find(FindingKind.CHILDREN, gap, parent)
-        if shared := children.shared_with(row.offsets):
-            self._find(FindingKind.CHILDREN, shared, parent, row.batch_key)
-        if parent_range.until < row.offsets.until:
-            beyond = replace(row.offsets, start=parent_range.until)
-            self._find(FindingKind.CHILDREN, beyond, parent, row.batch_key)
-        children.append(row.offsets, row.batch_key)
-
-    def _add_leaf(self, row: Covered) -> None:
-        if row.batch_key is None:
-            self._pruned += row.offsets.count
-        else:
-            self._counts[row.status] += row.offsets.count
-        if row.status is Status.DEAD:
-            self._find(FindingKind.DEAD, row.offsets, row.batch_key, status=row.status)
-        elif row.status is not Status.SUCCESS:
-            self._find(FindingKind.OPEN, row.offsets, row.batch_key, status=row.status)
-        self._offsets = self._offsets.hull(row.offsets)
-        if row.created_time_ms is not None:
-            self._since_ms = min(row.created_time_ms, self._since_ms or row.created_time_ms)
-
-    def _close_parents(self, start: int | None) -> None:
-        """Look at those that end before this offset, or at all that are left."""
-        for key, (parent_range, children) in list(self._parents.items()):
-            if start is None or parent_range.until <= start:
-                if gap := children.gap_before(replace(parent_range, start=parent_range.until)):
-                    self._find(FindingKind.CHILDREN, gap, key)
-                del self._parents[key]
-
-    def _find(
-        self,
-        kind: FindingKind,
-        offsets: OffsetRange,
-        batch_key: str | None,
-        other: str | None = None,
-        *,
-        status: Status | None = None,
-    ) -> None:
-        self.findings.append(
-            Finding(
-                kind,
-                offsets,
-                self._checkpoint_id,
-                batch_key,
-                other,
-                status,
-                topic_id=self._topic_id,
-            )
-        )
-
-
-_MOST_NAMED: Final = 10
-"""Batches that are named; beyond it they are counted."""
-
-_MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
-
-_NOT_PROCESSED: Final = (
-    FindingKind.GAP,
-    FindingKind.CHILDREN,
-    FindingKind.OPEN,
-    FindingKind.DEAD,
-    FindingKind.LOST,
-    FindingKind.REJECTED,
+_ACCEPTED: Final = (
+    select(accepted, accepted.c.from_offset.label("start_offset"))
+    .where(or_(_every, accepted.c.gate == _of_gate))
+    .order_by(accepted.c.time_ms, accepted.c.from_offset)
 )
 
 
-def verify(ledger: Ledger, gate_name: str) -> Verification:
+class ProofStore(Store):
+    """The proof of gates, and what they have missed."""
+
+    def verify(self, gate_name: str) -> Verification:
+        """Prove the outcome of everything that a gate has read, as `verify` does."""
+        with self._database.snapshot() as connection:
+            return _proven(connection, {"gate": gate_name, "every": False})
+
+    def missed(self, gate_name: str) -> Missed:
+        """Return the offsets that one gate has missed."""
+        return self._missed(gate_name).get(gate_name, Missed())
+
+    def all_missed(self) -> Mapping[str, Missed]:
+        """Return the offsets that each gate has missed; gates that missed none are left out."""
+        return self._missed(None)
+
+    def _missed(self, gate_name: str | None) -> Mapping[str, Missed]:
+        values = {"every": gate_name is None, "gate": gate_name}
+        losses, runs, known = (
+            _by_gate(self._database.rows(statement, **values))
+            for statement in (_LOSSES, _SEVERAL_RUNS, _ACCEPTED)
+        )
+        by_gate = {
+            name: _missed_from(losses[name], runs[name], known[name])
+            for name in sorted({*losses, *runs})
+        }
+        return {name: missed for name, missed in by_gate.items() if missed.offsets}
+
+
+def verify(ledger: "Ledger", gate_name: str) -> Verification:
     """Prove from a ledger the outcome of everything that a gate has read.
 
-    The right to read is enough. It may be done while the gate runs: the batches are those of one
-    moment. Memory is taken by spans and findings, not by history.
+    The right to read is enough. It may be done while the gate runs: all is read as of one moment.
+    Memory is taken by spans and findings, not by history.
 
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    history, tally = ledger.history, CoverageTally()
-    before = history.checkpoints(gate_name)
-    coverage = tally.of(history.coverage(gate_name))
-    misnamed = dict(history.misnamed(gate_name))
-
-    def batch(batch_key: str) -> BatchRecord | None:
-        return None if batch_key in misnamed else ledger.batches.get(batch_key)
-
-    found = prove(
-        coverage,
-        lambda: history.losses(gate_name),
-        batch,
-        lambda: ledger.dead_letters.rejected(gate_name),
-        lambda: ledger.missed.accepted(gate_name),
-    )
-    after = history.checkpoints(gate_name)
-    return extended(
-        found,
-        checkpoints.mismatches(tally, before, after),
-        [*checkpoints.contradictions(tally, before, after), *_some_of(misnamed.values())],
-    )
+    return ledger.proofs.verify(gate_name)
 
 
 def extended(
@@ -198,226 +358,209 @@ def extended(
     )
 
 
-def _some_of(sentences: Collection[str]) -> Iterator[str]:
-    """The first sentences about batches, and one about how many more there are."""
-    yield from islice(sentences, _MOST_NAMED)
-    if len(sentences) > _MOST_NAMED:
-        yield f"The rows of {len(sentences) - _MOST_NAMED} batches more cannot be right, either."
-
-
-def lost_records(losses: Iterable[Loss]) -> int:
-    """Count the lost offsets; a batch that was split leaves its losses to its children.
-
-    Offsets that several rows name, as tasks that run at the same time may write them, count once.
-    """
-    left = _losses_by_topic(loss for loss in losses if not loss.was_split)
-    return sum(
-        offsets.count for topic in left.values() for same in topic.values() for offsets in same
-    )
-
-
-def prove(
-    coverage: Iterable[Covered],
-    losses: Callable[[], Iterable[Loss]],
-    batch: Callable[[str], BatchRecord | None],
-    rejected: Callable[[], Iterable[Rejected]] = tuple,
-    accepted: Callable[[], Iterable[Accepted]] = tuple,
-) -> Verification:
-    """Prove the outcome of these ranges.
-
-    The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
-    their starts; a topic that was recreated under its name is another topic. The losses are asked
-    for after the last range: a loss is written down before the batch that goes on behind it. So is
-    what batches rejected, which counts where its batch is processed, and what was accepted. A batch
-    that is dead or open is asked for its error; it is None if it was pruned meanwhile.
-    """
-    spans: list[Span] = []
-    found: list[Finding] = []
-    for _, rows in groupby(coverage, key=_place):
-        first = next(rows)
-        check = PartitionCheck(first)
-        for _, tied in groupby(chain([first], rows), key=lambda c: c.offsets.start):
-            check.add(list(tied))
-        spans.append(check.end())
-        found += check.findings
-    found += between_runs(spans)
-    all_losses = list(losses())
-    lost = _losses_by_topic(loss for loss in all_losses if loss.batch_key is None)
-    found = [*_explained(found, lost), *_lost_outside(spans, lost)]
-    found += _lost_by_batches(spans, found, all_losses)
-    found += _rejected(spans, found, rejected())
-    found = list(with_acceptance(found, accepted()))
-    return Verification(
-        spans=tuple(_by_age(_accounted(spans, found))),
-        findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
-    )
-
-
-def _losses_by_topic(losses: Iterable[Loss]) -> Ranges:
-    return merged_by_topic((loss.topic_id, loss.offsets) for loss in losses)
-
-
-def _explained(found: Iterable[Finding], lost: Ranges) -> Iterator[Finding]:
-    """Yield the findings; ranges that losses explain become lost."""
-    for each in found:
-        if each.kind not in _MAY_BE_LOST:
-            yield each
-            continue
-        cover = lost.get(each.topic_id, {}).get(each.offsets.topic_partition, ())
-        for piece, is_lost in each.offsets.split_by(cover):
-            if is_lost:
-                checkpoint_id = each.checkpoint_id if each.kind is FindingKind.GAP else None
-                yield Finding(FindingKind.LOST, piece, checkpoint_id, topic_id=each.topic_id)
-            else:
-                yield replace(each, offsets=piece)
-
-
-def _lost_outside(spans: Iterable[Span], lost: Ranges) -> Iterator[Finding]:
-    """Yield the losses before or behind all that was read."""
-    read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
-    for span in spans:
-        place = span.topic_id, span.offsets.topic_partition
-        read[place] = read.get(place, span.offsets).hull(span.offsets)
-    for topic_id, of_topic in lost.items():
-        for partition, ranges in of_topic.items():
-            place = topic_id, partition
-            hull = [read[place]] if place in read else []
-            for piece, inside in (each for offsets in ranges for each in offsets.split_by(hull)):
-                if not inside:
-                    yield Finding(FindingKind.LOST, piece, checkpoint_id=None, topic_id=topic_id)
-
-
-def _lost_by_batches(
-    spans: Sequence[Span], found: Iterable[Finding], losses: Iterable[Loss]
-) -> Iterator[Finding]:
-    """Yield the ranges that batches could not read, of those that count as processed so far."""
-    explained: dict[object, list[OffsetRange]] = defaultdict(list)
-    for each in found:
-        if each.kind in _NOT_PROCESSED:
-            explained[_place(each)].append(each.offsets)
-    for loss in losses:
-        if loss.batch_key is None or loss.was_split:
-            continue
-        for span in _spans_with(loss, spans):
-            read, place = merge([span.offsets]), _place(span)
-            for piece, inside in loss.offsets.split_by(read[span.offsets.topic_partition]):
-                cover = merge(explained[place]).get(piece.topic_partition, ())
-                for rest, is_explained in piece.split_by(cover) if inside else ():
-                    if not is_explained:
-                        explained[place].append(rest)
-                        yield Finding(
-                            FindingKind.LOST,
-                            rest,
-                            span.checkpoint_id,
-                            loss.batch_key,
-                            topic_id=span.topic_id,
-                            reason=loss.reason,
-                        )
-
-
-def _rejected(
-    spans: Iterable[Span], found: Iterable[Finding], rejected: Iterable[Rejected]
-) -> Iterator[Finding]:
-    """Yield the ranges that handlers rejected, of those that count as processed so far."""
-    read = {_place(span): span.offsets for span in spans}
-    explained: dict[object, list[OffsetRange]] = defaultdict(list)
-    for each in found:
-        if each.kind in _NOT_PROCESSED:
-            explained[_place(each)].append(each.offsets)
-    covers = {place: merge(ranges) for place, ranges in explained.items()}
-    for by in rejected:
-        place = _place(by)
-        # A batch that was begun since the ranges were read is not in them.
-        inside = by.offsets.intersect(read[place]) if place in read else None
-        if inside is None:
-            continue
-        cover = covers.get(place, {}).get(inside.topic_partition, ())
-        for rest in inside.subtract(cover):
-            yield Finding(
-                FindingKind.REJECTED,
-                rest,
-                by.checkpoint_id,
-                by.batch_key,
-                error=by.error,
-                topic_id=by.topic_id,
-            )
-
-
-def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
-    """Return the span of the batch of a loss; if it was pruned, the spans it may have been in."""
-    same = [
-        span
-        for span in spans
-        if span.topic_id == loss.topic_id
-        and span.offsets.topic_partition == loss.offsets.topic_partition
-        and loss.checkpoint_id in {None, span.checkpoint_id}
-    ]
-    return [span for span in same if span.pruned] or same if loss.checkpoint_id is None else same
-
-
-def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
-    """The same spans, with what lies in them but in no leaf, and what leaves have not processed."""
-    rejected: Counter[object] = Counter()
-    lost: Counter[object] = Counter()
-    by_batches: Counter[object] = Counter()
-    missing: Counter[object] = Counter()
-    for each in found:
-        if each.kind is FindingKind.LOST:
-            lost[_place(each)] += each.offsets.count
-            by_batches[_place(each)] += each.offsets.count if each.batch_key else 0
-        elif each.kind is FindingKind.REJECTED:
-            rejected[_place(each)] += each.offsets.count
-        elif each.kind is FindingKind.GAP or (each.kind is FindingKind.CHILDREN and not each.other):
-            missing[_place(each)] += each.offsets.count
-    for span in spans:
-        place = _place(span)
-        of_pruned = min(by_batches[place], span.pruned)
-        yield replace(
-            span,
-            processed=span.processed - by_batches[place] + of_pruned - rejected[place],
-            dead=span.dead + rejected[place],
-            pruned=span.pruned - of_pruned,
-            lost=lost[place],
-            missing=missing[place],
+def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
+    spans: dict[_Place, Span] = {}
+    counts: dict[_Place, Counter[str]] = {}
+    for row in connection.execute(_SPANS, values):
+        span = Span(row.checkpoint_id, _offsets(row), row.since_ms, topic_id=_topic_id(row))
+        spans[_place(span)] = span
+        counts[_place(span)] = Counter(
+            {name: getattr(row, name) for name in ("processed", "pruned", "open", "dead")}
         )
-
-
-def _place(item: Covered | Span | Finding | Rejected) -> tuple[object, ...]:
-    """The run, and the partition of the topic that was there at the time."""
-    return item.checkpoint_id, item.topic_id, item.offsets.topic_partition
-
-
-def _by_age(spans: Iterable[Span]) -> list[Span]:
-    """By run, the earliest first, which is one that is all pruned; then by topic and partition."""
-    listed = list(spans)
-    began: dict[str, int] = {}
-    for span in listed:
-        if span.since_ms is not None:
-            began[span.checkpoint_id] = min(
-                span.since_ms, began.get(span.checkpoint_id, span.since_ms)
-            )
-    return sorted(
-        listed,
-        key=lambda span: (began.get(span.checkpoint_id, 0), span.checkpoint_id, span.offsets),
+    runs = list(_runs(connection.execute(_RUNS, values)))
+    losses = connection.execute(_LOSSES, values).all()
+    unread = _merged(row for row in losses if not row.batch_key)
+    uneven = _uneven(connection.execute(_UNEVEN, values))
+    findings = list(_explained([*uneven, *_ends(runs, spans), *_between(runs)], unread))
+    for finding in findings:
+        if finding.kind is FindingKind.GAP:
+            counts[_place(finding)]["missing"] += finding.offsets.count
+        elif finding.kind is FindingKind.LOST and finding.checkpoint_id is not None:
+            counts[_place(finding)]["lost"] += finding.offsets.count
+    findings += _lost_outside(runs, unread)
+    rejected = rejected_ranges(connection, values["gate"])
+    findings += _not_processed((row for row in losses if row.batch_key), rejected, counts)
+    acceptances = connection.execute(_ACCEPTED, values).all()
+    return Verification(
+        tuple(replace(span, **dict[str, Any](counts[place])) for place, span in spans.items()),
+        tuple(sorted(_with_acceptance(findings, acceptances), key=_severity)),
     )
 
 
-def _with_errors(
-    found: Iterable[Finding], batch: Callable[[str], BatchRecord | None]
-) -> Iterator[Finding]:
-    @cache  # a batch has a range in each of many partitions
-    def error_of(batch_key: str) -> tuple[ErrorReport | None, bool]:
-        record = batch(batch_key)
-        error = record.error if record is not None else None
-        return error and replace(error, trace=""), record is not None
+def _uneven(rows: _Rows) -> Iterator[Finding]:
+    """Yield the gaps and overlaps before these ranges, and those that are not processed."""
+    for row in rows:
+        offsets, reached = _offsets(row), row.reached
+        it = Finding(
+            *(FindingKind.OPEN, offsets, row.checkpoint_id, row.batch_key),
+            topic_id=_topic_id(row),
+        )
+        if reached is not None and reached != offsets.start:
+            is_gap = reached < offsets.start
+            kind = FindingKind.GAP if is_gap else FindingKind.OVERLAP
+            shared = (offsets.start, min(offsets.until, reached))
+            between = (reached, offsets.start) if is_gap else shared
+            is_neighbour = row.before_until >= min(reached, offsets.start + 1)
+            yield replace(
+                it,
+                kind=kind,
+                offsets=offsets.topic_partition.range(*between),
+                other=row.before_key if is_neighbour else None,
+            )
+        if row.status != Status.SUCCESS:
+            kind = FindingKind.DEAD if row.status == Status.DEAD else FindingKind.OPEN
+            error = row.error_class and ErrorReport(row.error_class, row.error_message, "")
+            yield replace(it, kind=kind, status=Status(row.status), error=error)
 
-    for each in found:
-        if each.status is None or each.batch_key is None:
-            yield each
+
+def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Finding]:
+    """Yield what a checkpoint has planned before and behind all batches that are there."""
+    for run in runs:
+        cover = [spans[_place(run)].offsets] if _place(run) in spans else []
+        for rest in run.offsets.subtract(cover):
+            yield Finding(FindingKind.MISSING, rest, run.checkpoint_id, topic_id=run.topic_id)
+
+
+def _between(runs: Iterable[Span]) -> Iterator[Finding]:
+    """Yield the ranges skipped between runs, and the ranges read by two of them."""
+    by_offset = sorted(runs, key=lambda run: (run.topic_id or "", run.offsets))
+    for (topic_id, _), same in groupby(by_offset, key=_lane):
+        so_far = RangeSequence()
+        for run in same:
+            for kind, offsets in (
+                (FindingKind.SKIPPED, so_far.gap_before(run.offsets)),
+                (FindingKind.READ_AGAIN, so_far.shared_with(run.offsets)),
+            ):
+                if offsets and offsets.count:
+                    yield Finding(
+                        kind, offsets, run.checkpoint_id, other=so_far.last, topic_id=topic_id
+                    )
+            so_far.append(run.offsets, run.checkpoint_id)
+
+
+def _explained(findings: Iterable[Finding], unread: _Merged) -> Iterator[Finding]:
+    """Yield the findings; ranges that losses explain become lost."""
+    for finding in findings:
+        is_gap = finding.kind is FindingKind.GAP
+        if not is_gap and finding.kind not in {FindingKind.MISSING, FindingKind.SKIPPED}:
+            yield finding
             continue
-        error, is_there = error_of(each.batch_key)
-        unexplained = each.kind is FindingKind.DEAD and is_there and error is None
-        yield replace(each, kind=FindingKind.UNEXPLAINED if unexplained else each.kind, error=error)
+        for piece, is_lost in finding.offsets.split_by(unread.get(_lane(finding), ())):
+            if is_lost:
+                run = finding.checkpoint_id if is_gap else None
+                yield Finding(FindingKind.LOST, piece, run, topic_id=finding.topic_id)
+            else:
+                yield replace(finding, offsets=piece)
+
+
+def _lost_outside(runs: Iterable[Span], unread: _Merged) -> Iterator[Finding]:
+    """Yield the losses before or behind all that was planned."""
+    planned: dict[_Lane, OffsetRange] = {}
+    for run in runs:
+        planned[_lane(run)] = planned.get(_lane(run), run.offsets).hull(run.offsets)
+    for lane, ranges in unread.items():
+        hull = [planned[lane]] if lane in planned else []
+        for rest in (rest for offsets in ranges for rest in offsets.subtract(hull)):
+            yield Finding(FindingKind.LOST, rest, None, topic_id=lane[0])
+
+
+def _not_processed(
+    losses: _Rows, rejected: Iterable[Rejected], counts: Mapping[_Place, Counter[str]]
+) -> Iterator[Finding]:
+    """Yield what batches that succeeded could not read, or rejected; and count it as that."""
+    seen: dict[_Place, list[OffsetRange]] = defaultdict(list)
+    for row in losses:
+        it = Finding(
+            *(FindingKind.LOST, _offsets(row), row.checkpoint_id, row.batch_key),
+            topic_id=_topic_id(row),
+            reason=row.reason,
+        )
+        place = _place(it)
+        for rest in it.offsets.subtract(merge(seen[place]).get(place[2], ())):
+            seen[place].append(rest)
+            before = "pruned" if row.is_pruned else "processed"
+            counts[place].update({before: -rest.count, "lost": rest.count})
+            yield replace(it, offsets=rest)
+    for letters in rejected:
+        it = Finding(
+            *(FindingKind.REJECTED, letters.offsets, letters.checkpoint_id, letters.batch_key),
+            error=letters.error,
+            topic_id=letters.topic_id,
+        )
+        counts[_place(it)].update({"processed": -it.offsets.count, "dead": it.offsets.count})
+        yield it
+
+
+def _with_acceptance(findings: Iterable[Finding], acceptances: _Rows) -> Iterator[Finding]:
+    """The same findings; of what was lost or skipped the part that was accepted says so."""
+    by_lane: dict[_Lane, list[_Row]] = defaultdict(list)
+    for row in acceptances:
+        by_lane[_topic_id(row), _offsets(row).topic_partition].append(row)
+    for finding in findings:
+        pieces = [finding]
+        if finding.kind in {FindingKind.LOST, FindingKind.SKIPPED}:
+            for row in by_lane[_lane(finding)]:
+                pieces = [
+                    replace(piece, offsets=part, accepted=why)
+                    for piece in pieces
+                    for part, inside in piece.offsets.split_by([_offsets(row)])
+                    for why in [piece.accepted or (row.why if inside else None)]
+                ]
+        yield from pieces
+
+
+def _missed_from(losses: Sequence[_Row], runs: _Rows, acceptances: _Rows) -> Missed:
+    unread = _merged(row for row in losses if not row.batch_key)
+    gone = [
+        Finding(FindingKind.LOST, offsets, None, topic_id=topic_id)
+        for (topic_id, _), ranges in _merged(losses).items()
+        for offsets in ranges
+    ]
+    between = _explained(_between(_runs(runs)), unread)
+    skipped = [it for it in between if it.kind is FindingKind.SKIPPED]
+    left = [it for it in _with_acceptance([*gone, *skipped], acceptances) if not it.accepted]
+    lost_count, skipped_count = (
+        sum(it.offsets.count for it in left if it.kind is kind)
+        for kind in (FindingKind.LOST, FindingKind.SKIPPED)
+    )
+    return Missed(lost_count, skipped_count, tuple((it.topic_id, it.offsets) for it in left))
+
+
+def _runs(rows: _Rows) -> Iterator[Span]:
+    """What each checkpoint has planned, from its first to its last offset in each partition."""
+    for row in rows:
+        untils = offsets_in(row.until_offsets)
+        for partition, start in offsets_in(row.start_offsets).items():
+            planned = OffsetRange(row.topic, partition, start, untils[partition])
+            yield Span(row.checkpoint_id, planned, since_ms=None, topic_id=_topic_id(row))
+
+
+def _merged(rows: _Rows) -> _Merged:
+    """Ranges by topic id and partition: offsets that several name are there once, in order."""
+    by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
+    for row in rows:
+        by_topic[_topic_id(row)].append(_offsets(row))
+    return {
+        (topic_id, partition): own
+        for topic_id, ranges in by_topic.items()
+        for partition, own in merge(ranges).items()
+    }
+
+
+def _offsets(row: _Row) -> OffsetRange:
+    return OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
+
+
+def _topic_id(row: _Row) -> str | None:
+    return row.topic_id or None
+
+
+def _lane(item: Span | Finding) -> _Lane:
+    return item.topic_id, item.offsets.topic_partition
+
+
+def _place(item: Span | Finding) -> _Place:
+    return item.checkpoint_id, item.topic_id, item.offsets.topic_partition
 
 
 _ORDER: Final = {kind: number for number, kind in enumerate(FindingKind)}
@@ -425,3 +568,10 @@ _ORDER: Final = {kind: number for number, kind in enumerate(FindingKind)}
 
 def _severity(finding: Finding) -> tuple[int, OffsetRange, str]:
     return _ORDER[finding.kind], finding.offsets, finding.checkpoint_id or ""
+
+
+def _by_gate(rows: _Rows) -> Mapping[str, list[_Row]]:
+    by_gate: dict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        by_gate[row.gate].append(row)
+    return by_gate

@@ -13,7 +13,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
-    false,
     func,
     literal,
     null,
@@ -51,36 +50,25 @@ _own_ranges = (
         batch_table.c.checkpoint_id,
         *_range,
         batch_table.c.batch_key,
-        batch_table.c.parent,
-        has_children(batch_table.c.batch_key).label("has_children"),
         batch_table.c.status,
         batch_table.c.created_time_ms,
     )
     .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"))
+    .where(batch_table.c.gate == bindparam("gate"), ~has_children(batch_table.c.batch_key))
 )
 
 _pruned_ranges = select(
     *_pruned_range,
     cast(null(), Text),
-    cast(null(), Text),
-    false(),
     literal(Status.SUCCESS.value, Text),
     cast(null(), BigInteger),
 ).where(pruned.c.gate == bindparam("gate"))
 
-COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
-    "checkpoint_id", "topic", "topic_id", "partition", "start_offset"
-)
+COVERED: Final = union_all(_own_ranges, _pruned_ranges)
+"""Each range of a gate's batches once: a batch that was split has left its own to its children."""
 
-NAMED_RANGES: Final = (
-    select(
-        *batch_table.c["batch_key", "checkpoint_id", "kind", "status", "planned_records"],
-        *batch_range.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
-    )
-    .outerjoin(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"))
-    .order_by(batch_table.c.batch_key)
+COVERAGE: Final = COVERED.order_by(
+    "checkpoint_id", "topic", "topic_id", "partition", "start_offset"
 )
 
 LOCK_GATE: Final = (

@@ -278,12 +278,8 @@ class Covered:
     checkpoint_id: str
     batch_key: str | None
     """The batch or child; None where its row was pruned, and the range was processed."""
-    parent: str | None
-    has_children: bool
-    """Whether the batch was split, so that its children have the outcome of the range."""
     status: Status
     offsets: OffsetRange
-    created_time_ms: int | None
     topic_id: str | None = None
     """Tells a topic from one recreated under its name; None where the broker gives none."""
 

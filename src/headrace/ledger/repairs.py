@@ -22,9 +22,10 @@ from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.dead_letters import RESOLVE, letter_from
 from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
+from headrace.ledger.proof import Missed
 from headrace.ledger.rates import RUN_AT_ONCE
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
-from headrace.ledger.tables import batch_table, dead_letter, gate, repair
+from headrace.ledger.tables import accepted, batch_table, dead_letter, gate, repair
 from headrace.ledger.transitions import Status
 
 MOST_AT_ONCE: Final = 10_000
@@ -244,6 +245,58 @@ class RepairStore(Store):
             gate_name, RepairKind.DROP_LETTERS, target, by=by, why=why, now_ms=self._clock()
         )
         return self._do(gate_name, row, drop)
+
+    def accept(self, gate_name: str, missed: Missed, records: int, by: str, why: str) -> None:
+        """Accept that a gate's missed offsets need not be processed.
+
+        Args:
+            gate_name: The gate.
+            missed: What the gate has missed, by `ProofStore.missed`.
+            records: Number of offsets, as they were shown: only those are accepted.
+            by: The person who accepts it.
+            why: The reason, in their words.
+
+        Raises:
+            OptionError: It has missed another number of offsets, or none; or the name or the reason
+                is empty, or too long.
+            LedgerError: The gate is not declared.
+        """
+        if records != missed.offsets:
+            raise OptionError(
+                f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
+                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
+                f" what they are with `headrace verify --gate {gate_name}`, and name that number."
+            )
+        if not records:
+            return
+        target = f"{records:,} offsets that were lost or skipped"
+        row = repair_row(gate_name, RepairKind.ACCEPT, target, by=by, why=why, now_ms=self._clock())
+        rows = [
+            {
+                "gate": gate_name,
+                "topic": offsets.topic,
+                "topic_id": topic_id or "",
+                "partition": offsets.partition,
+                "from_offset": offsets.start,
+                "until_offset": offsets.until,
+                "time_ms": row["time_ms"],
+                "why": storable(f"{row['why'].strip()} ({row['by_whom']})"),
+            }
+            for topic_id, offsets in missed.ranges
+        ]
+        statement = self._database.insert(accepted)
+        further = statement.excluded
+        statement = statement.on_conflict_do_update(
+            index_elements=list(accepted.primary_key),
+            set_={name: further[name] for name in ("until_offset", "time_ms", "why")},
+        )
+
+        def accept(connection: Connection) -> None:
+            self._insert_under(gate_name, connection, statement, rows)
+            outcome = {"outcome": f"{records:,} accepted"}
+            self._insert_under(gate_name, connection, insert(repair), row | outcome)
+
+        self._database.write(accept)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
         """Write down that dead letters are about to be sent; the number for `end_send`."""

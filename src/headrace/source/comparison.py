@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, partitions_of
 from headrace.errors import OptionError
-from headrace.ledger import CheckpointSummary, Finding, FindingKind, Ledger, batch_key
+from headrace.ledger import CheckpointRecord, Finding, FindingKind, Ledger, batch_key
 from headrace.source.checkpoint import Checkpoint, PlannedRead
 from headrace.source.log import Log, Topic
 from headrace.source.stream_offset import StreamOffset
@@ -52,11 +52,11 @@ def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
 
 
 def compare_with_checkpoint(
-    ledger: Ledger, gate: str, path: str, known: CheckpointSummary | None
+    ledger: Ledger, gate: str, path: str, known: Sequence[CheckpointRecord]
 ) -> Comparison:
     """Compare a gate's batches with the checkpoint of its query, which may be running.
 
-    ``known`` is the ledger's summary of the gate from before anything else was read.
+    ``known`` is what the ledger has of the gate's checkpoints, from before anything else was read.
     """
     # Spark writes a batch's offsets before it is begun in the ledger. So the checkpoint's batches
     # that are committed by now are in the ledger later, and the ledger's earlier batches are in
@@ -90,9 +90,9 @@ def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[
         )
 
 
-def _left(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+def _left(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
     """Whether the gate has gone on with another checkpoint."""
-    newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
+    newest = max(known, key=lambda each: each.begins, default=None)
     if newest is not None and newest.checkpoint_id not in {end.checkpoint_id for end in ends}:
         yield (
             f"The gate's last batch is of another checkpoint, {newest.checkpoint_id}: what that has"
@@ -135,10 +135,10 @@ def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
         )
 
 
-def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+def _beyond(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:
     """Yield the ranges that the ledger has planned beyond the checkpoint."""
     by_run = {end.checkpoint_id: end for end in ends}
-    for kept in known.checkpoints if known else ():
+    for kept in known:
         end = by_run.get(kept.checkpoint_id)
         if end is None or end.topic_ids.get(kept.topic) != kept.topic_id:
             continue
@@ -155,7 +155,7 @@ def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> It
 def compare_with_log(
     ledger: Ledger,
     gate: str,
-    known: CheckpointSummary | None,
+    known: Sequence[CheckpointRecord],
     log_of: Callable[[Sequence[OffsetRange]], Log],
 ) -> Comparison:
     """Compare what a gate has planned with the log as it is now, which is closed again."""
@@ -184,10 +184,10 @@ def compare_with_log(
 _Hulls = Mapping[tuple[TopicPartition, str | None], OffsetRange]
 
 
-def _hulls(known: CheckpointSummary | None) -> _Hulls:
+def _hulls(known: Sequence[CheckpointRecord]) -> _Hulls:
     """From the lowest to the highest offset that any checkpoint has planned."""
     found: dict[tuple[TopicPartition, str | None], OffsetRange] = {}
-    for kept in known.checkpoints if known else ():
+    for kept in known:
         for partition, start in kept.starts.items():
             place = TopicPartition(kept.topic, partition), kept.topic_id
             until = kept.untils.get(partition, start)

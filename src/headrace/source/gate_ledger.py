@@ -190,7 +190,6 @@ class GateLedger:
         """Return what the ledger knows of the gate, for a start; after `claim`."""
         name = self._gate.name
         with self._while_the_driver_lives():
-            summary = self._ledger.history.checkpoints(name)
             begun = self._ledger.gates.last_begun(name)
             last = None if begun is None else begun[1]
             asked = self._ledger.operator_limits.for_the_start(name)
@@ -200,7 +199,7 @@ class GateLedger:
                 ledger=redact_url(self._ledger.url),
                 gate=name,
                 gate_id=self._gate_id,
-                checkpoints=() if summary is None else summary.checkpoints,
+                checkpoints=self._ledger.history.checkpoints(name),
                 last=last,
                 last_ranges=() if last is None else self._ledger.batches.ranges(last.batch_key),
                 adopted=frozenset(each.target for each in asked if each.target is not None),

@@ -200,11 +200,11 @@ SHORT: Final = 8
 PROVES: Final = (
     "headrace verify proves, or says where it is not so, that the batches leave out no offset "
     "between where each checkpoint began and where it stands, that no checkpoint reads one twice, "
-    "that each is processed or explained, and that the ledger's rows agree with each other."
+    "and that each is processed or explained."
 )
 CANNOT: Final = (
-    "It cannot see from the ledger alone that all of these rows were changed alike, or replaced by "
-    "an older copy; nor what is in a sink."
+    "It cannot see from the ledger alone that this is an older copy, or that its rows were edited; "
+    "nor what is in a sink."
 )
 ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
 
@@ -217,7 +217,6 @@ PRUNED: Final = (
     " not known any more."
 )
 _OF_A_BATCH: Final = (
-    FindingKind.UNEXPLAINED,
     FindingKind.OPEN,
     FindingKind.DEAD,
     FindingKind.REJECTED,
@@ -267,20 +266,10 @@ def _finding_sentence(findings: Sequence[Finding]) -> str:
         case FindingKind.MISSING:
             run = _short(first.checkpoint_id)
             sentence = f"{first.offsets} was planned by run {run}, and no batch has it."
-        case FindingKind.UNPLANNED:
-            run = _short(first.checkpoint_id)
-            sentence = f"{first.offsets} is in a batch, and run {run} never planned it."
+        case FindingKind.OVERLAP if first.other is None:
+            sentence = f"{first.offsets} is read by {whole} and by another batch."
         case FindingKind.OVERLAP:
             sentence = f"{first.offsets} is read by both {batches}."
-        case FindingKind.CHILDREN if first.other is None:
-            sentence = f"{first.offsets} is in no part of {whole}, which was split."
-        case FindingKind.CHILDREN:
-            part = f"part {_short(first.other)} of {whole}"
-            sentence = (
-                f"{first.offsets} is in {part}, and in another part too, or not in that batch."
-            )
-        case FindingKind.UNEXPLAINED:
-            sentence = f"{_batch(findings)} is dead, and nothing says why."
         case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
             sentence = f"{_batch(findings)} is {_state(first)}"
         case FindingKind.LOST if first.batch_key is not None:

@@ -103,7 +103,7 @@ class GateHistory:
             samples=ledger.rates.history(gate.name, HISTORY),
             ranges=ledger.batches.ranges(batches[0].batch_key) if batches else (),
             losses=ledger.history.losses(gate.name),
-            missed=ledger.missed.of(gate.name),
+            missed=ledger.proofs.missed(gate.name),
             unresolved=unresolved,
             receivers=ledger.receivers.of_gate(gate.name),
             query=query,

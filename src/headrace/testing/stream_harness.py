@@ -312,7 +312,7 @@ class StreamHarness:
         return {
             offset: each.status
             for each in self.ledger.history.coverage(TESTED_GATE)
-            if not each.has_children and each.offsets.partition == partition
+            if each.offsets.partition == partition
             for offset in range(each.offsets.start, each.offsets.until)
         }
 

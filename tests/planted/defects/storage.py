@@ -57,7 +57,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "a proof that sees no offsets left out between two runs",
-        "ledger/missed.py",
+        "ledger/proof.py",
         "(FindingKind.SKIPPED, so_far.gap_before(run.offsets)),",
         "(FindingKind.SKIPPED, None),",
         "tests/ledger/test_proof.py",
@@ -204,9 +204,23 @@ DEFECTS: Final = (
     ),
     Planted(
         "skipped records that nobody has accepted and that count as accepted",
-        "ledger/missed.py",
-        "        for left in _without(part, each.topic_id, known)\n",
-        "        for left in _without(part, each.topic_id, unplanned)\n",
+        "ledger/proof.py",
+        "for why in [piece.accepted or (row.why if inside else None)]",
+        "for why in [row.why]",
         "tests/ledger/test_missed.py",
+    ),
+    Planted(
+        "a proof that sees no overlap of two batches",
+        "ledger/proof.py",
+        "if reached is not None and reached != offsets.start:",
+        "if reached is not None and reached < offsets.start:",
+        "tests/ledger/test_proof.py",
+    ),
+    Planted(
+        "a proof that does not see that the newest batch is gone",
+        "ledger/proof.py",
+        "for rest in run.offsets.subtract(cover):",
+        "for rest in run.offsets.subtract(cover)[:0]:",
+        "tests/ledger/test_proof.py",
     ),
 )
