@@ -1,7 +1,7 @@
 """Packs: one file in the place of many small blocks, so that reading them costs no more.
 
 Low acknowledgement latency makes small blocks, and a reader pays for each file. So the writer of a
-lane in a directory puts every 256 small blocks that it has written in a row into a pack, and a
+lane in a directory puts every 1024 small blocks that it has written in a row into a pack, and a
 writer that is closed does so with the rest. A pack is durable, and was read back whole, before its
 blocks are removed. From the moment at which it has its name, it counts, and they do not: a crash in
 between leaves blocks that nobody reads, and the lane's next writer removes them.
@@ -29,8 +29,11 @@ SMALL_BYTES: Final = 16 * 1024
 """Largest size of a small block's records in memory (bytes), also of an empty one; for a larger
 block, the overhead of a file is small."""
 
-TOGETHER: Final = 256
-"""Blocks in a pack, of 4 MiB in memory at most: a writer keeps as much until they are packed."""
+TOGETHER: Final = 1024
+"""Most blocks in a pack: a reader takes as long to open one as for some hundred records."""
+
+_PACK_BYTES: Final = 4 * 2**20
+"""So many bytes in memory are a pack, too: a writer keeps as much until they are packed."""
 
 _WORTH_IT: Final = 8
 """Fewer blocks than these are left as they are when the writer is closed."""
@@ -51,6 +54,7 @@ class Packer:
         self._files = files
         self._compression: Compression = compression
         self._run: list[tuple[BlockHeader, Records]] = []
+        self._run_bytes = 0
         self._thread: ThreadPoolExecutor | None = None
         self._places: Final = threading.Semaphore(_MOST_WAITING)
         self._failed = False
@@ -60,14 +64,15 @@ class Packer:
         """Note a block that is durable; they come in order."""
         header = block.header
         if self._run and self._run[-1][0].until != header.first:
-            self._run = []
+            self._run, self._run_bytes = [], 0
         if records.batch.nbytes > SMALL_BYTES or self._failed:
-            self._run = []
+            self._run, self._run_bytes = [], 0
             return
         self._run.append((header, records))
-        if len(self._run) < TOGETHER:
+        self._run_bytes += records.batch.nbytes
+        if len(self._run) < TOGETHER and self._run_bytes < _PACK_BYTES:
             return
-        run, self._run = self._run, []
+        run, self._run, self._run_bytes = self._run, [], 0
         if self._thread is None:
             name = f"headrace-lane-{self._files.lane}-pack"
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
