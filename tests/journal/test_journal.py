@@ -264,7 +264,8 @@ class Counting(LocalStorage):
 def test_what_a_lane_costs_does_not_grow_with_its_blocks(tmp_path: Path) -> None:
     storage = Counting(tmp_path / "orders")
     journal = Journal.in_storage(storage, "orders", create=True)
-    append(journal, *[1] * 100)
+    for _ in range(20):  # of fewer than 8 blocks no pack is made
+        append(journal, *[1] * 5)
     last = "0/00000000000000000099.block"
     for look in (journal.bounds, lambda: journal.blocks(0), lambda: journal.writer(0).close()):
         storage.opened.clear()

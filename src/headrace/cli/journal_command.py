@@ -24,7 +24,6 @@ from headrace.journal import (
     KeptReason,
     LanePruning,
     lost_records,
-    restored_records,
 )
 from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
@@ -38,7 +37,6 @@ FINDINGS: Final = 100
 _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
     JournalFindingKind.LOST: "red",
-    JournalFindingKind.RESTORED: "green",
 }
 _BECAUSE: Final = {
     KeptReason.YOUNG: "the next block is too young",
@@ -143,7 +141,7 @@ def verify_blocks(
     reached: Reached = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Read every block and every second copy, and prove that they are what was written, all there.
+    """Read every block, and prove that they are what was written, all there.
 
     A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
     --reached it is held to what was read of it, too.
@@ -165,11 +163,11 @@ def verify_blocks(
 def repair_blocks(
     url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
 ) -> None:
-    """Restore damaged blocks from second copies, and declare lost what has none.
+    """Declare lost what is damaged or missing, so that the journal can be read again.
 
-    No block is deleted: a damaged one is set aside under another name. A damaged second copy is
-    made again. No lane may be written meanwhile. With --ledger or --reached, a lane that ends
-    before what was read of it goes on behind that, and what is between is lost.
+    No block is deleted: a damaged one is set aside under another name. Restore it first from a
+    backup, if there is one. No lane may be written meanwhile. With --ledger or --reached, a lane
+    that ends before what was read of it goes on behind that, and what is between is lost.
 
     Exit status 0: the journal is whole now, but for what was declared lost.
     Exit status 4: something has to be mended by hand.
@@ -179,14 +177,14 @@ def repair_blocks(
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
     found = verify_journal(opened, known)
-    restored, lost = restored_records(mended), lost_records(mended)
+    lost = lost_records(mended)
     if as_json:
-        done = {"restored": restored, "lost": lost, "mended": [asdict(each) for each in mended]}
+        done = {"lost": lost, "mended": [asdict(each) for each in mended]}
         out.print_json({**_values(opened, found), **done})
     else:
         if mended:
             out.show(_findings(mended))
-        what = f"{out.plural(restored, 'record')} restored, {out.count(lost)} declared lost"
+        what = f"{out.plural(lost, 'record')} declared lost"
         after = f"It is {_whole(found)} now." if found.whole else "It is not whole yet:"
         typer.echo(f"{out.plural(len(mended), 'finding')} mended: {what}. {after}")
         if left := [each for each in found.findings if each.kind in DEFECTS]:
@@ -199,6 +197,7 @@ def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
         "journal": opened.name,
         "id": opened.id,
         "whole": found.whole,
+        "lost": lost_records(found.findings),
         "lanes": [asdict(lane) for lane in found.lanes],
         "findings": [asdict(finding) for finding in found.findings],
     }
@@ -228,7 +227,9 @@ def journal_view(name: str, found: JournalVerification) -> RenderableType:
     if found.whole:
         headline = out.line(f"{name}: {_whole(found)}, {holds}", style="green")
     else:
-        headline = out.line(f"{name}: BROKEN; {holds} can be read", style="bold red")
+        lost = out.plural(lost_records(found.findings), "record")
+        broken = f"{name}: BROKEN; {holds} can be read, {lost} cannot"
+        headline = out.line(broken, style="bold red")
     if not found.findings:
         return headline
     return Group(headline, Text(), _findings(found.findings))

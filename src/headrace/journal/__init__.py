@@ -14,7 +14,7 @@ from headrace.journal.journal_check import (
     LaneSummary,
     verify,
 )
-from headrace.journal.journal_repair import lost_records, repair, restored_records
+from headrace.journal.journal_repair import lost_records, repair
 from headrace.journal.lane_files import Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
@@ -38,6 +38,5 @@ __all__ = [
     "lost_records",
     "prune",
     "repair",
-    "restored_records",
     "verify",
 ]

@@ -15,15 +15,19 @@ stream::
     84  count           4   of records
     88  payload CRC-32  4   zlib's
     92  previous        4   the checksum of the block before, or 0
-    96  stands for      4   the checksum of the block that this one was restored for, or 0
+    96  stands for      4   of a pack: the checksum of its last block; otherwise 0
     100 zeros          24
     124 header CRC-32   4   of the 124 bytes before
 
 ``previous`` makes a chain of a lane's blocks: a block's checksum, its header's CRC-32,
-distinguishes it, with all before it, from another writer's replacement. A block that was restored
-from a copy of its records has the checksum that it stands for. ``previous`` is 0 where no block
-ends at the first offset: in a lane's first block, after a loss, and where all before was pruned. A
-chance match is one in 2**32.
+distinguishes it, with all before it, from another writer's replacement. ``previous`` is 0 where no
+block ends at the first offset: in a lane's first block, after a loss, and where all before was
+pruned. A chance match is one in 2**32.
+
+A pack is one block with the records of several in a row, in whose place it stands: the first one's
+``previous``, the last one's checksum. After its payload it has 12 bytes for each of them, the
+offset after its last (8) and its checksum (4), and a CRC-32 of these that begins with its payload's
+CRC. So a position that was issued within it is compared with the checksum that it was issued with.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
 Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. Decoding raises
@@ -33,11 +37,12 @@ file's before anything is read, and what the payload takes unpacked before it is
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 from pyarrow import ipc
@@ -61,6 +66,7 @@ _MOST_MS: Final = (2**63 - 1) // 1000
 
 _FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIIII24x")
 _CRC: Final = struct.Struct("<I")
+_ENDS: Final = np.dtype([("until", "<u8"), ("checksum", "<u4")])
 HEADER_BYTES: Final = _FIELDS.size + _CRC.size
 
 
@@ -195,6 +201,38 @@ def encode(
     return Block(header, payload)
 
 
+def encode_pack(
+    records: Records, headers: Sequence[BlockHeader], compression: Compression
+) -> Block:
+    """A pack of blocks in a row: their headers, at least one, and their records together."""
+    first, last = headers[0], headers[-1]
+    block = encode(
+        records,
+        journal_id=first.journal_id,
+        writer=first.writer,
+        lane=first.lane,
+        first=first.first,
+        previous=first.previous,
+        compression=compression,
+    )
+    ends = np.array([(header.until, header.checksum) for header in headers], _ENDS).tobytes()
+    crc = _CRC.pack(crc32(ends, block.header.payload_crc))
+    header = replace(block.header, stands_for=last.checksum)
+    return Block(header, (*block.payload, ends, crc))
+
+
+def decode_ends(data: pa.Buffer, header: BlockHeader, name: str) -> npt.NDArray[np.void]:
+    """The ``until`` and ``checksum`` of each block in a pack, ascending; the header is decoded."""
+    whole = HEADER_BYTES + header.payload_bytes
+    table = data.slice(whole).to_pybytes() if data.size > whole else b""
+    ends, crc = table[: -_CRC.size], table[-_CRC.size :]
+    if not ends or len(ends) % _ENDS.itemsize:
+        raise _damaged(name, f"it has {data.size} bytes, and its blocks would end behind {whole}")
+    if _CRC.unpack(crc)[0] != crc32(ends, header.payload_crc):
+        raise _damaged(name, "what says where its blocks end fails its checksum")
+    return np.frombuffer(ends, _ENDS)
+
+
 def _payload(batch: pa.RecordBatch, compression: Compression) -> tuple[Part, ...]:
     options = ipc.IpcWriteOptions(
         compression=None if compression == "none" else compression, use_threads=False
@@ -230,7 +268,7 @@ def _time_bounds(times: pa.Array) -> tuple[int, int]:
 def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
     """Decode a block's header from the beginning of its file; an error calls that ``name``.
 
-    The size is the file's, in bytes; None if the header alone is asked about.
+    The size is the file's, in bytes; None if the header alone is asked about, or of a pack.
     """
     if len(start) < HEADER_BYTES:
         there = len(start) if size is None else size
@@ -251,12 +289,15 @@ def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
 
 
 def decode(
-    data: pa.Buffer, name: str, columns: Sequence[str]
+    data: pa.Buffer, name: str, columns: Sequence[str], *, is_pack: bool = False
 ) -> tuple[BlockHeader, pa.RecordBatch]:
-    """A whole block: `decode_header` and `decode_payload`."""
+    """A whole block, or a whole pack: `decode_header` and `decode_payload`."""
     start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
-    header = decode_header(start, data.size, name)
-    return header, decode_payload(header, data.slice(HEADER_BYTES), name, columns)
+    header = decode_header(start, None if is_pack else data.size, name)
+    if is_pack:
+        decode_ends(data, header, name)
+    payload = data.slice(HEADER_BYTES, header.payload_bytes)
+    return header, decode_payload(header, payload, name, columns)
 
 
 def decode_payload(

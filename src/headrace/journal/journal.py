@@ -16,19 +16,17 @@ from headrace.journal.block import Compression
 from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.names import (
-    BLOCK,
     END,
     IDENTITY,
+    PACKS,
     START,
     checked_journal_name,
     checked_lane,
-    file_name,
     lane_of,
-    packs_folder,
+    packed,
     parsed,
     written_lane,
 )
-from headrace.journal.packs import remove_packs
 from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
@@ -43,12 +41,16 @@ _MOST_IDENTITY_BYTES: Final = 4096
 
 
 class BlockRef(NamedTuple):
-    """A block of a lane: offsets ``first`` to before ``until``, its file's bytes and its time."""
+    """A block or a pack: offsets ``first`` to before ``until``, its file's bytes and its time.
+
+    The time of a pack is that at which it was made, when its last block was written.
+    """
 
     first: int
     until: int
     stored_bytes: int
     created_ms: int
+    is_pack: bool = False
 
 
 class Journal:
@@ -154,19 +156,24 @@ class Journal:
         They are not read: damage is found by reading, or by `verify`.
         """
         with self.lane_files(lane) as files:
-            entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
+            folders = files.folder, files.packs_folder  # in this order, as in `LaneFiles.names`
+            entries = {
+                entry.name: entry for folder in folders for entry in self.storage.entries(folder)
+            }
             index = LaneIndex.of(entries)
             firsts = index.firsts.tolist()
             untils = [*firsts[1:], files.end(index).until]
         found = []
         for first, until in zip(firsts, untils, strict=False):  # a lane without files has an end
             if first not in index.lost:
-                entry = entries[file_name(first, BLOCK)]
-                found.append(BlockRef(first, until, entry.size, entry.created_ms))
+                entry = entries[index.file_at(first)]
+                begin = max(first, index.start)
+                is_pack = first in index.packs
+                found.append(BlockRef(begin, until, entry.size, entry.created_ms, is_pack))
         return found
 
     def allocated_bytes(self) -> int:
-        """Return the bytes that all lanes take on the storage: blocks, and packs of small ones.
+        """Return the bytes that all lanes take on the storage.
 
         On a disk a file takes whole blocks of its file system, 4 KiB for one of a few bytes. It
         costs a `stat` for each file.
@@ -175,7 +182,7 @@ class Journal:
             return sum(
                 entry.allocated
                 for lane in self.lanes()
-                for folder in (str(lane), packs_folder(lane))
+                for folder in (str(lane), f"{lane}/{PACKS}")
                 for entry in self.storage.entries(folder)
             )
 
@@ -239,14 +246,15 @@ class Journal:
                 yield first, Records(batch)
 
     def records(self, lane: int, first: int) -> Records:
-        """One block's records with all they have, their ids as well.
+        """The records of one block or pack with all they have, their ids as well.
 
         Raises:
             JournalError: No block begins at that offset, or it is damaged, or the storage fails.
         """
         with self.lane_files(lane) as files:
             try:
-                return Records(files.block(first, SCHEMA.names)[1])
+                until = files.index().packs.get(first)
+                return Records(files.block(first, SCHEMA.names, until)[1])
             except FileNotFoundError:
                 raise JournalError(
                     f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
@@ -258,13 +266,13 @@ class Journal:
         return LaneWriter(self.storage, self.identity, lane, compression=compression)
 
     def remove_before(self, lane: int, offset: int) -> int:
-        """Remove the blocks that end at or before an offset; answers where the lane begins then.
+        """Remove the files that end at or before an offset; answers where the lane begins then.
 
         The new start is written first: a crash leaves files that nobody reads any more, and the
         next call removes them. Several may do it at once.
         """
         with self.lane_files(lane) as files:
-            names = self.storage.names(files.folder)
+            names = files.names()
             index = LaneIndex.of(names)
             ends = [*index.firsts.tolist(), files.end(index).until]
             start = max((end for end in ends if end <= offset), default=index.start)
@@ -281,7 +289,8 @@ class Journal:
                 if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
             ]
             self.storage.remove(files.folder, below)
-            remove_packs(files, start)
+            packs = [name for name in names if (pack := packed(name)) and pack[1] <= start]
+            self.storage.remove(files.packs_folder, packs)
         return start
 
     @contextmanager

@@ -1,12 +1,12 @@
 """The check that a journal is whole: every block is read, and each must begin where one ends.
 
-Second copies of blocks are read too. `journal_repair` mends the findings.
+A pack stands in the place of its blocks, as a reader has it. `journal_repair` mends the findings.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
@@ -22,19 +22,13 @@ from headrace.journal.names import (
     END,
     IDENTITY,
     file_name,
-    is_beside_lane,
     is_foreign,
+    is_staged_folder,
     is_temporary,
     lane_of,
     written_lane,
 )
 from headrace.journal.records import SCHEMA
-from headrace.journal.second_copies import (
-    Copy,
-    DamagedCopy,
-    Kept,
-    SecondCopies,
-)
 from headrace.journal.storage import as_journal_error
 
 if TYPE_CHECKING:
@@ -52,16 +46,12 @@ class JournalFindingKind(StrEnum):
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was interrupted."""
-    COPY = "copy"
-    """A second copy of blocks, a pack or the mark, is not as written. The blocks are read."""
     SPARE = "spare"
     """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
     the lane is opened to be written, or repaired."""
     MIXED = "mixed"
     """A block was written behind another one than the file before it: blocks of two copies of the
     lane are mixed. No `repair` knows which are the right ones."""
-    RESTORED = "restored"
-    """A repair has restored the block of these offsets from its second copy."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
@@ -73,7 +63,6 @@ DEFECTS: Final = (
     JournalFindingKind.GAP,
     JournalFindingKind.OVERLAP,
     JournalFindingKind.UNFINISHED,
-    JournalFindingKind.COPY,
     JournalFindingKind.SPARE,
     JournalFindingKind.MIXED,
 )
@@ -104,7 +93,7 @@ class JournalFinding:
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """A lane: its bounds, its blocks that are whole, and their records."""
+    """A lane: its bounds, its blocks and packs that are whole, and their records."""
 
     lane: int
     start: int
@@ -122,7 +111,7 @@ class JournalVerification:
 
     @property
     def whole(self) -> bool:
-        """Whether all blocks and second copies are as written, but for declared losses."""
+        """Whether all blocks are as written, but for declared losses."""
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
@@ -160,12 +149,10 @@ def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int
 
 @dataclass(frozen=True, slots=True)
 class LaneCheck:
-    """Findings of a lane, and second copies of blocks that it has lost."""
+    """Findings of a lane."""
 
     summary: LaneSummary
     findings: list[JournalFinding]
-    copies: list[Copy]
-    damaged: list[DamagedCopy]
 
 
 def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None) -> LaneCheck:
@@ -174,21 +161,20 @@ def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None)
     The lane has reached ``reached`` at least. The clock is that of ``verify``; None if the lane
     cannot be written meanwhile.
     """
-    second = SecondCopies(
-        files
-    )  # listed first: a pack has no block that is not in the lane by then
-    names = set(files.storage.names(files.folder))
+    names = set(files.names())
     index = LaneIndex.of(names)
-    kept: list[Kept] = []
     found = [
         _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
     ]
-    at, blocks, records, checksum = index.start, 0, 0, 0
-    mark, is_open = max(index.mark, reached), False
     firsts = index.firsts.tolist()
+    at = min([index.start, *firsts[:1]])  # a pack may begin below the start
+    blocks, records, checksum, packed_until = 0, 0, 0, 0
+    mark, is_open = max(index.mark, reached), False
     for first, following in zip_longest(firsts, firsts[1:]):
-        path = f"{files.folder}/{index.file_at(first)}"
-        look = _look(files, first, following, mark, lost=first in index.lost)
+        if first < packed_until:
+            continue  # it was packed since the lane was listed
+        path = files.path_at(index, first)
+        look = _look(files, index, first, following, mark)
         end = first if look.until is None else look.until
         if first > at:
             gap = f"No file has the offsets [{at}, {first}) of lane {files.lane}."
@@ -205,50 +191,20 @@ def check_lane(files: LaneFiles, reached: int = 0, clock: "Clock | None" = None)
             )
             at, checksum = until, checksum if until == at else 0
             continue
-        found += _said_of(files, names, path, look, checksum)
-        if look.kind in (None, JournalFindingKind.LOST) and first < end:
-            kept.append(Kept(first, end, look.checksum, look.previous))
-        blocks, records, at = blocks + look.blocks, records + look.records, max(at, end)
+        found += _said_of(files, index, names, look, checksum)
+        blocks, records = blocks + look.blocks, records + look.records
+        packed_until, at = look.packed_until, max(at, end)
         checksum, is_open = look.checksum, look.until is None
     if not is_open:
         found += _beyond(files, mark, at, clock)
-    copies = second.missing(index, kept, max(mark, at))
-    found = [_with_copies(each, copies) for each in found]
-    damaged = second.damaged(index)
-    found += _of_copies(files, damaged)
-    return LaneCheck(
-        LaneSummary(files.lane, index.start, at, blocks, records),
-        found,
-        copies,
-        damaged,
-    )
-
-
-def _with_copies(finding: JournalFinding, copies: Sequence[Copy]) -> JournalFinding:
-    """Return the finding with the part of it that can be restored."""
-    if finding.kind not in (JournalFindingKind.DAMAGED, JournalFindingKind.GAP):
-        return finding
-    first, until = finding.first or 0, finding.until or 0
-    count = sum(each.until - each.first for each in copies if first <= each.first < until)
-    if not count:
-        return finding
-    left = f" `headrace journal repair` restores {count} of its records from their second copy."
-    return replace(finding, reason=finding.reason + left)
-
-
-def _of_copies(files: LaneFiles, damaged: Sequence[DamagedCopy]) -> Iterator[JournalFinding]:
-    for each in damaged:
-        reason = f"{each.reason} `headrace journal repair` makes it again from the lane's blocks."
-        yield JournalFinding(
-            JournalFindingKind.COPY, each.path, files.lane, each.first, each.until, reason
-        )
+    return LaneCheck(LaneSummary(files.lane, index.start, at, blocks, records), found)
 
 
 def _said_of(
-    files: LaneFiles, names: set[str], path: str, look: "_Look", before: int
+    files: LaneFiles, index: LaneIndex, names: set[str], look: "_Look", before: int
 ) -> Iterator[JournalFinding]:
     """Yield the findings of one file in its place, behind a block with a checksum (0: unknown)."""
-    first = look.first
+    first, path = look.first, files.path_at(index, look.first)
     if 0 not in (before, look.previous) and look.previous != before:
         mixed = (
             "It was written behind another block than the one before it, so blocks of two copies"
@@ -257,11 +213,10 @@ def _said_of(
         yield JournalFinding(JournalFindingKind.MIXED, path, files.lane, first, look.until, mixed)
     if look.kind is not None:
         yield JournalFinding(look.kind, path, files.lane, first, look.until, look.reason)
-    if look.kind is JournalFindingKind.LOST and file_name(first, BLOCK) in names:
-        left = "It was declared lost, but is still there."
-        yield JournalFinding(
-            JournalFindingKind.UNFINISHED, files.path(first), files.lane, first, first, left
-        )
+    pack_until = index.packs.get(first)
+    if look.kind is JournalFindingKind.LOST and (pack_until or file_name(first, BLOCK) in names):
+        left, path = "It was declared lost, but is still there.", files.path_of(first, pack_until)
+        yield JournalFinding(JournalFindingKind.UNFINISHED, path, files.lane, first, first, left)
 
 
 def _beyond(
@@ -300,7 +255,7 @@ class _Look:
     """Findings of one file by itself; None or 0 where it is unknown.
 
     ``checksum`` is its own as a block, if it is whole; ``previous`` that of the block that it was
-    written behind.
+    written behind; ``packed_until`` the end of a pack that was made since the lane was listed.
     """
 
     first: int
@@ -311,14 +266,31 @@ class _Look:
     reason: str = ""
     checksum: int = 0
     previous: int = 0
+    packed_until: int = 0
 
 
-def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, lost: bool) -> _Look:
+def _look(
+    files: LaneFiles, index: LaneIndex, first: int, following: int | None, mark: int
+) -> _Look:
+    lost = first in index.lost
+
+    def whole(begin: int, pack_until: int | None) -> _Look:
+        header, _ = files.block(begin, SCHEMA.names, pack_until)
+        return _Look(
+            first,
+            header.until,
+            1,
+            header.until - max(first, index.start),
+            checksum=header.checksum,
+            previous=files.checksum_before(header, pack_until, first),
+            packed_until=pack_until or 0,
+        )
+
     try:
         if lost:
             loss = files.lost(first)
             return _Look(first, loss.until, kind=JournalFindingKind.LOST, reason=loss.reason)
-        header, _ = files.block(first, SCHEMA.names)
+        return files.held(index, first, whole)
     except CorruptionError as error:
         reason = str(error)
         if lost:
@@ -329,15 +301,12 @@ def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, los
                     f" --reached {files.lane}:OFFSET with an offset that the lane had not reached."
                 )
         else:
-            until = following or files.claimed_end(first)
+            until = index.packs.get(first) or following or files.claimed_end(first)
             # The last file's own mark, or one of files behind it that are gone as well.
             until = until or (mark if mark > first else first + MAX_RECORDS)
         return _Look(first, until, kind=JournalFindingKind.DAMAGED, reason=reason)
     except FileNotFoundError:  # pruned since the lane was listed
         return _Look(first, first if following is None else following)
-    return _Look(
-        first, header.until, 1, header.count, checksum=header.checksum, previous=header.previous
-    )
 
 
 def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
@@ -354,7 +323,7 @@ def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) 
 def _foreign_in_root(journal: Journal) -> Iterator[JournalFinding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
-        ours = name == IDENTITY or is_temporary(name) or is_beside_lane(name)
+        ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
         if not ours and lane_of(name) is None and written_lane(name) is None:
             yield _foreign(name, None)
 

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import CorruptionError, NoJournalError, SourceError
 from headrace.journal.journal import Journal
@@ -44,15 +47,18 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
     In a block that is not taken whole, records count as if all had its mean size. It stops at the
     lane's end, and after 64 blocks. Offsets that were declared lost have no records.
     """
-    records = taken_bytes = 0.0
+    records, taken_bytes, at = 0.0, 0.0, offset
     with journal.lane_files(lane) as files:
         index = files.index()
         start = index.holding(offset)
         firsts = [first for first in index.firsts.tolist() if start is None or first >= start]
         for first in islice((each for each in firsts if each not in index.lost), _MOST_HEADERS):
-            header = files.header(first)
+            if first < at and first != start:  # it was packed since the lane was listed
+                continue
+            header = files.held(index, first, files.header)
             mean_bytes = header.raw_bytes / header.count
-            here: float = header.until - max(first, offset)
+            here: float = header.until - max(first, at)
+            at = header.until
             if mean_bytes:
                 here = min(here, (most_bytes - taken_bytes) / mean_bytes)
             records, taken_bytes = records + here, taken_bytes + here * mean_bytes
@@ -62,18 +68,28 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
 
 
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
-    """The first offset of the first block with a record of this time (ms) or later.
+    """The first offset with a record of this time (ms) or later.
 
     None where all records are older. A receiver gives records the time at which they came, so that
-    blocks follow each other in time; where its clock was set back in between, the answer is one of
-    the blocks at which they reach the time asked for. It costs a listing and a header for each
-    halving of the lane.
+    blocks follow each other in time; where its clock was set back in between, the answer is in one
+    of the blocks at which they reach the time asked for. It costs a listing, a header for each
+    halving of the lane, and a block.
     """
     with journal.lane_files(lane) as files:
         index = files.index()
         firsts = [first for first in index.firsts.tolist() if first not in index.lost]
-        place = bisect_left(firsts, timestamp_ms, key=lambda first: files.header(first).latest_ms)
-    return firsts[place] if place < len(firsts) else None
+
+        def latest_ms(first: int) -> int:
+            return files.held(index, first, files.header).latest_ms
+
+        def first_row(first: int, until: int | None) -> int:
+            times = files.block(first, ["timestamp"], until)[1].column("timestamp")
+            return first + int(np.argmax(np.asarray(times.cast(pa.int64())) >= timestamp_ms))
+
+        place = bisect_left(firsts, timestamp_ms, key=latest_ms)
+        if place == len(firsts):
+            return None
+        return max(index.start, files.held(index, firsts[place], first_row))
 
 
 _LOG: Final = logging.getLogger("headrace.journal")
@@ -215,7 +231,7 @@ class JournalLog:
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset of the first block with a record at or after the time (ms)."""
+        """The first offset with a record at or after the time (ms)."""
         journal = self._open()
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
 

@@ -1,9 +1,9 @@
 """One lane's files, read and checked: common code of the writer, readers, `verify` and `repair`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +11,30 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
-from headrace.journal.block import HEADER_BYTES, BlockHeader, decode, decode_header
+from headrace.journal.block import (
+    HEADER_BYTES,
+    BlockHeader,
+    decode,
+    decode_ends,
+    decode_header,
+)
 from headrace.journal.names import (
     BLOCK,
     END,
     LOST,
+    PACKS,
     START,
     block_firsts,
     corrupt_name,
     file_name,
+    pack_name,
+    packed,
     parsed,
 )
 from headrace.journal.storage import Storage
+from headrace.journal.storage.local import LocalStorage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +43,11 @@ class LaneIndex:
 
     Attributes:
         start: Start of the lane; offsets below were pruned, even if files of them still exist.
-        firsts: The first offset of each file, ascending. Each file ends where the next begins; the
-            last one itself says where it ends.
+        firsts: The first offset of each file, ascending; of a pack that was made while the lane was
+            pruned it may be below the start. Each file ends where the next begins; the last one
+            itself says where it ends.
+        packs: Where each of those that are packs ends, by its first offset, ascending.
+        left: The first offsets of blocks that are in a pack, and not removed yet; in no order.
         lost: The first offsets of those whose records are lost. An interrupted repair leaves both a
             block and the declaration that it is lost: then the declaration counts.
         marks: The offsets that the lane is known to have reached, ascending.
@@ -40,6 +55,8 @@ class LaneIndex:
 
     start: int
     firsts: npt.NDArray[np.int64]
+    packs: Mapping[int, int]
+    left: npt.NDArray[np.int64]
     lost: frozenset[int]
     marks: tuple[int, ...]
 
@@ -47,16 +64,28 @@ class LaneIndex:
     def of(cls, names: Iterable[str]) -> Self:
         """Parse these names; foreign ones are ignored."""
         found: dict[str, set[int]] = {LOST: set(), START: {0}, END: set()}
+        packs: dict[int, int] = {}
         blocks, others = block_firsts(names)
-        for name in others:
-            if (known := parsed(name)) is not None:
+        for name in sorted(others):
+            if (pack := packed(name)) is not None:
+                packs[pack[0]] = pack[1]
+            elif (known := parsed(name)) is not None:
                 found[known[1]].add(known[0])
         start = max(found[START])
-        losses = np.array([*found[LOST]], np.int64)
-        firsts = np.union1d(blocks, losses) if len(losses) else np.sort(blocks)
+        packs = {first: until for first, until in packs.items() if until > start}
+        left = _within(blocks, packs)
+        others_than_blocks = np.array([*found[LOST], *packs], np.int64)
+        firsts = np.union1d(blocks[~left], others_than_blocks)
+        begin = max((first for first in packs if first <= start), default=start)
         lost = frozenset(first for first in found[LOST] if first >= start)
         marks = tuple(sorted(found[END]))
-        return cls(start, firsts[np.searchsorted(firsts, start) :], lost, marks)
+        kept = firsts[(firsts >= start) | (firsts == begin)]
+        return cls(start, kept, packs, blocks[left], lost, marks)
+
+    def left_within(self, first: int, until: int) -> list[int]:
+        """The first offsets, ascending, of blocks that are in the pack of these offsets as well."""
+        within: list[int] = np.sort(self.left[(self.left >= first) & (self.left < until)]).tolist()
+        return within
 
     @property
     def last(self) -> int | None:
@@ -75,7 +104,19 @@ class LaneIndex:
 
     def file_at(self, first: int) -> str:
         """The name of the file that begins at an offset."""
+        if first in self.packs and first not in self.lost:
+            return pack_name(first, self.packs[first])
         return file_name(first, LOST if first in self.lost else BLOCK)
+
+
+def _within(blocks: npt.NDArray[np.int64], packs: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+    """Which of the blocks with these first offsets are in a pack; packs are ascending."""
+    if not packs:
+        return np.zeros(len(blocks), np.bool_)
+    firsts, untils = np.array([*packs], np.int64), np.array([*packs.values()], np.int64)
+    place = np.searchsorted(firsts, blocks, side="right") - 1
+    within: npt.NDArray[np.bool_] = (place >= 0) & (blocks < untils[place])
+    return within
 
 
 _MOST_LOST_BYTES: Final = 65_536
@@ -147,23 +188,58 @@ class LaneFiles:
         self.identity = identity
         self.lane = lane
         self.folder = str(lane)
+        self.packs_folder = f"{lane}/{PACKS}"
 
     @property
     def what(self) -> str:
         """The lane as an error names it."""
         return f"lane {self.lane} of the journal {self.storage.url}"
 
+    def names(self) -> list[str]:
+        """The names of the lane's files, and of its packs; a listed file is durable.
+
+        Packs are listed after blocks: a block that was packed meanwhile is in one or the other.
+        """
+        names = self.storage.names(self.folder)
+        if PACKS in names or isinstance(self.storage, LocalStorage):  # made since, perhaps
+            names += self.storage.names(self.packs_folder)
+        return names
+
     def index(self) -> LaneIndex:
-        """Return the index of the lane's file names; a listed file is durable."""
-        return LaneIndex.of(self.storage.names(self.folder))
+        """Return the index of the lane's file names."""
+        return LaneIndex.of(self.names())
+
+    def held(self, index: LaneIndex, offset: int, read: Callable[[int, int | None], T]) -> T:
+        """Read the block or the pack that holds an offset, by an index in which one does.
+
+        It may have been packed since that was listed: then the lane is listed once more. ``read``
+        receives the file's first offset, and the end of a pack.
+
+        Raises:
+            FileNotFoundError: It was pruned, or declared lost, since.
+        """
+        first = index.holding(offset)
+        try:
+            if first is not None:
+                return read(first, index.packs.get(first))
+        except FileNotFoundError:
+            index = self.index()
+            first = index.holding(offset)
+        if first is None or first in index.lost or offset < index.start:
+            raise FileNotFoundError(f"{self.what} has no offset {offset} any more")
+        return read(first, index.packs.get(first))
 
     def losses(self, index: LaneIndex) -> "list[Lost]":
         """The offsets that were declared lost, ascending; each costs a small file."""
         return [self.lost(first) for first in sorted(index.lost)]
 
     def path(self, first: int, kind: str = BLOCK) -> str:
-        """Return the path of the file that begins at an offset."""
+        """Return the path of the file that begins at an offset; not of a pack."""
         return f"{self.folder}/{file_name(first, kind)}"
+
+    def path_of(self, first: int, until: int | None) -> str:
+        """Return the path of a block, or of the pack that ends at ``until``."""
+        return f"{self.packs_folder}/{pack_name(first, until)}" if until else self.path(first)
 
     def set_aside(self, path: str) -> None:
         """Give a file another name, under which no reader finds it."""
@@ -232,29 +308,56 @@ class LaneFiles:
             return LaneEnd(index.start)
         if index.last in index.lost:
             return LaneEnd(self.lost(index.last).until)
-        header = self.header(index.last)
+        header = self.held(index, index.last, self.header)
         return LaneEnd(header.until, header.checksum)
 
-    def header(self, first: int) -> BlockHeader:
-        """A block's header, compared with its name."""
-        path = self.path(first)
+    def header(self, first: int, until: int | None = None) -> BlockHeader:
+        """A block's header, or that of the pack that ends at ``until``, compared with its name."""
+        path = self.path_of(first, until)
         start, size = self.storage.read_start(path, HEADER_BYTES)
-        return self._placed(first, decode_header(start, size, self._place(path, first)))
+        header = decode_header(start, None if until else size, self._place(path, first))
+        return self._placed(header, first, until)
 
     def claimed_end(self, first: int) -> int | None:
         """Return the end in a damaged block's header; None if the header is damaged as well."""
         path = self.path(first)
         start, _ = self.storage.read_start(path, HEADER_BYTES)
         try:
-            return self._placed(first, decode_header(start, None, path)).until
+            return self._placed(decode_header(start, None, path), first).until
         except CorruptionError:
             return None
 
-    def block(self, first: int, columns: list[str]) -> tuple[BlockHeader, pa.RecordBatch]:
-        """A block, checked whole, with some of the columns of ``records.SCHEMA``."""
-        path = self.path(first)
-        header, batch = decode(self.storage.read(path), self._place(path, first), columns)
-        return self._placed(first, header), batch
+    def block(
+        self, first: int, columns: Sequence[str], until: int | None = None
+    ) -> tuple[BlockHeader, pa.RecordBatch]:
+        """A block, or the pack that ends at ``until``, checked whole.
+
+        With some of the columns of ``records.SCHEMA``.
+        """
+        path = self.path_of(first, until)
+        place, is_pack = self._place(path, first), until is not None
+        header, batch = decode(self.storage.read(path), place, columns, is_pack=is_pack)
+        return self._placed(header, first, until), batch
+
+    def path_at(self, index: LaneIndex, first: int) -> str:
+        """Return the path of the file of an index that begins at an offset, whatever it is."""
+        is_pack = first in index.packs and first not in index.lost
+        folder = self.packs_folder if is_pack else self.folder
+        return f"{folder}/{index.file_at(first)}"
+
+    def checksum_before(self, header: BlockHeader, until: int | None, offset: int) -> int:
+        """The checksum of the block with the record before an offset in a block, or in a pack.
+
+        0 where it is not known. At the first offset that is the block before; only within a pack,
+        which ends at ``until``, it costs a read.
+        """
+        if offset == header.first:
+            return header.previous
+        if until is None or offset == until:
+            return header.checksum
+        path = self.path_of(header.first, until)
+        ends = decode_ends(self.storage.read(path), header, self._place(path, header.first))
+        return int(ends["checksum"][np.searchsorted(ends["until"], np.uint64(offset))])
 
     def lost(self, first: int) -> Lost:
         """The declaration of lost offsets."""
@@ -277,14 +380,15 @@ class LaneFiles:
     def _place(self, path: str, first: int) -> str:
         return f"{self.shown(path)} (offset {first} of lane {self.lane})"
 
-    def _placed(self, first: int, header: BlockHeader) -> BlockHeader:
-        """The header, if it is that of the block that belongs there."""
-        says = (header.journal_id, header.lane, header.first)
-        if says != (self.identity.id, self.lane, first) or header.count == 0:
+    def _placed(self, header: BlockHeader, first: int, until: int | None = None) -> BlockHeader:
+        """The header, if it is that of the block, or of the pack, that belongs there."""
+        says = (header.journal_id, header.lane, header.first, header.until)
+        should = (self.identity.id, self.lane, first, until or header.until)
+        if says != should or header.count == 0:
             of_another = header.journal_id != self.identity.id
             raise CorruptionError(
-                f"{self._place(self.path(first), first)} is not the block of its name: it holds "
-                f"lane {header.lane} [{header.first}, {header.until})"
+                f"{self._place(self.path_of(first, until), first)} is not the block of its name: "
+                f"it holds lane {header.lane} [{header.first}, {header.until})"
                 f"{' of another journal' if of_another else ''}; put back the file that was there, "
                 "or let `headrace journal repair` set this one aside."
             )
@@ -306,15 +410,20 @@ class LaneLook:
     def checksum_before(self, offset: int) -> int:
         """The checksum of the block that has the record before an offset; 0 if none has it.
 
-        It costs a header, unless the lane ends there.
+        It costs a header, unless the lane ends there; within a pack, the pack.
         """
         if offset == self.end.until:
             return self.end.checksum
         first = self.index.holding(offset - 1)
         if offset <= self.index.start or first is None or first in self.index.lost:
             return 0
+
+        def checksum(first: int, until: int | None) -> int:
+            header = self.files.header(first, until)
+            is_within = offset <= header.until
+            return self.files.checksum_before(header, until, offset) if is_within else 0
+
         try:
-            header = self.files.header(first)
+            return self.files.held(self.index, offset - 1, checksum)
         except (FileNotFoundError, CorruptionError):
             return 0  # pruned or declared lost since; or damaged, which whoever reads it finds
-        return header.checksum if offset <= header.until else 0

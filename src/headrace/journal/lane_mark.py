@@ -52,7 +52,8 @@ class LaneMark:
         if index.last is None or index.last in index.lost:
             end = files.last_end(index)
         else:
-            header, _ = files.block(index.last, [])  # checked whole, and not only its header
+            # Checked whole, and not only its header.
+            header, _ = files.held(index, index.last, lambda at, until: files.block(at, [], until))
             end = LaneEnd(header.until, header.checksum)
         self._noted = is_noted(files)
         if self._noted and end.until == index.mark == 0:

@@ -14,7 +14,7 @@ from headrace.journal.lane_files import Identity, LaneEnd, LaneFiles
 from headrace.journal.lane_mark import LaneMark
 from headrace.journal.manifests import complete
 from headrace.journal.names import MAX_OFFSET, checked_lane, is_temporary
-from headrace.journal.packs import Packer, remove_packs_beyond
+from headrace.journal.packs import Packer, finish_packing
 from headrace.journal.records import Records, message_ids
 from headrace.journal.storage import Prepared, Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
@@ -53,15 +53,15 @@ class LaneWriter:
         self._in_flight: deque[Future[OffsetRange]] = deque()
         self._in_flight_end = (0, 0)
         self._found: list[tuple[Sequence[str | None], OffsetRange]] = []
-        self._packer = (
-            Packer(self._files, storage, compression) if isinstance(storage, LocalStorage) else None
-        )
+        is_packed = isinstance(storage, LocalStorage)
+        self._packer = Packer(self._files, compression) if is_packed else None
         folder = self._files.folder
         with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
             with storage.lock(folder) as lock:
+                if is_packed:
+                    finish_packing(self._files)
                 self._end, self._checksum, _ = self._recovered()
-                remove_packs_beyond(self._files, self._end)
                 self._lock = lock.pop_all()
         self._write = ThreadPoolExecutor(_WRITING, thread_name_prefix=f"headrace-lane-{lane}-write")
         self._name = ThreadPoolExecutor(1, thread_name_prefix=f"headrace-lane-{lane}-name")

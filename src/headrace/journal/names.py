@@ -17,7 +17,8 @@ The folder ``.staged-7`` has blocks that are to be in lane 7 in batches::
     5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
     <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
 
-The folder ``.packs-7`` has second copies of small blocks of lane 7, see `packs`::
+The folder ``packs`` of a lane has packs, which stand in the place of its small blocks, see `packs`;
+a block whose offsets are within a pack's name is a remainder that nobody reads::
 
     00000000000000000500-00000000000000000564.pack
 """
@@ -40,6 +41,7 @@ START: Final = "start"
 END: Final = "end"
 STAGED: Final = "staged"
 MANIFEST: Final = "manifest"
+PACKS: Final = "packs"
 
 MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
@@ -52,12 +54,11 @@ _PLACES: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
 
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
 _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
-_TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
+_TEMPORARY: Final = re.compile(r"\.[0-9a-z.-]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 _STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
 _WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
-_PACKS_FOLDER: Final = re.compile(r"\.packs-(?:0|[1-9][0-9]{0,4})")
 _PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.pack")
 _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
@@ -89,14 +90,9 @@ def staged_folder(lane: int) -> str:
     return f".{STAGED}-{lane}"
 
 
-def packs_folder(lane: int) -> str:
-    """The folder of the packs of a lane's small blocks."""
-    return f".packs-{lane}"
-
-
-def is_beside_lane(folder: str) -> bool:
-    """Whether a folder is one of these two kinds."""
-    return any(each.fullmatch(folder) for each in (_STAGED_FOLDER, _PACKS_FOLDER))
+def is_staged_folder(folder: str) -> bool:
+    """Whether a folder of this name is one of those."""
+    return _STAGED_FOLDER.fullmatch(folder) is not None
 
 
 def pack_name(first: int, until: int) -> str:
@@ -107,7 +103,9 @@ def pack_name(first: int, until: int) -> str:
 def packed(name: str) -> tuple[int, int] | None:
     """The offsets of the pack of this name; None for any other name."""
     match = _PACK.fullmatch(name)
-    return (int(match[1]), int(match[2])) if match else None
+    if match is None or not (first := int(match[1])) < (until := int(match[2])) <= MAX_OFFSET:
+        return None
+    return first, until
 
 
 def written_name(lane: int) -> str:
@@ -195,9 +193,9 @@ def corrupt_name(name: str) -> str:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a file of this name in a lane's folder is none of a journal's."""
-    ours = name == LOCK or name.endswith(_CORRUPT) or is_temporary(name)
-    return not ours and parsed(name) is None
+    """Whether a file of this name in a lane's folder, or in that of its packs, is no journal's."""
+    ours = name in (LOCK, PACKS) or name.endswith(_CORRUPT) or is_temporary(name)
+    return not ours and parsed(name) is None and packed(name) is None
 
 
 def is_temporary(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Reading a lane's records, in the columns of Kafka's source, names and types the same."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -10,17 +11,12 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.journal.block import BlockHeader
-from headrace.journal.lane_files import LaneFiles, Lost
-from headrace.journal.packs import Pack, PackReader
+from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
 from headrace.journal.records import SCHEMA
 from headrace.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
-
-_BLOCKS_IN_A_ROW: Final = 4
-"""After so many it looks for a pack. The writer alone decides which blocks are in one: by the size
-of all columns in memory, which a reader of some of them cannot know."""
 
 OnLoss = Callable[[OffsetRange, str], None]
 """Receives offsets that were declared lost or pruned, and why; it may raise."""
@@ -71,42 +67,29 @@ def read_lane(
     """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
 
     Each block is named by where the one before ends, so nothing is listed unless the first offset
-    is within a block. After some blocks in a row it looks for a pack that goes on there.
+    is within a block, or a pack stands in its place.
     """
     stored = [column for column in columns if column in _STORED]
-    at = offsets.start
-    packs, blocks, checksum = PackReader(files), 0, 0
+    at, checksum, finder = offsets.start, after, _Finder(files, stored)
     while at < offsets.until:
-        if blocks == _BLOCKS_IN_A_ROW:
-            blocks = 0
-            for pack, batch in _packed(packs, at, offsets.until, checksum, stored):
-                stop = min(offsets.until, pack.header.until)
-                rows = batch.slice(at - pack.header.first, stop - at)
-                yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
-                at = stop
-            continue
-        found = _file_at(files, at, stored)
+        found = finder.at(at, within=at == offsets.start)
         if found is None and on_loss is not None and at < (begin := files.index().start):
             stop = min(offsets.until, begin)
             pruned = f"lane {files.lane} now begins at {begin}"
             on_loss(replace(offsets, start=at, until=stop), pruned)
             at = stop
             continue
-        if found is None and at == offsets.start:
-            found = _file_at(files, _first_of_file_with(files, at), stored)
         if isinstance(found, Lost):
-            stop = min(offsets.until, found.until)
+            stop, checksum = min(offsets.until, found.until), 0
             if on_loss is not None and at < stop:
                 reason = f"declared lost by a repair: {found.reason}"
                 on_loss(replace(offsets, start=at, until=stop), reason)
         elif found is not None:
-            header, batch = found
+            header, until, batch = found
+            if checksum and (at == offsets.start or header.first < at):
+                now = files.checksum_before(header, until, at)
+                check_unchanged(files, at, now, checksum)
             checksum = header.checksum
-            blocks += 1
-            if at == offsets.start:
-                # If the block begins there, its header has the checksum of the previous block.
-                now = header.previous if header.first == at else header.checksum
-                check_unchanged(files, at, now, after)
             stop = min(offsets.until, header.until)
             if at < stop:
                 rows = batch.slice(at - header.first, stop - at)
@@ -116,34 +99,81 @@ def read_lane(
         at = stop
 
 
+class _Finder:
+    """Finds the file of an offset: by its name, or else in the lane's index, listed when needed."""
+
+    def __init__(self, files: LaneFiles, columns: Sequence[str]) -> None:
+        self._files = files
+        self._columns = columns
+        self._packs: LaneIndex | None = None
+
+    def at(self, offset: int, *, within: bool) -> "_File | Lost | None":
+        """The file that begins at an offset, or the pack that holds it; ``within``: any that does.
+
+        None where there is none.
+        """
+        if self._packs is not None and offset in self._packs.packs:  # one behind the other
+            with suppress(FileNotFoundError):
+                return self._open(offset, self._packs.packs[offset])
+        found = self._named(offset)
+        if found is not None:
+            return found
+        index = self._packs = self._files.index()
+        first = index.holding(offset)
+        if first is None or offset < index.start:
+            return None
+        if not within and first not in index.packs:
+            index = self._packs = self._files.index()  # of a block that was packed since
+            if (first := index.holding(offset)) not in index.packs:
+                return None
+        if first in index.lost:
+            found = self._files.lost(first)
+        else:
+            with suppress(FileNotFoundError):  # it was pruned
+                found = self._files.held(index, offset, self._open)
+        if isinstance(found, Lost):
+            return found if offset < found.until else None
+        return found if found is not None and offset < found[0].until else None
+
+    def _open(self, first: int, until: int | None = None) -> "_File":
+        header, batch = self._files.block(first, self._columns, until)
+        return header, until, batch
+
+    def _named(self, first: int) -> "_File | Lost | None":
+        try:
+            return self._open(first)
+        except FileNotFoundError:
+            return _lost_at(self._files, first)
+        except CorruptionError:
+            # An interrupted repair leaves the block beside the declaration that it is lost.
+            if (lost := _lost_at(self._files, first)) is not None:
+                return lost
+            raise
+
+
+_File = tuple[BlockHeader, int | None, pa.RecordBatch]
+"""The header of a block or a pack, the end that a pack's name has, and its records."""
+
+
 def read_back(files: LaneFiles) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A lane's records with all they have, the newest first, and where each batch begins.
 
     One batch for each block or pack; offsets that were declared lost are left out. Raises OSError,
     and ``CorruptionError`` at a block that is damaged.
     """
-    index, packs = files.index(), PackReader(files)
+    index = files.index()
     until = files.end(index).until
     for first in reversed(index.firsts.tolist()):
-        if first >= until:
-            continue  # it was in a pack
         if first in index.lost:
-            until = first
-        elif (found := packs.ending_at(until, SCHEMA.names)) is not None:
-            until = found[0].header.first
-            yield until, found[1]
-        else:
-            until = first
-            yield first, files.block(first, SCHEMA.names)[1]
+            until = min(first, until)
+        elif first < until:  # or it was packed since the lane was listed
 
+            def read(first: int, end: int | None) -> tuple[BlockHeader, pa.RecordBatch]:
+                return files.block(first, SCHEMA.names, end)
 
-def _packed(
-    packs: PackReader, at: int, until: int, checksum: int, columns: list[str]
-) -> Iterator[tuple[Pack, pa.RecordBatch]]:
-    """The packs that go on, one behind the other, at an offset behind a block with a checksum."""
-    while at < until and (found := packs.after(at, checksum, columns)) is not None:
-        yield found
-        at, checksum = found[0].header.until, found[0].checksum
+            header, batch = files.held(index, first, read)
+            yield header.first, batch.slice(0, until - header.first)
+            until = header.first
 
 
 def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None:
@@ -164,34 +194,11 @@ def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None
         )
 
 
-def _file_at(
-    files: LaneFiles, first: int, stored: list[str]
-) -> tuple[BlockHeader, pa.RecordBatch] | Lost | None:
-    """The file that begins at an offset, if one does."""
-    try:
-        return files.block(first, stored)
-    except FileNotFoundError:
-        return _lost_at(files, first)
-    except CorruptionError:
-        # An interrupted repair leaves the block beside the declaration that it is lost.
-        if (lost := _lost_at(files, first)) is not None:
-            return lost
-        raise
-
-
 def _lost_at(files: LaneFiles, first: int) -> Lost | None:
     try:
         return files.lost(first)
     except FileNotFoundError:
         return None
-
-
-def _first_of_file_with(files: LaneFiles, offset: int) -> int:
-    index = files.index()
-    first = index.holding(offset)
-    if offset < index.start or first is None:
-        raise _missing(files, offset)
-    return first
 
 
 def _missing(files: LaneFiles, offset: int) -> HeadraceError:

@@ -121,8 +121,8 @@ DEFECTS: Final = (
     Planted(
         "an age of unread records in milliseconds",
         "receivers/journal_cap.py",
-        "age_s = (wall_clock_ms() - oldest.created_ms) / 1000",
-        "age_s = wall_clock_ms() - oldest.created_ms",
+        "age_s = (wall_clock_ms() - came_ms(self._journal, lane, oldest, until)) / 1000",
+        "age_s = wall_clock_ms() - came_ms(self._journal, lane, oldest, until)",
         "tests/receivers/test_journal_cap.py",
     ),
     Planted(

@@ -45,7 +45,7 @@ class Prepared(Protocol):
 
 
 class Storage(Protocol):
-    """Files that are written once, whole, in folders one level deep; the folder ``""`` is the root.
+    """Files that are written once, whole, in folders; the folder ``""`` is the root.
 
     Paths are relative to the root. Every method may raise ``OSError``; only the errors listed below
     have a meaning of their own.
@@ -65,13 +65,13 @@ class Storage(Protocol):
         """The names of the root's folders, in no order; none where there is no root."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of a folder's files, in no order; none where there is no such folder.
+        """The names of what is in a folder, in no order; none where there is no such folder.
 
         A listed file is durable: no crash removes a file that a reader has seen.
         """
 
     def entries(self, folder: str) -> list[Entry]:
-        """The same, with the files' sizes and times."""
+        """The files of a folder, with their sizes and times."""
 
     def read(self, path: str) -> pa.Buffer:
         """A whole file, mapped where that is possible; raises FileNotFoundError if it is gone."""

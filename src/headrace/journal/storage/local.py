@@ -114,9 +114,10 @@ class LocalStorage(Storage):
                 break  # whoever may not even list a folder has made none in it
 
     def create_folder(self, folder: str) -> None:
-        """Make a folder of the root, durably, also where a crash has left it undurable."""
-        self._make(self._root / folder)
-        self._disk.sync_folder(self._root)
+        """Make a folder, durably, also where a crash has left it undurable."""
+        path = self._root / folder
+        self._make(path)
+        self._disk.sync_folder(path.parent)
 
     def _make(self, path: Path) -> None:
         try:
@@ -137,7 +138,7 @@ class LocalStorage(Storage):
         return folders
 
     def names(self, folder: str) -> list[str]:
-        """The names of a folder's files; listed means durable."""
+        """The names in a folder; listed means durable."""
         path = self._root / folder
         try:
             names = os.listdir(path)  # noqa: PTH208  (ten times as fast as a Path for each)
@@ -153,6 +154,8 @@ class LocalStorage(Storage):
         try:
             with os.scandir(path) as listing:
                 for entry in listing:
+                    if entry.is_dir():
+                        continue
                     try:
                         status = entry.stat()
                     except FileNotFoundError:
@@ -199,31 +202,6 @@ class LocalStorage(Storage):
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
-
-    def put_undurable(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file and give it its name, without a sync: a power failure may damage it.
-
-        For files that can be recreated. A sync would wait for the disk, and delay the syncs of
-        records meanwhile. Raises FileExistsError where the name is taken.
-        """
-        final = self._root / path
-        temporary = final.with_name(temporary_name(final.name))
-        descriptor = self._disk.create(temporary)
-        try:
-            try:
-                write_all(self._disk, descriptor, parts)
-            finally:
-                self._disk.close(descriptor)
-            self._disk.link(temporary, final)
-        finally:
-            with suppress(OSError):
-                self._disk.unlink(temporary)
-
-    def remove_undurably(self, folder: str, names: Sequence[str]) -> None:
-        """Remove files which may be there again after a power failure."""
-        for name in names:
-            with suppress(FileNotFoundError):
-                self._disk.unlink(self._root / folder / name)
 
     def place(
         self, path: str, to: str, start: bytes, mark: str, outdated: Sequence[str] = ()

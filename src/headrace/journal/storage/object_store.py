@@ -68,7 +68,9 @@ class ObjectStorage(Storage):
         return [path.rpartition("/")[2] for path in self._list("")["common_prefixes"]]
 
     def names(self, folder: str) -> list[str]:
-        return [meta["path"].rpartition("/")[2] for meta in self._list(folder)["objects"]]
+        listed = self._list(folder)
+        paths = [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
+        return [path.rpartition("/")[2] for path in paths]
 
     def entries(self, folder: str) -> list[Entry]:
         return [

@@ -74,7 +74,7 @@ class WebHdfsStorage(Storage):
         return [each["pathSuffix"] for each in self._list("") if each["type"] == "directory"]
 
     def names(self, folder: str) -> list[str]:
-        return [each["pathSuffix"] for each in self._list(folder) if each["type"] == "file"]
+        return [each["pathSuffix"] for each in self._list(folder)]
 
     def entries(self, folder: str) -> list[Entry]:
         return [
