@@ -1,5 +1,6 @@
 """A stage while it is simulated: its input queue, its gate and both sides of its pressure."""
 
+import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -367,7 +368,7 @@ class RunningStage:
         if most is None or records <= most:
             return None
         whole, passes = (OffsetRange("batch", 0, 0, records),), 0
-        isolation: Isolation[str] = Isolation(IsolationBudget())
+        isolation: Isolation[str] = Isolation(IsolationBudget(), dice=random.Random(1))
         isolation.begin(whole, "too large")
         while (step := isolation.next_step(0, passes)) is not None:
             if isinstance(step, Run):

@@ -1,15 +1,22 @@
 import math
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget, expected_runs
-from headrace.control.likeness import kind_of
+from headrace.control import isolation as law
+from headrace.control.isolation import (
+    MAX_TESTS,
+    ORDERS,
+    Isolated,
+    Isolation,
+    IsolationBudget,
+    TrialSize,
+    expected_runs,
+)
 from headrace.control.parts import AwaitControl, Cut, Ranges, Run, cut_after
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
@@ -24,6 +31,20 @@ ranges = st.lists(
 )
 
 MANY = IsolationBudget(max_runs=10_000)
+
+
+def isolation_of(
+    budget: IsolationBudget = MANY,
+    not_run: Sequence[tuple[Ranges, "Bad"]] = (),
+    *,
+    seed: int = 1,
+    can_wait: bool = False,
+    final: bool = False,
+) -> Isolation["Bad"]:
+    dice = random.Random(seed)
+    return Isolation(budget, not_run, dice=dice, can_wait=can_wait, final=final)
+
+
 Place = tuple[int, int]
 
 
@@ -54,8 +75,11 @@ class Query:
         self.processed: list[Place] = []
         self.runs: list[tuple[list[Place], bool]] = []
 
-    def isolate(self, batch: Ranges, isolation: Isolation[Bad]) -> Isolated[Bad]:
-        isolation.begin(batch, Bad("whole"))
+    def isolate(
+        self, batch: Ranges, isolation: Isolation[Bad], hints: Collection[Place] = ()
+    ) -> Isolated[Bad]:
+        ranges = [OffsetRange("orders", where, at, at + 1) for where, at in sorted(hints)]
+        isolation.begin(batch, Bad("whole"), ranges)
         return self.go_on({batch}, isolation)
 
     def go_on(self, parts: set[Ranges], isolation: Isolation[Bad]) -> Isolated[Bad]:
@@ -86,7 +110,9 @@ class Query:
             isolation.give_up_waiting()
             return
         self.others -= 1
-        self.passes += not self.fails([(-1, 0)])
+        passed = not self.fails([(-1, 0)])
+        self.passes += passed
+        isolation.record_other(passed=passed)
 
 
 def poisoned(bad: set[Place]) -> Callable[[list[Place]], bool]:
@@ -114,12 +140,13 @@ def test_only_bad_records_are_convicted_and_the_rest_is_processed_once(
 ) -> None:
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
+    hints = data.draw(st.sets(st.sampled_from(everything), max_size=len(everything) // 10))
     query = Query(poisoned(bad), others=1_000)
-    result = query.isolate(batch, Isolation(MANY, can_wait=True))
+    result = query.isolate(batch, isolation_of(can_wait=True), hints)
     assert all(r.count == 1 for r, _ in result.alone)
     assert alone(result) <= bad
     assert sorted([*query.processed, *alone(result), *left(result)]) == sorted(everything)
-    if result.down is None:
+    if len(bad) == 1:
         assert alone(result) == bad
 
 
@@ -127,7 +154,7 @@ def test_only_bad_records_are_convicted_and_the_rest_is_processed_once(
 @pytest.mark.parametrize(("records", "bad"), [(7_131, 1), (100_000, 3), (1_000_000, 3)])
 def test_the_runs_stay_near_what_is_expected(records: int, bad: int) -> None:
     where = {(0, int(records * (i + 0.37) / bad)) for i in range(bad)}
-    result = Query(poisoned(where)).isolate(batch_of(records), Isolation(IsolationBudget()))
+    result = Query(poisoned(where)).isolate(batch_of(records), isolation_of(IsolationBudget()))
     assert alone(result) == where
     assert result.runs <= expected_runs(records, bad) + 3
     assert expected_runs(records, bad) <= bad * (2 * math.ceil(math.log2(records)) + 17) + 5
@@ -140,13 +167,13 @@ def test_what_the_budget_leaves_is_accounted_for(
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
     query = Query(poisoned(bad))
-    result = query.isolate(batch, Isolation(IsolationBudget(max_runs=runs)))
+    result = query.isolate(batch, isolation_of(IsolationBudget(max_runs=runs)))
     assert result.runs <= runs
     assert sorted([*query.processed, *left(result), *alone(result)]) == sorted(everything)
 
 
 def test_time_ends_it_too() -> None:
-    isolation: Isolation[Bad] = Isolation(IsolationBudget(max_time_ms=100))
+    isolation = isolation_of(IsolationBudget(max_time_ms=100))
     isolation.begin(batch_of(8), Bad("whole"))
     assert isinstance(isolation.next_step(99, 0), Cut)
     assert isinstance(isolation.next_step(99, 0), Run)
@@ -156,7 +183,7 @@ def test_time_ends_it_too() -> None:
 def test_parts_that_were_not_run_any_more_are_run_before_they_are_halved() -> None:
     parts = [(OffsetRange("orders", 0, n, n + 2),) for n in (0, 2)]
     query = Query(poisoned({(0, 1)}))
-    isolation: Isolation[Bad] = Isolation(MANY, [(part, Bad("whole")) for part in parts])
+    isolation = isolation_of(MANY, [(part, Bad("whole")) for part in parts])
     query.go_on({*parts}, isolation)
     assert query.runs[0] == (offsets(parts[0]), True)
     assert sorted(query.processed) == [(0, 0), (0, 2), (0, 3)]
@@ -165,65 +192,136 @@ def test_parts_that_were_not_run_any_more_are_run_before_they_are_halved() -> No
 @pytest.mark.parametrize("records", [1, 2, 5, 13, 32, 7_131])
 def test_a_sink_that_is_down_is_found_soon_and_nobody_is_convicted(records: int) -> None:
     query = Query(lambda _places: True)
-    result = query.isolate(batch_of(records), Isolation(MANY))
+    result = query.isolate(batch_of(records), isolation_of(MANY))
     assert result.alone == []
     assert sorted(left(result)) == offsets(batch_of(records))
     assert result.runs <= (3 if records >= 32 else 12)
     assert (result.down is not None) == (records >= 5)
 
 
-def test_each_round_has_its_control() -> None:
+def test_a_record_is_convicted_by_as_many_runs_of_it_and_of_other_single_records() -> None:
     bad = [(0, 40)]
     query = Query(poisoned({*bad}))
-    result = query.isolate(batch_of(100), Isolation(MANY))
+    result = query.isolate(batch_of(100), isolation_of())
     assert alone(result) == {*bad}
-    marks = [
-        "F" if where == bad else "." for where, failed in query.runs if where == bad or not failed
-    ]
-    assert [len(each) for each in "".join(marks).split(".") if each] == [3, 4, 5, 6]
-    assert marks[-1] == ".", "the last round has no control"
+    test = query.runs[query.runs.index((bad, True)) + 1 :]
+    singles = [(where, failed) for where, failed in test if len(where) == 1]
+    tries = [failed for where, failed in singles if where == bad]
+    controls = [where for where, failed in singles if not failed]
+    assert len(tries) == 8
+    assert len({where[0] for where in controls}) >= 8
+    assert "".join("F" if where == bad else "." for where, _ in singles[:16]).strip(".F") == ""
+
+
+@pytest.mark.parametrize("suspects", [1, 2, 5, 15, 40])
+@given(st.integers(0, 30))
+@examples(31)
+def test_a_test_is_drawn_from_as_many_orders_whatever_its_size(
+    suspects: int, controls: int
+) -> None:
+    size = TrialSize.for_suspects(suspects, controls)
+    assert (size is None) == (controls < 4)
+    if size is not None:
+        assert size.controls <= controls
+        assert math.comb(size.tries + size.controls, size.tries) >= ORDERS
+        assert size.runs <= 8 * suspects + 8 or controls < 8
+
+
+def test_suspects_of_a_batch_share_their_controls() -> None:
+    bad = {(0, 500 * i // 15) for i in range(15)}
+    query = Query(poisoned(bad))
+    result = query.isolate(batch_of(500), isolation_of(seed=3))
+    assert alone(result) == bad
+    size = TrialSize.for_suspects(15)
+    assert size is not None
+    tries = [sum(where == [each] for where, _ in query.runs) for each in sorted(bad)]
+    assert max(tries) <= 1 + MAX_TESTS * size.tries
+
+
+@pytest.mark.parametrize("bad", [1, 5, 15])
+def test_records_that_look_bad_are_found_without_halving(bad: int) -> None:
+    where = {(0, 500 * i // bad) for i in range(bad)}
+    result = Query(poisoned(where)).isolate(batch_of(500), isolation_of(), where)
+    size = TrialSize.for_suspects(bad)
+    assert size is not None
+    assert alone(result) == where
+    assert result.runs <= 2 * bad + size.runs + 4
+
+
+def test_a_look_is_no_proof() -> None:
+    """Good records that look bad, and a sink that is away whenever one of them is run."""
+    hints, script = {(0, 7), (0, 300)}, [True, True, False, True, True]
+    query = Query(lambda places: len(places) == 1 and bool(script) and script.pop(0))
+    assert query.isolate(batch_of(500), isolation_of(), hints).alone == []
+    assert {*query.processed} == {*offsets(batch_of(500))}
+
+
+@pytest.mark.parametrize("limit", ["runs", "time"])
+def test_what_is_found_is_tested_before_the_budget_ends(limit: str) -> None:
+    bad = {(0, 500 * i // 20) for i in range(20)}
+    query, budget = Query(poisoned(bad)), IsolationBudget(max_runs=100)
+    isolation = isolation_of(budget if limit == "runs" else IsolationBudget(10_000, 1_000))
+    isolation.begin(batch_of(500), Bad("whole"))
+    while (
+        step := isolation.next_step(10 * len(query.runs) * (limit == "time"), query.passes)
+    ) is not None:
+        if isinstance(step, Run):
+            isolation.record(step.part, query.run(step.part))
+    assert 1 <= len(alone(isolation.result)) <= 20
+    assert alone(isolation.result) <= bad
+
+
+def test_a_control_without_a_record_says_nothing() -> None:
+    """The middle of the batch is a gap: runs over it end well, and call no sink."""
+    query = Query(poisoned({(0, 299)}))
+    isolation = isolation_of()
+    isolation.begin(batch_of(300), Bad("whole"))
+    empty = {(0, at) for at in range(290)}
+    while (step := isolation.next_step(0, query.passes)) is not None:
+        if isinstance(step, Run):
+            passes = query.passes
+            isolation.record(step.part, query.run(step.part))
+            if {*offsets(step.part)} <= empty:
+                query.passes = passes
+    controls = [w for w, failed in query.runs if len(w) == 1 and not failed and w[0] not in empty]
+    assert alone(isolation.result) == {(0, 299)}
+    assert len(controls) >= 4
 
 
 def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() -> None:
     one = batch_of(1)
     query = Query(poisoned({(0, 0)}))
-    assert alone(query.isolate(one, Isolation(MANY))) == set()
+    assert alone(query.isolate(one, isolation_of())) == set()
     assert len(query.runs) == 0, "nothing can prove that it is the record"
-    assert alone(query.isolate(one, Isolation(MANY, can_wait=True))) == set()
+    assert alone(query.isolate(one, isolation_of(can_wait=True))) == set()
     query.others = 100
-    assert alone(query.isolate(one, Isolation(MANY, can_wait=True))) == {(0, 0)}
-    assert query.others == 94
-    assert alone(query.isolate(one, Isolation(MANY, final=True))) == {(0, 0)}
+    assert alone(query.isolate(one, isolation_of(can_wait=True))) == {(0, 0)}
+    assert query.others == 92
+    assert alone(query.isolate(one, isolation_of(final=True))) == {(0, 0)}
 
 
-@pytest.mark.parametrize("period", range(2, 15))
-@given(st.integers(1, 300), st.integers(0, 20), st.booleans())
-@examples(30)
-def test_a_handler_that_fails_at_every_nth_call_has_nobody_convicted(
-    period: int, records: int, calls: int, others: bool
-) -> None:
+Sink = Callable[[list[Place]], bool]
+
+
+def by_chance(dice: random.Random) -> Sink:
+    share = dice.choice([0.05, 0.2, 0.5, 0.8])
+    return lambda _places: dice.random() < share
+
+
+def by_period(dice: random.Random) -> Sink:
+    period, down, calls = dice.randint(2, 14), dice.randint(1, 7), dice.randint(0, 20)
+
     def fails(_places: list[Place]) -> bool:
         nonlocal calls
         calls += 1
-        return calls % period == 0
+        return calls % period < down
 
-    query = Query(fails, others=1_000 * others)
-    result = query.isolate(batch_of(records), Isolation(MANY, can_wait=others))
-    assert result.alone == []
+    return fails
 
 
-@given(
-    st.integers(1, 200),
-    st.sampled_from([0.05, 0.2, 0.5, 0.8]),
-    st.sampled_from([1, 3, 10]),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-)
-@examples(300)
-def test_a_sink_that_comes_and_goes_has_nobody_convicted(
-    records: int, down: float, dwell: int, others: bool, dice: random.Random
-) -> None:
-    """It is down for so much of the time; each state lasts for some runs on the average."""
+def by_time(dice: random.Random) -> Sink:
+    """It is down for some of the time; each state lasts for some runs on the average."""
+    down, dwell = dice.choice([0.05, 0.2, 0.5, 0.8]), dice.choice([1, 3, 10])
     is_down = dice.random() < down
 
     def fails(_places: list[Place]) -> bool:
@@ -232,173 +330,82 @@ def test_a_sink_that_comes_and_goes_has_nobody_convicted(
             is_down = dice.random() < down
         return is_down
 
-    query = Query(fails, others=100 * others)
-    result = query.isolate(batch_of(records), Isolation(IsolationBudget(), can_wait=others))
-    assert result.alone == []
+    return fails
+
+
+def by_size(dice: random.Random) -> Sink:
+    least, most = dice.choice([1, 2, 5]), dice.choice([1, 3, 50])
+    flaps = by_chance(dice)
+    return lambda places: not least <= len(places) <= most or flaps(places)
+
+
+def once(dice: random.Random) -> Sink:
+    first, last, calls = dice.randint(0, 60), dice.randint(1, 60), -1
+
+    def fails(_places: list[Place]) -> bool:
+        nonlocal calls
+        calls += 1
+        return first <= calls < first + last
+
+    return fails
+
+
+SINKS = [by_chance, by_period, by_time, by_size, once]
+
+
+def histories(sink: Callable[[random.Random], Sink], number: int) -> Iterator[tuple[int, int]]:
+    """Suspects and convicts of isolations over a sink that does not look at records."""
+    for seed in range(number):
+        dice = random.Random(seed)
+        query = Query(sink(dice), others=100 * dice.randint(0, 1))
+        records = dice.choice([1, 13, 40, 200])
+        isolation = isolation_of(seed=seed, can_wait=query.others > 0)
+        hints = {(0, dice.randrange(records)) for _ in range(dice.choice([0, 0, 5]))}
+        result = query.isolate(batch_of(records), isolation, hints if records > 50 else ())
+        suspects = {where[0] for where, failed in query.runs if failed and len(where) == 1}
+        assert sorted([*query.processed, *alone(result), *left(result)]) == sorted(
+            offsets(batch_of(records))
+        )
+        yield len(suspects) or records == 1, len(result.alone)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_sink_that_does_not_look_at_records_has_nobody_convicted(
+    sink: Callable[[random.Random], Sink],
+) -> None:
+    found = list(histories(sink, 200))
+    assert sum(suspects for suspects, _ in found) > 20
+    assert sum(convicts for _, convicts in found) == 0
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_the_odds_are_those_of_the_orders(
+    sink: Callable[[random.Random], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tests that are drawn from 20 orders, chance is seen, and is not above its bound."""
+    monkeypatch.setattr(law, "ORDERS", 20)
+    found = list(histories(sink, 600))
+    suspects = sum(suspects for suspects, _ in found)
+    mean = suspects * MAX_TESTS / 20
+    assert sum(convicts for _, convicts in found) <= mean
+
+
+def test_a_fixed_order_would_convict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the odds are tested with finds a law that draws no order."""
+    monkeypatch.setattr(random.Random, "shuffle", lambda _self, _order: None)
+    assert sum(convicts for _, convicts in histories(once, 600)) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sink", SINKS)
+def test_the_odds_over_many_histories(sink: Callable[[random.Random], Sink]) -> None:
+    found = list(histories(sink, 100_000))
+    suspects = sum(suspects for suspects, _ in found)
+    mean = suspects * MAX_TESTS / ORDERS
+    assert sum(convicts for _, convicts in found) <= mean + 3 * math.sqrt(mean) + 1
 
 
 @pytest.mark.parametrize("wrong", [{"max_runs": 0}, {"max_time_ms": 0}])
 def test_a_budget_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError, match=r"isolate's max_.* must be"):
         IsolationBudget(**wrong)
-
-
-KNOWN = kind_of("Bad", "poisoned")
-SINK = kind_of("Bad", "the sink is down")
-
-
-class Suspecting(Query):
-    """A query whose failures have kinds: a bad record's, or the sink's.
-
-    Args:
-        flaw: says whether the sink fails a run, whatever its records.
-        alike: whether that looks like a bad record's failure.
-    """
-
-    def __init__(
-        self,
-        bad: set[Place],
-        flaw: Callable[[], bool] = lambda: False,
-        *,
-        alike: bool = False,
-        others: int = 0,
-    ) -> None:
-        super().__init__(poisoned(bad), others)
-        self.flaw, self.alike = flaw, alike
-
-    def run(self, part: Ranges) -> Bad | None:
-        if self.flaw():
-            self.runs.append((offsets(part), True))
-            return Bad("poisoned" if self.alike else "the sink is down")
-        return None if super().run(part) is None else Bad("poisoned")
-
-    def suspect(self, batch: Ranges, accused: set[Place], **options: Any) -> Isolated[Bad]:
-        isolation: Isolation[Bad] = Isolation(
-            MANY, kind_of=lambda why: kind_of("Bad", str(why)), known={KNOWN}, **options
-        )
-        isolation.begin(batch, Bad("poisoned"), places_of(accused))
-        return self.go_on({batch}, isolation)
-
-
-def places_of(accused: set[Place]) -> list[OffsetRange]:
-    return [OffsetRange("orders", where, at, at + 1) for where, at in sorted(accused)]
-
-
-@given(ranges, st.data())
-def test_accused_records_are_found_with_all_others_and_nobody_else_is(
-    batch: Ranges, data: st.DataObject
-) -> None:
-    everything = offsets(batch)
-    bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
-    accused = data.draw(st.sets(st.sampled_from(everything)))
-    query = Suspecting(bad, others=1_000)
-    result = query.suspect(batch, accused, can_wait=True)
-    assert alone(result) <= bad
-    assert sorted([*query.processed, *alone(result), *left(result)]) == sorted(everything)
-    if result.down is None:
-        assert alone(result) == bad
-
-
-@pytest.mark.parametrize("bad", [1, 5, 15])
-def test_accused_records_take_four_runs_each(bad: int) -> None:
-    where = {(0, 500 * i // bad) for i in range(bad)}
-    result = Suspecting(where).suspect(batch_of(500), where)
-    assert alone(result) == where
-    assert result.runs <= 4 * bad + 2
-
-
-def test_a_wrong_accusation_takes_two_runs() -> None:
-    result = Suspecting({(0, 7)}).suspect(batch_of(500), {(0, 7), (0, 100), (0, 300)})
-    assert alone(result) == {(0, 7)}
-    assert result.runs <= 4 + 2 * 2 + 2
-
-
-def test_an_accused_record_of_a_kind_that_is_not_known_is_proved_in_full() -> None:
-    query = Query(poisoned({(0, 7)}))
-    isolation: Isolation[Bad] = Isolation(MANY, kind_of=lambda why: SINK, known={KNOWN})
-    isolation.begin(batch_of(500), Bad("whole"), places_of({(0, 7)}))
-    assert alone(query.go_on({batch_of(500)}, isolation)) == {(0, 7)}
-    assert sum(where == [(0, 7)] for where, _ in query.runs) == 18
-
-
-def test_records_that_fail_as_one_that_was_convicted_in_full_take_fewer_runs() -> None:
-    where = {(0, 100 * i + 37) for i in range(5)}
-    query = Suspecting(where)
-    assert alone(query.suspect(batch_of(500), set())) == where
-    tries = sorted(sum(places == [each] for places, _ in query.runs) for each in where)
-    assert tries == [7, 7, 7, 7, 18]
-
-
-@given(st.sets(st.integers(0, 99), min_size=1, max_size=9), st.booleans())
-def test_a_sink_that_is_down_has_no_accused_record_convicted(
-    accused: set[int], alike: bool
-) -> None:
-    query = Suspecting(set(), lambda: True, alike=alike)
-    result = query.suspect(batch_of(100), {(0, n) for n in accused})
-    assert result.alone == []
-    assert result.down is not None
-    assert sorted(left(result)) == offsets(batch_of(100))
-
-
-@given(
-    st.sets(st.integers(0, 199), min_size=1, max_size=19),
-    st.sets(st.integers(0, 199), max_size=5),
-    st.sampled_from([0.05, 0.2, 0.5, 0.8]),
-    st.randoms(use_true_random=False),
-)
-@examples(300)
-def test_an_intermittent_sink_of_another_kind_has_no_good_record_convicted(
-    accused: set[int], bad: set[int], fails: float, dice: random.Random
-) -> None:
-    query = Suspecting({(0, n) for n in bad}, lambda: dice.random() < fails)
-    result = query.suspect(batch_of(200), {(0, n) for n in accused})
-    assert alone(result) <= {(0, n) for n in bad}
-
-
-@pytest.mark.parametrize("period", range(2, 15))
-@given(st.integers(20, 300), st.integers(0, 20), st.data())
-@examples(20)
-def test_a_handler_that_fails_at_every_nth_call_convicts_no_accused_record(
-    period: int, records: int, calls: int, data: st.DataObject
-) -> None:
-    def flaw() -> bool:
-        nonlocal calls
-        calls += 1
-        return calls % period == 0
-
-    accused = data.draw(st.sets(st.integers(0, records - 1), max_size=records // 10))
-    query = Suspecting(set(), flaw, alike=True)
-    assert query.suspect(batch_of(records), {(0, n) for n in accused}).alone == []
-
-
-def test_even_a_sink_that_fails_alike_convicts_a_good_accused_record_with_its_probability() -> None:
-    """At most p^3·(1-p)^2 for each; most runs notice that something fails without a cause."""
-    dice, convicted, accused, tries = random.Random(7), 0, {(0, n) for n in range(0, 200, 20)}, 400
-    for _ in range(tries):
-        query = Suspecting(set(), lambda: dice.random() < 0.2, alike=True)
-        convicted += len(query.suspect(batch_of(200), accused).alone)
-    assert convicted <= 0.2**3 * 0.8**2 * tries * len(accused)
-
-
-class Outage:
-    """Fails these runs of a query, from the first on, in the words of a bad record."""
-
-    def __init__(self, first: int, lasts: int) -> None:
-        self.down = range(first, first + lasts)
-        self.runs = -1
-
-    def __call__(self) -> bool:
-        self.runs += 1
-        return self.runs in self.down
-
-
-@given(st.integers(20, 300), st.integers(0, 60), st.integers(1, 60), st.data())
-@examples(300)
-def test_an_outage_convicts_no_good_record_though_it_looks_alike(
-    records: int, first: int, lasts: int, data: st.DataObject
-) -> None:
-    places = st.integers(0, records - 1)
-    accused = {(0, n) for n in data.draw(st.sets(places, max_size=records // 10))}
-    bad = {(0, n) for n in data.draw(st.sets(places, max_size=3))}
-    query = Suspecting(bad, Outage(first, lasts), alike=True)
-    assert alone(query.suspect(batch_of(records), accused)) <= bad

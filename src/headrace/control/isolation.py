@@ -3,36 +3,34 @@
 A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
 bad record is on one path of a binary tree, and each node of the path has two halves that are run.
 
-A single failure of a lone record proves nothing: the sink may be down, or fail now and then. So it
-is convicted in rounds, and after each round something else must pass, a *control*::
+A failure of a lone record proves nothing: the sink may be down, or fail now and then. So a suspect
+is convicted by a permutation test. It is run m times, and c other records of the batch, the
+controls, are run alone, in an order drawn at random. It is convicted if it fails each time and
+every control passes. A sink that does not look at the records, whatever it does and when, does
+that with at most ::
 
-    found   F F F   control   F F F F   control   F F F F F   control   6 F   control
+    1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
 
-A handler that fails at every m-th call, or for a while, lets the record pass in one of the rounds.
-The rounds have different lengths, so that no period fits all of them. A good record that fails with
-the probability p at each call is convicted with p^18·(1-p)^4 at most, and only if all that was run
-before failed as if that record were bad. If something has failed without a cause, or nothing led to
-the record, there are six rounds: p^33·(1-p)^6.
+for all orders are equally likely, and one of them is the wrong one. Suspects of one batch share
+their controls, and the bound holds for each. One suspect takes m = c = 8. Several take more
+controls and fewer runs each (`TrialSize.for_suspects`): 15 take 89 runs, not 128. Controls are
+single records, so a sink that takes no single row convicts nobody.
 
-Two proofs are shorter, while nothing has failed without a cause. A record that fails with the kind
-of failure of one that was convicted in full in this batch has two rounds: p^7·(1-p)^2. A record
-that is *accused* (`headrace.control.likeness`) has two, of one failure and two: in this run of the
-query a record of its form was convicted of this kind of failure in full, or by such a proof after
-that, and no record of the form has passed. A batch with accused records is cut once: each alone,
-the others between. One outage convicts nobody, for a control lies between the rounds; a sink that
-comes and goes in the very words of a convicted record convicts one like it with p^3·(1-p)^2.
+A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
+drawn anew, at most three times for a suspect (three times the odds). A batch with too few others is
+deferred; its controls are then what the stream processes meanwhile.
 
 The breaker: if three parts that have no record in common fail, and nothing passes in between, the
 records are not at fault. Isolation stops then, and no record is convicted.
 """
 
 import math
+import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
-from headrace.control.likeness import FailureKind
 from headrace.control.parts import (
     AwaitControl,
     Cut,
@@ -47,33 +45,28 @@ from headrace.control.parts import (
 from headrace.core.options import require_whole
 from headrace.core.ranges import OffsetRange
 
-FIRST_ROUND: Final = 3
-"""Number of failures of a record in the first round; each later round is longer by one."""
+ORDERS: Final = math.comb(16, 8)
+"""Orders from which a test draws at least: of one in so many a record-blind sink convicts."""
 
-ROUNDS: Final = 4
-"""Rounds after which a record is convicted to which halving has led, and nothing else failed."""
-
-ROUNDS_IN_DOUBT: Final = 6
-"""The same, where something failed without a cause, or nothing led to the record."""
-
-ROUNDS_ALIKE: Final = 2
-"""The same, where a record of this batch was convicted in full of the same kind of failure."""
-
-ROUNDS_ACCUSED: Final = 2
-"""The same for an accused record that fails with a known kind; its first round is one failure."""
+MAX_TESTS: Final = 3
+"""Tests of a suspect in one isolation, at most."""
 
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
 
-_RESERVE: Final = 64
-"""Records that are kept for controls, at most; but no more than a third of the batch."""
-
 _CONTROLS: Final = 8
-"""Into how many controls a reserve is cut, if it has as many records."""
+_FEWEST_CONTROLS: Final = 4
+_MOST_CONTROLS: Final = 22
+
+_RESERVE: Final = 64
+"""Records that are kept for controls, at most; of a batch of 24 or more no more than a third."""
 
 _SAMPLED_FIRST: Final = 32
 """The records from which on a batch is not halved before a control has passed: a sink that is down
 is found in three runs then. A smaller batch needs its controls later."""
+
+_SAMPLES: Final = 8
+"""Into how many samples a reserve is cut, if it has as many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +90,50 @@ class IsolationBudget:
     def __post_init__(self) -> None:
         require_whole("isolate's max_runs", self.max_runs, 1)
         require_whole("isolate's max_time", self.max_time_ms, 1, unit="ms")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSize:
+    """Size of a permutation test.
+
+    Attributes:
+        suspects: Number of suspects.
+        tries: Runs of each suspect.
+        controls: Runs of other records.
+    """
+
+    suspects: int
+    tries: int
+    controls: int
+
+    @property
+    def runs(self) -> int:
+        """Runs that it takes if every control passes and every suspect fails."""
+        return self.suspects * self.tries + self.controls
+
+    @classmethod
+    def for_suspects(cls, suspects: int, controls: int = _MOST_CONTROLS) -> Self | None:
+        """Return the shortest test of so many suspects; None where so few controls prove nothing.
+
+        ::
+
+        >>> TrialSize.for_suspects(1), TrialSize.for_suspects(1, controls=4)
+        (TrialSize(suspects=1, tries=8, controls=8), TrialSize(suspects=1, tries=22, controls=4))
+        >>> TrialSize.for_suspects(15).runs
+        89
+        """
+        sizes = [
+            cls(suspects, _tries(number), number)
+            for number in range(_FEWEST_CONTROLS, min(controls, _MOST_CONTROLS) + 1)
+        ]
+        return min(sizes, key=lambda size: size.runs, default=None)
+
+
+def _tries(controls: int) -> int:
+    tries = 1
+    while math.comb(tries + controls, controls) < ORDERS:
+        tries += 1
+    return tries
 
 
 Why = TypeVar("Why")
@@ -137,23 +174,23 @@ def expected_runs(records: int, bad: int) -> int:
 
     ::
 
-        bad · (2·log2(records) + 17) + 5
+        bad · 2·log2(records) + the runs of a test of so many suspects + 3
 
     >>> expected_runs(7_131, 1)
-    48
+    45
     """
-    found = max(bad, 1)
-    again = sum(range(FIRST_ROUND, FIRST_ROUND + ROUNDS)) - 1
-    return found * (2 * math.ceil(math.log2(max(records, 2))) + again) + ROUNDS + 1
+    suspects = max(bad, 1)
+    test = TrialSize.for_suspects(suspects)
+    assert test is not None  # noqa: S101  (there are controls enough)
+    return suspects * 2 * math.ceil(math.log2(max(records, 2))) + test.runs + 3
 
 
 @dataclass(slots=True)
 class _Suspect(Generic[Why]):
-    """A record that has failed alone, as often as it was run: in these rounds, and in this one."""
+    """A record that has failed alone, as often as it was run."""
 
     whys: list[Why]
-    rounds: int = 0
-    in_round: int = 1
+    tests: int = 0
 
     @property
     def why(self) -> Why:
@@ -162,12 +199,31 @@ class _Suspect(Generic[Why]):
         return max(reversed(self.whys), key=lambda each: kinds[type(each)])
 
 
+@dataclass(slots=True)
+class _Trial(Generic[Why]):
+    """A test that goes on.
+
+    Attributes:
+        suspects: Who is tested.
+        order: What is still to be run, the next one last: a suspect, or None for a control.
+        controls: Records that are left for controls, with why their parents failed.
+        control: The control that was run last, until it is known to have passed with a record.
+        awaits: Whether a run of another batch is waited for in place of a control.
+    """
+
+    suspects: tuple[Ranges, ...]
+    order: list[Ranges | None]
+    controls: list[tuple[Ranges, Why]]
+    control: Ranges | None = None
+    awaits: bool = False
+
+
 class Isolation(Generic[Why]):
     """Decides which part of a failed batch runs next, and which records are convicted.
 
     ::
 
-        isolation = Isolation(IsolationBudget())
+        isolation = Isolation(IsolationBudget(), dice=random.Random())
         isolation.begin(batch, error)
         while (step := isolation.next_step(elapsed_ms, passes)) is not None:
             match step:
@@ -181,10 +237,9 @@ class Isolation(Generic[Why]):
     Args:
         budget: The limits of this isolation.
         not_run: Parts that an earlier isolation had still to run, with why their parents failed.
-        can_wait: Whether something else may pass meanwhile.
+        dice: Draws the order of a test.
+        can_wait: Whether runs of other batches may serve as controls.
         final: Whether a batch of one record is convicted without a control: by its last backfill.
-        kind_of: The kind of a failure. Default: no two failures are of one kind.
-        known: Kinds of which this run of the query has convicted records in full.
     """
 
     def __init__(
@@ -192,45 +247,44 @@ class Isolation(Generic[Why]):
         budget: IsolationBudget,
         not_run: Sequence[tuple[Ranges, Why]] = (),
         *,
+        dice: random.Random,
         can_wait: bool = False,
         final: bool = False,
-        kind_of: Callable[[Why], FailureKind] | None = None,
-        known: Collection[FailureKind] = (),
     ) -> None:
         self.result: Isolated[Why] = Isolated()
-        self._kind_of = kind_of
-        self._known = frozenset(known)
-        self._accused: set[Ranges] = set()
         self._budget = budget
+        self._dice = dice
         self._can_wait = can_wait
         self._final = final
         self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
         self._reserve: list[tuple[Ranges, Why]] = []
         self._cuts: list[Cut] = []
+        self._hints: frozenset[Ranges] = frozenset()
         self._suspects: dict[Ranges, _Suspect[Why]] = {}
-        self._unexplained: list[Ranges] = []
+        self._trial: _Trial[Why] | None = None
         self._failed_in_a_row: list[Ranges] = []
         self._needs_control = False
         self._sample: tuple[Ranges, Why] | None = None
         self._passes: int | None = None
+        self._elapsed_ms = 0
         self._is_lone = sum(count(part) for part, _ in not_run) == 1
-        self._in_doubt = self._is_lone
 
-    def begin(self, batch: Ranges, why: Why, accused: Sequence[OffsetRange] = ()) -> None:
-        """Record that the batch itself has failed, first of all; these records of it are accused.
+    def begin(self, batch: Ranges, why: Why, hints: Sequence[OffsetRange] = ()) -> None:
+        """Record that the batch itself has failed, first of all.
 
-        An accused record is one offset. Accused records are run between the parts of the rest.
+        Single records in ``hints`` look bad: they are run alone, between the parts of the rest.
         """
-        self._is_lone = self._in_doubt = count(batch) == 1
-        rest = cut_out(batch, accused)
-        if accused and rest:
-            self._cut_out(batch, why, rest, [(each,) for each in accused])
+        self._is_lone = count(batch) == 1
+        rest = cut_out(batch, hints)
+        if hints and rest:
+            self._cut_out(batch, why, rest, hints)
             return
         self.record(batch, why)
         self._needs_control = count(batch) >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
         """Return the next step, so long after the batch failed (ms); None at the end."""
+        self._elapsed_ms = elapsed_ms
         self._count_passes(passes)
         if self._cuts:
             return self._cuts.pop(0)
@@ -246,18 +300,17 @@ class Isolation(Generic[Why]):
         return None
 
     def _next_run(self) -> Step | None:
-        """Controls that are needed come first, then suspects, then parts that were not run yet."""
+        """A control that is needed comes first, then a test, then parts that were not run yet."""
         if self._sample is not None:
             (sample, _), self._sample = self._sample, None
             return self._run(sample)
-        if self._needs_control:
-            return self._control()
-        if (part := self._due()) is not None:
-            return self._run(part)
-        if not self._waiting and any(
-            each.rounds < self._rounds(part) for part, each in self._suspects.items()
-        ):
-            return self._control()
+        if self._needs_control and self._trial is None:
+            return self._take_sample()
+        is_due = self._trial is None and self._is_test_due()
+        if is_due and not self.result.largest_passed and (self._reserve or self._waiting):
+            return self._take_sample()  # or a sink that is down is asked for each suspect's tries
+        if self._trial is not None or (is_due and self._draw_test()):
+            return self._cuts.pop(0) if self._cuts else self._next_of_test()
         if not self._waiting and self._reserve:
             self._waiting.append(self._reserve.pop())
         return self._run(self._waiting.pop()[0]) if self._waiting else None
@@ -267,108 +320,184 @@ class Isolation(Generic[Why]):
         result, records = self.result, count(part)
         if why is None:
             result.largest_passed = max(result.largest_passed, records)
-            if self._suspects.pop(part, None) is not None:
-                self._doubt()
-            self._look_for_causes()
+            self._suspects.pop(part, None)
             return
         result.smallest_failed = min(result.smallest_failed or records, records)
         self._note_failure(part, why)
-        if self._kind_of is None or self._kind_of(why) not in self._known:
-            self._prove_in_full(part)
         if (suspect := self._suspects.get(part)) is not None:
             suspect.whys.append(why)
-            suspect.in_round += 1
-        elif count(part) == 1:
+        elif records == 1:
             self._suspects[part] = _Suspect([why])
+            self._end_test_of(part)
         elif self.result.down is not None:
             self._waiting.append((part, why))
         else:
             self._divide(part, why)
 
+    def record_other(self, *, passed: bool) -> None:
+        """Record how the run of another batch ended that was waited for, with `AwaitControl`."""
+        self._needs_control &= not passed
+        if (trial := self._trial) is not None and trial.awaits:
+            trial.awaits = False
+            if not passed:
+                self._end_test()
+
+    def give_up_waiting(self) -> None:
+        """Report that no other batch runs: what waits for one is left."""
+        self._can_wait = False
+        if self._trial is not None and self._trial.awaits:
+            self._end_test()
+
     def leave(self, part: Ranges, why: Why) -> None:
         """Leave a part that failed, and is not to be halved or isolated; the others go on."""
         self._suspects.pop(part, None)
         self.result.left.append((part, why))
+        self._end_test_of(part)
 
     def defer(self, part: Ranges, why: Why) -> None:
         """Leave a part that could not be run, and all that still wait, which cannot be either."""
         waiting = [each for each, _ in self._not_run()]
         if part not in self._suspects:
             waiting.insert(0, part)
-        self._waiting, self._reserve, self._sample = [], [], None
+        self._trial, self._sample = None, None
+        self._waiting, self._reserve = [], []
         self.result.left += [(each, why) for each in waiting]
         self._end()
 
-    def give_up_waiting(self) -> None:
-        """Report that nothing else passes: parts that wait for it are left."""
-        self._can_wait = False
-
-    def _rounds(self, part: Ranges) -> int:
-        if self._in_doubt:
-            return ROUNDS_IN_DOUBT
-        if part in self._accused:
-            return ROUNDS_ACCUSED
-        if self._kind_of is None:
-            return ROUNDS
-        kinds = set(map(self._kind_of, self._suspects[part].whys))
-        proved = [each.whys for each in self._suspects.values() if each.rounds >= ROUNDS]
-        return (
-            ROUNDS_ALIKE if kinds in [set(map(self._kind_of, each)) for each in proved] else ROUNDS
-        )
-
-    def _is_through(self, part: Ranges, suspect: _Suspect[Why]) -> bool:
-        """Whether it has failed as often as its round is long, and waits for a control."""
-        first_round = 1 if part in self._accused else FIRST_ROUND
-        return suspect.in_round >= first_round + suspect.rounds
-
     def _count_passes(self, passes: int) -> None:
         before, self._passes = self._passes, passes
-        if before is None or passes <= before:
-            return
-        self._failed_in_a_row.clear()
-        self._needs_control = False
-        for part, suspect in self._suspects.items():
-            if self._is_through(part, suspect):
-                suspect.rounds, suspect.in_round = suspect.rounds + 1, 0
+        trial = self._trial
+        has_passed = before is not None and passes > before
+        if trial is not None and trial.control is not None:
+            # A control without a record, such as a gap in the log, says nothing.
+            trial.order += [] if has_passed else [None]
+            trial.control = None
+        if has_passed:
+            self._failed_in_a_row.clear()
+            self._needs_control = False
 
-    def _due(self) -> Ranges | None:
-        if not (self._can_wait or self._waiting or self._reserve):
-            return None
-        for part, suspect in self._suspects.items():
-            if suspect.rounds < self._rounds(part) and not self._is_through(part, suspect):
-                return part
-        return None
+    def _is_test_due(self) -> bool:
+        """Whether suspects are tested now: after all parts, or while the budget suffices for it."""
+        suspects = self._untested()
+        test = TrialSize.for_suspects(len(suspects)) if suspects else None
+        if test is None:
+            return False
+        if not self._waiting:
+            return True
+        others = sum(count(part) for part, _ in self._not_run())
+        left_then = others - count(self._waiting[-1][0])
+        if left_then < test.controls and others >= _FEWEST_CONTROLS:
+            return True
+        return self._runs_left() <= test.runs
 
-    def _control(self) -> Step | None:
+    def _runs_left(self) -> int:
+        """Runs for which the budget suffices, at the pace of those before."""
+        runs, budget = self.result.runs, self._budget
+        left = budget.max_runs - runs
+        if not runs or not self._elapsed_ms:
+            return left
+        left_ms = budget.max_time_ms - self._elapsed_ms
+        return min(left, left_ms * runs // self._elapsed_ms)
+
+    def _draw_test(self) -> bool:
+        """Begin a test of as many suspects as the budget suffices for; whether there is one."""
+        others = sum(count(part) for part, _ in self._not_run())
+        controls = _MOST_CONTROLS if self._can_wait else others
+        left, suspects = self._runs_left(), self._untested()
+        while suspects:
+            test = TrialSize.for_suspects(len(suspects), controls)
+            if test is None:
+                return False
+            if test.runs <= left or (self._is_lone and self._can_wait):
+                order = [*suspects * test.tries, *[None] * test.controls]
+                self._dice.shuffle(order)
+                taken = self._take_controls(test.controls)
+                self._trial = _Trial(tuple(suspects), order, taken)
+                return True
+            suspects.pop()
+        return False
+
+    def _untested(self) -> list[Ranges]:
+        """The suspects that may be tested once more."""
+        return [part for part, each in self._suspects.items() if each.tests < MAX_TESTS]
+
+    def _take_controls(self, wanted: int) -> list[tuple[Ranges, Why]]:
+        """Cut single records off what was not run; as many as wanted, if there are."""
+        taken: list[tuple[Ranges, Why]] = []
+        for parts in (self._reserve, self._waiting):
+            while parts and len(taken) < wanted:
+                part, why = parts.pop(0)
+                first, rest = cut_after(part, wanted - len(taken))
+                singles = [
+                    (OffsetRange(r.topic, r.partition, at, at + 1),)
+                    for r in first
+                    for at in range(r.start, r.until)
+                ]
+                if rest:
+                    parts.insert(0, (rest, why))
+                if rest or len(singles) > 1:
+                    self._cuts.append(Cut(part, (*singles, *([rest] if rest else []))))
+                taken += [(each, why) for each in singles]
+        return taken
+
+    def _next_of_test(self) -> Step | None:
+        trial = self._trial
+        assert trial is not None  # noqa: S101  (the caller has looked)
+        while trial.order and any(each in self._suspects for each in trial.suspects):
+            part = trial.order.pop()
+            if part is None and trial.controls:
+                trial.control = trial.controls.pop()[0]
+                return self._run(trial.control)
+            if part is None and self._can_wait:
+                trial.awaits = True
+                return AwaitControl()
+            if part is None:
+                break
+            if part in self._suspects:
+                return self._run(part)
+        self._end_test(is_over=not trial.order)
+        return self._next_run()
+
+    def _end_test_of(self, part: Ranges) -> None:
+        """End the test of which this was the last control."""
+        if self._trial is not None and self._trial.control == part:
+            self._end_test()
+
+    def _end_test(self, *, is_over: bool = False) -> None:
+        """Convict the suspects of a test that is over; of another one count that it was drawn."""
+        trial, self._trial = self._trial, None
+        assert trial is not None  # noqa: S101  (one goes on)
+        self._reserve += trial.controls
+        for part in trial.suspects:
+            if (suspect := self._suspects.get(part)) is None:
+                continue
+            suspect.tests += 1
+            if is_over:
+                self.result.alone.append((part[0], suspect.why))
+                del self._suspects[part]
+
+    def _take_sample(self) -> Step | None:
         """Run a sample of the parts not run yet, or wait for others; None without either."""
         if not self._reserve and self._waiting:
             self._reserve.append(self._waiting.pop(0))
         if not self._reserve:
             return AwaitControl() if self._can_wait else None
         part, why = self._reserve.pop()
-        total = count(part)
-        if self._is_last_control():
-            return self._run(part)
-        sample, rest = cut_after(part, max(1, min(total, _RESERVE) // _CONTROLS))
+        sample, rest = cut_after(part, max(1, min(count(part), _RESERVE) // _SAMPLES))
         if not rest:
             return self._run(part)
         self._reserve.append((rest, why))
         self._sample = (sample, why)
         return Cut(part, (sample, rest))
 
-    def _is_last_control(self) -> bool:
-        """Whether nothing else waits, and every suspect lacks no more than this control."""
-        lacking = (self._rounds(part) - each.rounds for part, each in self._suspects.items())
-        return not self._waiting and not self._reserve and max(lacking, default=0) == 1
-
     def _run(self, part: Ranges) -> Run:
         self.result.runs += 1
         return Run(part)
 
     def _note_failure(self, part: Ranges, why: Why) -> None:
-        apart = [each for each in self._failed_in_a_row if not is_within(part, each)]
-        # An accused record is run to fail: that says nothing of the sink.
-        if part not in self._suspects and part not in self._accused:
+        # A record that looks bad is run to fail: that says nothing of the sink.
+        if part not in self._suspects and part not in self._hints:
+            apart = [each for each in self._failed_in_a_row if not is_within(part, each)]
             self._failed_in_a_row = [*apart, part]
         if len(self._failed_in_a_row) >= UNLIKE:
             self.result.down = why
@@ -376,73 +505,50 @@ class Isolation(Generic[Why]):
             self._needs_control = True
 
     def _cut_out(
-        self, batch: Ranges, why: Why, rest: Sequence[Ranges], accused: Sequence[Ranges]
+        self, batch: Ranges, why: Why, rest: Sequence[Ranges], hints: Sequence[OffsetRange]
     ) -> None:
-        """Cut out the accused; parts of the rest are run between them, and the last one is kept."""
-        if len(rest) == 1:
-            total = count(rest[0])
-            rest = [each for each in cut_after(rest[0], total - min(_RESERVE, total // 3)) if each]
+        """Cut single records out of a batch, and keep some of the rest for controls."""
+        kept = min(_RESERVE, sum(map(count, rest)) // 3)
+        total = count(rest[-1])
+        last, reserve = cut_after(rest[-1], max(total - kept, 0))
+        parts = [each for each in (*rest[:-1], last) if each]
+        self._hints = frozenset((each,) for each in hints)
+        self._waiting = [(each, why) for each in (*reversed(parts), *sorted(self._hints))]
+        self._reserve = [(reserve, why)] if reserve else []
         self.result.smallest_failed = count(batch)
-        self._unexplained.append(batch)
         self._failed_in_a_row = [batch]
-        self._accused = set(accused)
-        first, gaps = (rest[:-1] or rest), max(len(rest) - 1, 1)
-        order: list[Ranges] = []
-        for n in range(gaps):
-            order += first[n : n + 1]
-            order += accused[n * len(accused) // gaps : (n + 1) * len(accused) // gaps]
-        self._waiting = [(each, why) for each in reversed(order)]
-        self._reserve = [(each, why) for each in rest[1:][-1:]]
-        self._cuts.append(Cut(batch, (*order, *(part for part, _ in self._reserve))))
+        children = [part for part, _ in (*reversed(self._waiting), *self._reserve)]
+        self._cuts.append(Cut(batch, tuple(children)))
+        self._needs_control = count(batch) >= _SAMPLED_FIRST
 
     def _divide(self, part: Ranges, why: Why) -> None:
         """Halve a part; where nothing else is left for controls, keep its middle for them.
 
         Bad records come first or last in a batch more often than in its middle.
         """
-        self._unexplained.append(part)
-        # A part of the rest fails before anything has passed: the sink may be down.
-        self._needs_control |= bool(self._accused) and self.result.largest_passed == 0
         total = count(part)
-        reserved = 0 if self._waiting or self._reserve else min(_RESERVE, total // 3)
+        wanted = min(_RESERVE, max(total // 3, min(total // 2, _CONTROLS)))
+        reserved = 0 if self._waiting or self._reserve else wanted
         first, rest = cut_after(part, (total - reserved + 1) // 2)
         reserve, second = cut_after(rest, reserved)
         self._reserve += [(reserve, why)] if reserve else []
         self._waiting += [(each, why) for each in (second, first) if each]
         self._cuts.append(Cut(part, tuple(each for each in (first, reserve, second) if each)))
 
-    def _look_for_causes(self) -> None:
-        """Something passed: see whether there is still a cause for each failure before."""
-        causes = [*self._suspects, *(part for part, _ in (*self._not_run(), *self.result.left))]
-        for failed in list(self._unexplained):
-            if not any(is_within(each, failed) for each in causes):
-                self._unexplained.remove(failed)
-                self._doubt()
-
-    def _doubt(self) -> None:
-        self._in_doubt = True
-        for part in list(self._accused):
-            self._prove_in_full(part)
-
-    def _prove_in_full(self, part: Ranges) -> None:
-        """An accused record is one like any other from now on."""
-        if part in self._accused and (suspect := self._suspects.get(part)) is not None:
-            suspect.rounds = 0
-        self._accused.discard(part)
-
     def _not_run(self) -> list[tuple[Ranges, Why]]:
         sample = [] if self._sample is None else [self._sample]
-        return [*reversed(self._waiting), *sample, *self._reserve]
+        controls = [] if self._trial is None else self._trial.controls
+        return [*reversed(self._waiting), *sample, *self._reserve, *controls]
 
     def _end(self) -> None:
-        """Convict who failed in all rounds, and leave the others."""
+        """Leave what is not convicted; a last backfill convicts its one record."""
+        self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
-            if suspect.rounds >= self._rounds(part) or (self._final and self._is_lone):
+            if self._final and self._is_lone:
                 self.result.alone.append((part[0], suspect.why))
             else:
                 self.result.left.append((part, suspect.why))
-        self.result.left += self._not_run()
-        self._sample = None
+        self._trial, self._sample = None, None
         self._suspects.clear()
         self._waiting.clear()
         self._reserve.clear()

@@ -26,7 +26,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class AwaitControl:
-    """Wait until something that is not of this batch has passed."""
+    """Wait until a run that is not of this batch has ended."""
 
 
 Step = Run | Cut | AwaitControl
@@ -69,7 +69,7 @@ def is_within(part: Ranges, other: Ranges) -> bool:
     )
 
 
-def cut_out(batch: Sequence[OffsetRange], accused: Iterable[OffsetRange]) -> list[Ranges]:
+def cut_out(batch: Sequence[OffsetRange], hints: Iterable[OffsetRange]) -> list[Ranges]:
     """The rest of a batch without these single records, at most one range of each partition.
 
     ::
@@ -80,7 +80,7 @@ def cut_out(batch: Sequence[OffsetRange], accused: Iterable[OffsetRange]) -> lis
     [['a-0 [0, 3)', 'a-1 [0, 5)'], ['a-0 [4, 9)']]
     """
     out: dict[TopicPartition, list[OffsetRange]] = {}
-    for each in accused:
+    for each in hints:
         out.setdefault(each.topic_partition, []).append(each)
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
     for whole in batch:

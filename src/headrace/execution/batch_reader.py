@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from headrace.control.likeness import Place, likeness_of
+from headrace.control.record_form import Place, form_of
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.decoding.decode import decode
 from headrace.execution.rejections import RecordReader, letters_in
@@ -195,8 +195,8 @@ class BatchReader(RecordReader, Protocol):
         it reads each child again.
         """
 
-    def likenesses(self) -> Mapping[Place, str]:
-        """The likeness of each record that is persisted; none where it is not known."""
+    def forms(self, ranges: Sequence[OffsetRange]) -> Mapping[Place, str]:
+        """The form of each record in these ranges; none where it is not known."""
 
     def close(self) -> None:
         """End what was started to read again; it is started when it is needed."""
@@ -288,13 +288,14 @@ class SparkBatchReader:
         finally:
             kept.unpersist()
 
-    def likenesses(self) -> Mapping[Place, str]:
-        """The likenesses of the records that are in this process."""
+    def forms(self, ranges: Sequence[OffsetRange]) -> Mapping[Place, str]:
+        """The forms of those that are in this process."""
         if self.rows is None:
             return {}
+        wanted = self.rows.filter(reduce(pc.or_, (_are_in(self.rows, each) for each in ranges)))
         names = ("topic", "partition", "offset", "value")
-        columns = (self.rows.column(name).to_pylist() for name in names)
-        return {(t, p, o): likeness_of(value) for t, p, o, value in zip(*columns, strict=True)}
+        columns = (wanted.column(name).to_pylist() for name in names)
+        return {(t, p, o): form_of(value) for t, p, o, value in zip(*columns, strict=True)}
 
     def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records in these ranges, without a job where they are in this process."""

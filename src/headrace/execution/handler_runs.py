@@ -12,8 +12,8 @@ from typing import Final, Self
 from pyspark.sql import DataFrame
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.control.likeness import Learnt
 from headrace.control.parts import Ranges
+from headrace.control.record_form import BadForms
 from headrace.control.schema_fit import (
     FIT_BATCHES,
     LOOKED_AT,
@@ -70,11 +70,13 @@ class HandlerHealth:
     Attributes:
         passes: How many runs have succeeded with at least one record. A run is counted before the
             next one begins.
+        failures: How many runs have failed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
-        self.learnt: Final = Learnt()
+        self.failures = 0
+        self.bad_forms: Final = BadForms()
         self._clock = clock
         self._last_s = clock()
         self._changing = threading.Lock()
@@ -116,6 +118,10 @@ class HandlerHealth:
             return False
         same = of_parts is not None and ErrorReport.of(of_parts).line == why.line
         return len(self._alike) == ALIKE or same
+
+    def note_failed(self) -> None:
+        """Count a run that has failed; within the handler's turn."""
+        self.failures += 1
 
     def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
         """A run has succeeded; within the handler's turn.
@@ -288,6 +294,7 @@ class HandlerRuns:
                 self._context.health.note(df)
             except Exception as error:
                 if not self._is_done(batch, transaction, error):
+                    self._context.health.note_failed()
                     self._note_asked(batch, transaction)
                     return error
                 if not self._context.policy.skips or self._context.ends(error):
@@ -312,6 +319,8 @@ class HandlerRuns:
                     raised.append(error)
                     if transaction.committed:
                         self._context.health.note(df, is_dense=reader.is_dense)
+                    else:
+                        self._context.health.note_failed()
                     raise
                 self._context.health.note(df, is_dense=reader.is_dense)
 

@@ -1,6 +1,7 @@
 """Isolates what cannot be processed in a batch: each half is a child, with a run and a row."""
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,8 @@ from typing import Final
 
 from headrace.backfill.splitting import split_batch
 from headrace.control.isolation import Isolated, Isolation, IsolationBudget
-from headrace.control.likeness import FailureKind, Place, kind_of
 from headrace.control.parts import AwaitControl, Cut, Ranges, Run, Step
-from headrace.core.ranges import OffsetRange
+from headrace.control.record_form import Place
 from headrace.core.system import is_gone
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
@@ -55,10 +55,9 @@ class Isolator:
     """Halves a batch until what cannot be processed stands alone.
 
     The outcome of a child is in the ledger before the next one is run, so that after a crash the
-    same batch goes on where it was left. A record becomes a dead letter when it has failed alone
-    again and again while others passed; ranges that are not proved or not run are ``failed``, and
-    so backfilled. So is the rest when a child could not be run, or nothing passes any more: that
-    says nothing of the child's records.
+    same batch goes on where it was left. A record becomes a dead letter when a test has convicted
+    it; ranges that are not proved or not run are ``failed``, and so backfilled. So is the rest when
+    a child could not be run, or nothing passes any more: that says nothing of the child's records.
 
     Args:
         context: How the gate's batches are run.
@@ -88,10 +87,9 @@ class Isolator:
         self._isolation: Callable[..., Isolation[Cause]] = partial(
             Isolation,
             terms.budget or context.policy.budget,
+            dice=random.SystemRandom(),
             can_wait=terms.control_wait_s > 0,
             final=terms.final,
-            kind_of=_kind_of,
-            known=self._health.learnt.kinds,
         )
         self._rows: dict[Ranges, BatchRecord] = {}
         self._parents: list[BatchRecord] = []
@@ -99,7 +97,7 @@ class Isolator:
         self._root: Ranges | None = None
         self._batch: BatchRecord | None = None
         self._has_passed = False
-        self._likenesses: Mapping[Place, str] = {}
+        self._forms: Mapping[Place, str] = {}
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
         """Isolate a batch that failed; this owner's.
@@ -119,9 +117,8 @@ class Isolator:
         self._batch = batch
         self._has_run.add(batch.batch_key)
         isolation = self._isolation()
-        learnt, kind = self._health.learnt, _kind_of(error)
-        self._likenesses = self._reader.likenesses() if kind in learnt.kinds else {}
-        isolation.begin(ranges, error, learnt.accused(kind, self._likenesses))
+        self._forms = self._reader.forms(ranges) if self._health.bad_forms else {}
+        isolation.begin(ranges, error, self._health.bad_forms.hints(self._forms))
         return self._run_all(isolation)
 
     def resume(self, batch: BatchRecord) -> Isolated[Cause]:
@@ -151,11 +148,15 @@ class Isolator:
         return isolation.next_step(elapsed_ms, self._health.passes)
 
     def _await_control(self, isolation: Isolation[Cause]) -> None:
-        before = self._health.passes
-        self._context.wait(
-            self._terms.control_wait_s, lambda: self._health.passes > before, look_s=_LOOK_S
-        )
-        if self._health.passes == before:
+        passes, failures = self._health.passes, self._health.failures
+
+        def has_ended() -> bool:
+            return self._health.passes > passes or self._health.failures > failures
+
+        self._context.wait(self._terms.control_wait_s, has_ended, look_s=_LOOK_S)
+        if has_ended():
+            isolation.record_other(passed=self._health.failures == failures)
+        else:
             isolation.give_up_waiting()
 
     def _run_part(self, isolation: Isolation[Cause], part: Ranges) -> None:
@@ -220,17 +221,17 @@ class Isolator:
         return result
 
     def _learn(self, result: Isolated[Cause]) -> None:
-        convicted = {_place(each): _kind_of(why) for each, why in result.alone}
-        if convicted and not self._likenesses:
-            self._likenesses = self._reader.likenesses()
+        convicted = [(each.topic, each.partition, each.start) for each, _ in result.alone]
+        if convicted and not self._forms and self._batch is not None:
+            self._forms = self._reader.forms(self._ranges(self._batch))
         unknown = (
             (each.topic, each.partition, offset)
             for part, _ in result.left
             for each in part
             for offset in range(each.start, each.until)
         )
-        if self._likenesses:
-            self._health.learnt.learn(self._likenesses, convicted, unknown)
+        if self._forms:
+            self._health.bad_forms.learn(self._forms, convicted, unknown)
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
@@ -334,12 +335,3 @@ class Isolator:
 
     def _ranges(self, row: BatchRecord) -> Ranges:
         return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.batch_key))
-
-
-def _kind_of(why: Cause) -> FailureKind:
-    report = ErrorReport.of(why)
-    return kind_of(report.error_class, report.message)
-
-
-def _place(offset: OffsetRange) -> Place:
-    return offset.topic, offset.partition, offset.start

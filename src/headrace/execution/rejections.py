@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from headrace.control.record_form import Place
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
@@ -17,9 +18,6 @@ from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.ledger.dead_letters import BAD_VALUE
 from headrace.source.connector import DeadLetterSink
 from headrace.source.losses import OnLoss
-
-Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
 
 MAX_REJECTED: Final = 10_000
 """Records that the handler may reject in one run; they are in memory until they are kept."""

@@ -125,6 +125,20 @@ DEFECTS: Final = (
         "tests/control/test_hop_controller.py",
     ),
     Planted(
+        "a test of suspects in an order that is not drawn",
+        "control/isolation.py",
+        "                self._dice.shuffle(order)\n",
+        "",
+        "tests/control/test_isolation.py",
+    ),
+    Planted(
+        "a test that convicts although a control has failed",
+        "control/isolation.py",
+        "            self._suspects[part] = _Suspect([why])\n            self._end_test_of(part)\n",
+        "            self._suspects[part] = _Suspect([why])\n",
+        "tests/control/test_isolation.py",
+    ),
+    Planted(
         "an isolation that goes on until both of its limits are reached",
         "control/isolation.py",
         "spent = self.result.runs >= self._budget.max_runs or elapsed_ms >=",

@@ -10,6 +10,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
+from headrace.control.isolation import TrialSize
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
 
@@ -77,6 +78,7 @@ def test_from_the_second_batch_on_bad_records_take_few_runs(
     assert not ledger.batches.failed("orders")
     first, *others = handler.runs
     assert first > 30, "nothing was learnt before the first batch"
-    # The batch, three runs of each bad record, what is between them, and a control more.
-    most = 1 + 3 * len(BAD_AT) + len(BAD_AT) + 2
-    assert [runs for runs in others if runs > most] == []
+    test = TrialSize.for_suspects(len(BAD_AT))
+    assert test is not None
+    # The batch, each bad record, what is between them, a test, and the rest of the controls.
+    assert [runs for runs in others if runs > 1 + 2 * len(BAD_AT) + test.runs + 4] == []
