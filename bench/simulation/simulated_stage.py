@@ -368,7 +368,7 @@ class RunningStage:
         if most is None or records <= most:
             return None
         whole, passes = (OffsetRange("batch", 0, 0, records),), 0
-        isolation: Isolation[str] = Isolation(IsolationBudget(), dice=random.Random(1))
+        isolation: Isolation[str] = Isolation(IsolationBudget(), shuffle=random.Random(1).shuffle)
         isolation.begin(whole, "too large")
         while (step := isolation.next_step(0, passes)) is not None:
             if isinstance(step, Run):

@@ -41,8 +41,8 @@ def isolation_of(
     can_wait: bool = False,
     final: bool = False,
 ) -> Isolation["Bad"]:
-    dice = random.Random(seed)
-    return Isolation(budget, not_run, dice=dice, can_wait=can_wait, final=final)
+    shuffle = random.Random(seed).shuffle
+    return Isolation(budget, not_run, shuffle=shuffle, can_wait=can_wait, final=final)
 
 
 Place = tuple[int, int]

@@ -25,9 +25,8 @@ records are not at fault. Isolation stops then, and no record is convicted.
 """
 
 import math
-import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, Self, TypeVar
 
@@ -223,7 +222,7 @@ class Isolation(Generic[Why]):
 
     ::
 
-        isolation = Isolation(IsolationBudget(), dice=random.Random())
+        isolation = Isolation(IsolationBudget(), shuffle=random.shuffle)
         isolation.begin(batch, error)
         while (step := isolation.next_step(elapsed_ms, passes)) is not None:
             match step:
@@ -237,7 +236,7 @@ class Isolation(Generic[Why]):
     Args:
         budget: The limits of this isolation.
         not_run: Parts that an earlier isolation had still to run, with why their parents failed.
-        dice: Draws the order of a test.
+        shuffle: Draws the order of a test, in place.
         can_wait: Whether runs of other batches may serve as controls.
         final: Whether a batch of one record is convicted without a control: by its last backfill.
     """
@@ -247,13 +246,13 @@ class Isolation(Generic[Why]):
         budget: IsolationBudget,
         not_run: Sequence[tuple[Ranges, Why]] = (),
         *,
-        dice: random.Random,
+        shuffle: Callable[[list[Ranges | None]], None],
         can_wait: bool = False,
         final: bool = False,
     ) -> None:
         self.result: Isolated[Why] = Isolated()
         self._budget = budget
-        self._dice = dice
+        self._shuffle = shuffle
         self._can_wait = can_wait
         self._final = final
         self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
@@ -410,7 +409,7 @@ class Isolation(Generic[Why]):
                 return False
             if test.runs <= left or (self._is_lone and self._can_wait):
                 order = [*suspects * test.tries, *[None] * test.controls]
-                self._dice.shuffle(order)
+                self._shuffle(order)
                 taken = self._take_controls(test.controls)
                 self._trial = _Trial(tuple(suspects), order, taken)
                 return True

@@ -87,7 +87,7 @@ class Isolator:
         self._isolation: Callable[..., Isolation[Cause]] = partial(
             Isolation,
             terms.budget or context.policy.budget,
-            dice=random.SystemRandom(),
+            shuffle=random.SystemRandom().shuffle,
             can_wait=terms.control_wait_s > 0,
             final=terms.final,
         )

@@ -127,7 +127,7 @@ DEFECTS: Final = (
     Planted(
         "a test of suspects in an order that is not drawn",
         "control/isolation.py",
-        "                self._dice.shuffle(order)\n",
+        "                self._shuffle(order)\n",
         "",
         "tests/control/test_isolation.py",
     ),
