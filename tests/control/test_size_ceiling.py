@@ -38,7 +38,9 @@ def count(part: Ranges) -> int:
 
 
 def isolated(batch: Ranges, fails: Fails) -> Isolated[str]:
-    isolation: Isolation[str] = Isolation(IsolationBudget(max_runs=10_000), shuffle=random.Random(1).shuffle)
+    isolation: Isolation[str] = Isolation(
+        IsolationBudget(max_runs=10_000), shuffle=random.Random(1).shuffle
+    )
     isolation.begin(batch, "whole")
     passes = 0
     while (step := isolation.next_step(0, passes)) is not None:
