@@ -14,6 +14,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange
+from headrace.ledger.error_report import query_stopped
 from headrace.testing import ManualClock
 
 HOUR_MS = 3_600_000
@@ -253,3 +254,17 @@ def test_a_batch_that_an_operator_asked_for_is_ready_at_once(
     monitor.refresh()
     ready = monitor.next_ready(clock())
     assert ready is not None and ready.batch_key == key
+
+
+def test_an_interrupted_batch_is_the_stream_s_until_a_start_has_not_run_it(
+    ledger: Ledger,
+) -> None:
+    failed = one_that_failed(ledger, batch_number(0))
+    interrupted = ledger.batches.begin(batch_number(1)).batch_key
+    ledger.batches.fail(interrupted, query_stopped(ValueError("no")))
+    monitor = Monitor(ledger, "orders")
+    monitor.refresh()
+    assert keys(monitor) == [failed]
+    ledger.batches.resolve_abandoned("orders", but="another", unowned_before_ms=0)
+    monitor.refresh()
+    assert keys(monitor) == [failed, interrupted]

@@ -208,7 +208,8 @@ class Monitor:
         Raises:
             LedgerError: It cannot be read; what was read last stays.
         """
-        known, rows = self._batches, self._rows()
+        # An interrupted batch is the stream's, until a start of the query has not run it.
+        known, rows = self._batches, [row for row in self._rows() if not row.interrupted]
         abandoned = any(row.status is Status.BACKFILLING for row in rows)
         now_ms = self._ledger.database_time_ms() if abandoned else 0
         self._batches = {

@@ -61,7 +61,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "journal verify": ("headrace journal verify /data/orders",),
         "journal repair": ("headrace journal repair /data/orders",),
         "journal prune": ("headrace journal prune /data/orders --older-than '7 days' --dry-run",),
-        "checkpoint": ("headrace checkpoint export ckpt/orders --starting-offsets",),
+        "checkpoint": ("headrace checkpoint offsets orders",),
         "checkpoint offsets": ("headrace checkpoint offsets orders",),
         "checkpoint export": ("headrace checkpoint export ckpt/orders --to ckpt/orders-native",),
         "flow": ("headrace flow show shop.flows:orders",),
@@ -118,6 +118,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 
 DELETED: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "checkpoint export --starting-offsets": "`headrace checkpoint offsets GATE` prints them.",
         "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
         "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
     }

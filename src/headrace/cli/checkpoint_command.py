@@ -10,7 +10,7 @@ from headrace.cli import shared_options as opt
 from headrace.core.ranges import TopicPartition, nested
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, redact_url
-from headrace.source.checkpoint import Checkpoint, starting_offsets
+from headrace.source.checkpoint import Checkpoint
 from headrace.source.checkpoint import export as export_checkpoint
 from headrace.source.resumption import GateMemory, continued
 from headrace.source.stream_offset import StreamOffset
@@ -51,17 +51,8 @@ def export(
         str, typer.Argument(metavar="PATH", help="The checkpoint, in a folder of this machine.")
     ],
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to write the copy; it must not be there yet."),
-    ] = None,
-    offsets_only: Annotated[
-        bool,
-        typer.Option(
-            "--starting-offsets",
-            help="Write nothing, but print the native source's option startingOffsets, a line for "
-            "each of Headrace's sources, for a query with a fresh checkpoint.",
-        ),
-    ] = False,
+        Path, typer.Option(metavar="DIR", help="Where to write the copy; it must not be there yet.")
+    ],
     rerun: Annotated[
         bool,
         typer.Option(
@@ -75,12 +66,5 @@ def export(
     The original is never changed. Batches that failed and wait for a backfill are behind the
     checkpoint already: headrace failures lists them, headrace backfill runs them.
     """
-    if offsets_only == (to is not None):
-        raise OptionError("Name either a folder with --to, or --starting-offsets.")
-    found = Checkpoint.read(path)
-    if to is None:
-        for each in starting_offsets(found, rerun=rerun):
-            typer.echo(json.dumps(each, separators=(",", ":")))
-        return
-    export_checkpoint(found, to, rerun=rerun)
+    export_checkpoint(Checkpoint.read(path), to, rerun=rerun)
     typer.echo(f"The copy {to} is written; the native source goes on from it.")

@@ -13,7 +13,7 @@ that with at most ::
 
 for all orders are equally likely, and one of them is the wrong one. Suspects of one batch share
 their controls, and the bound holds for each. One suspect takes m = c = 8. Several take more
-controls and fewer runs each (`TrialSize.for_suspects`): 15 take 89 runs, not 128. Controls are
+controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82 runs, not 128. Controls are
 single records, so a sink that takes no single row convicts nobody.
 
 A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
@@ -119,7 +119,7 @@ class TrialSize:
         >>> TrialSize.for_suspects(1), TrialSize.for_suspects(1, controls=4)
         (TrialSize(suspects=1, tries=8, controls=8), TrialSize(suspects=1, tries=22, controls=4))
         >>> TrialSize.for_suspects(15).runs
-        89
+        82
         """
         sizes = [
             cls(suspects, _tries(number), number)

@@ -233,20 +233,6 @@ _JOURNAL_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FIRST_OFFSETS: Final = "\0v1\n"
 
 
-def starting_offsets(checkpoint: Checkpoint, *, rerun: bool) -> list[dict[str, dict[str, int]]]:
-    """The native source's option ``startingOffsets``, for each of Headrace's sources of a query.
-
-    With ``rerun``, a batch that is planned and not committed is read again.
-    """
-    pending = _pending(checkpoint, rerun=rerun)
-    found = []
-    for place, source in enumerate(checkpoint.planned[checkpoint.newest].sources):
-        if source.is_ours and source.offset is not None:
-            begins = _begins(checkpoint, pending[place]) if place in pending else None
-            found.append(nested(source.offset.positions if begins is None else begins))
-    return found
-
-
 def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
     """Write a copy of a stopped query's checkpoint that the native source goes on from.
 
