@@ -288,6 +288,16 @@ def test_a_control_without_a_record_says_nothing() -> None:
     assert len(controls) >= 4
 
 
+@pytest.mark.parametrize("records", [12, 20, 100, 300])
+def test_gaps_alone_convict_nobody(records: int) -> None:
+    query, isolation = Query(poisoned({(0, records - 1)})), isolation_of()
+    isolation.begin(batch_of(records), Bad("whole"))
+    while (step := isolation.next_step(0, 0)) is not None:
+        if isinstance(step, Run):
+            isolation.record(step.part, query.run(step.part))
+    assert isolation.result.alone == []
+
+
 def test_a_record_alone_in_its_batch_is_convicted_when_others_pass_or_at_last() -> None:
     one = batch_of(1)
     query = Query(poisoned({(0, 0)}))

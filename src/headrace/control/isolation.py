@@ -451,10 +451,11 @@ class Isolation(Generic[Why]):
                 trial.awaits = True
                 return AwaitControl()
             if part is None:
-                break
+                self._end_test()
+                return self._next_run()
             if part in self._suspects:
                 return self._run(part)
-        self._end_test(is_over=not trial.order)
+        self._end_test(is_over=True)
         return self._next_run()
 
     def _end_test_of(self, part: Ranges) -> None:
