@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import sqlite3
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ def by_httpx(status: int) -> Exception:
     return httpx.HTTPStatusError("", request=request, response=httpx.Response(status))
 
 
-def by_botocore(status: int) -> Exception:
-    response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+def by_botocore(status: int, code: str = "") -> Exception:
+    response = {"ResponseMetadata": {"HTTPStatusCode": status}, "Error": {"Code": code}}
     return error_of("botocore.exceptions", "ClientError", response=response)
 
 
@@ -106,9 +107,12 @@ AWAY = [
     while_handling(RuntimeError("cannot write"), OUTAGE),
     caused(LedgerError("The ledger failed."), by_sqlalchemy(psycopg.OperationalError("gone"))),
     ExceptionGroup("two", [OUTAGE, TimeoutError()]),
-    *[by_requests(status) for status in (429, 502, 503, 504)],
+    *[by_requests(status) for status in (408, 425, 429, 502, 503, 504, 529)],
     *[by_httpx(status) for status in (429, 502, 503, 504)],
     *[by_botocore(status) for status in (429, 500, 503)],
+    by_botocore(400, "ThrottlingException"),
+    by_botocore(400, "ProvisionedThroughputExceededException"),
+    *[IncompleteRead(b""), error_of("urllib3.exceptions", "ProtocolError")],
     error_of("aiohttp.client_exceptions", "ClientResponseError", status=503),
     error_of("google.api_core.exceptions", "ServiceUnavailable", code=503),
     error_of("elasticsearch", "ApiError", status_code=429),
@@ -156,7 +160,8 @@ NOT_AWAY = [
     PermissionError(errno.EPERM, "Operation not permitted"),
     *[by_requests(status) for status in (400, 401, 403, 404, 413, 422, 500)],
     by_httpx(500),
-    by_botocore(403),
+    *[by_botocore(403), by_botocore(400, "ValidationException")],
+    by_botocore(400, "LimitExceededException"),
     error_of("google.api_core.exceptions", "NotFound", code=404),
     *[requests.exceptions.InvalidURL(), httpx.UnsupportedProtocol(""), httpx.DecodingError("")],
     *[by_psycopg(state) for state in ("40001", "40P01", "55P03", "57014", "42P01", "42703")],
@@ -448,6 +453,8 @@ TASK_AWAY = [
     "httpx.HTTPStatusError: Server error '503 Service Unavailable' for url 'http://x'",
     "urllib.error.HTTPError: HTTP Error 429: Too Many Requests",
     "aiohttp.client_exceptions.ClientResponseError: 503, message='x', url='x'",
+    "botocore.exceptions.ClientError: An error occurred (ThrottlingException) when calling the"
+    " PutRecords operation: Rate exceeded",
     "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject"
     " operation (reached max retries: 4): Please reduce your request rate.",
     'cimpl.KafkaException: KafkaError{code=_TRANSPORT,val=-195,str="no"}',

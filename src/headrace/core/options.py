@@ -96,7 +96,7 @@ _PART: Final = re.compile(r"(\d+)\s*([a-z]+)\s*")
 _DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d{1,30}\s*[a-z]+\s*)+)")
 _BARE: Final = re.compile(r"[0-9]{1,15}")
 
-_GATE_NAME: Final = re.compile(r"[\w.\-]{1,200}")
+_GATE_NAME: Final = re.compile(r"(?!-|\.+$)[\w.\-]{1,200}")
 
 LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
 """Longest interval (ms): beyond any reasonable one, and within the limit of Spark's triggers."""
@@ -110,7 +110,8 @@ def gate_name(option: str, name: object) -> str:
     """
     if not isinstance(name, str) or not _GATE_NAME.fullmatch(name):
         raise OptionError(
-            f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-'."
+            f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-',"
+            " not begin with '-', and not be '.' alone: commands and pages name it."
         )
     return name
 

@@ -24,7 +24,9 @@ ERRNOS: Final = frozenset(
 """Codes of an ``OSError``. EACCES counts if it names a path; EMFILE, ENAMETOOLONG and EPERM do not.
 """
 
-HTTP_STATUSES: Final = frozenset({429, 502, 503, 504})
+HTTP_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504, 529})
+"""Too slow, too early, too many requests, a gateway's, unavailable, overloaded."""
+
 STORE_STATUSES: Final = HTTP_STATUSES | {500}
 """Object stores answer 500 for faults of their own, and ask for a retry (Amazon S3's "Error
 responses", Google Cloud Storage's "Retry strategy")."""
@@ -97,6 +99,7 @@ NETWORK_NAMES: Final = frozenset(
         *("HTTPClientError", "EndpointConnectionError", "ConnectionClosedError"),  # botocore
         *("ConnectionFailure", "AutoReconnect", "ServerSelectionTimeoutError"),  # pymongo
         *("NoHostAvailable", "OperationTimedOut"),  # cassandra
+        *("IncompleteRead", "ProtocolError"),  # http.client, urllib3: an answer that broke off
         *("SMTPServerDisconnected", "SMTPConnectError"),
         *("NoBrokersAvailable", "KafkaTimeoutError", "KafkaConnectionError"),  # kafka-python
         *("NodeNotReadyError", "NotEnoughReplicasError", "NotEnoughReplicasAfterAppendError"),
@@ -136,6 +139,11 @@ def kafka_says(code: int) -> bool:
     return code in _KAFKA_AWAY
 
 
+def aws_says(code: str) -> bool:
+    """Whether a code of AWS says that the service is away, or throttles its callers."""
+    return code in _AWS_AWAY
+
+
 def name_says(module: str, name: str) -> Verdict:
     """The verdict of a class's name, for exceptions that have no code."""
     if module.partition(".")[0] in _NOT_REACHED_BY_OURSELVES:
@@ -151,8 +159,19 @@ _HTTP_ERROR: Final = re.compile(
     r"|(?:Client|Server) error '(?P<httpx>\d{3}) |(?P<aiohttp>\d{3}), message="
 )
 _HTTP_CLASSES: Final = frozenset({"HTTPError", "HTTPStatusError", "ClientResponseError"})
-_S3_ERROR: Final = re.compile(r"An error occurred \((\w{1,40})\) when calling the \w+ operation")
-_S3_CODES: Final = frozenset({"503", "SlowDown", "InternalError", "ServiceUnavailable"})
+_AWS_ERROR: Final = re.compile(r"An error occurred \((\w{1,40})\) when calling the \w+ operation")
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, and the SDKs' own lists of
+# codes to retry; most come with HTTP 400. A service's limit of its own, such as
+# LimitExceededException, is none: it may stay.
+_AWS_AWAY: Final = frozenset(
+    {
+        *("503", "SlowDown", "InternalError", "ServiceUnavailable", "RequestLimitExceeded"),
+        *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
+        *("RequestThrottledException", "TooManyRequestsException", "EC2ThrottledException"),
+        *("ProvisionedThroughputExceededException", "TransactionInProgressException"),
+        *("BandwidthLimitExceeded", "PriorRequestNotComplete", "RequestTimeoutException"),
+    }
+)
 
 
 def python_says(name: str, message: str) -> Verdict:
@@ -174,8 +193,8 @@ def python_says(name: str, message: str) -> Verdict:
         verdict = short == "OperationalError" and _SQLITE_TEXT.match(message) is not None
     elif short in _HTTP_CLASSES and (status := _HTTP_ERROR.match(message)) is not None:
         verdict = int(status[status.lastgroup or 0]) in HTTP_STATUSES
-    elif short == "ClientError" and (code := _S3_ERROR.match(message)) is not None:
-        verdict = code[1] in _S3_CODES
+    elif short == "ClientError" and (code := _AWS_ERROR.match(message)) is not None:
+        verdict = aws_says(code[1])
     elif short == "KafkaException":
         number = _KAFKA_ERROR.match(message)
         verdict = None if number is None else kafka_says(int(number[1]))

@@ -128,7 +128,14 @@ def _http_verdict(error: BaseException) -> Verdict:
     status, statuses = _http_status(error), signs.HTTP_STATUSES
     if _package(error) in {"botocore", "boto3"}:
         statuses = signs.STORE_STATUSES
+        if signs.aws_says(_aws_code(error)):
+            return True
     return None if status is None else status in statuses
+
+
+def _aws_code(error: BaseException) -> str:
+    response: Any = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code")) if isinstance(response, dict) else ""
 
 
 def _http_status(error: BaseException) -> int | None:
