@@ -242,8 +242,28 @@ def test_the_rate_goes_on_at_half_of_what_was_learnt(gate: Gate) -> None:
     sink.now_s = lambda: gate.now_s
     with gate.ledger._database.writing() as connection:
         connection.exec_driver_sql("UPDATE gate SET rate_per_s = 900")
-    gate.run(gate.starts(sink))
+    executor = gate.starts(sink)
+    gate.run(executor)
     assert gate.ledger.rates.current("orders") == 450
+    sink.until_s = gate.now_s + 3
+    gate.run(executor, OffsetRange("orders-topic", 0, 100, 110))
+    assert gate.ledger.rates.current("orders") == 450, "once, until a batch goes through at once"
+    gate.run(executor, OffsetRange("orders-topic", 0, 110, 120))
+    sink.until_s = gate.now_s + 3
+    gate.run(executor, OffsetRange("orders-topic", 0, 120, 130))
+    assert gate.ledger.rates.current("orders") == 225
+
+
+def test_a_handler_s_own_error_that_holds_a_batch_takes_nothing_from_the_rate(gate: Gate) -> None:
+    def broken(df: DataFrame, batch: Batch) -> None:
+        if gate.now_s < 3:
+            raise KeyError("amount")
+
+    with gate.ledger._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE gate SET rate_per_s = 900")
+    row = gate.run(gate.starts(broken))
+    assert (row.status, gate.now_s >= 3) == (Status.SUCCESS, True)
+    assert gate.ledger.rates.current("orders") == 900
 
 
 class PartAway(KeyedSink):

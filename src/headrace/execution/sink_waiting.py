@@ -34,6 +34,8 @@ class SinkWaiting:
         self._outage: SinkOutage | None = None
         self._logged_ms = 0
         self._has_looked = False
+        self._is_halved = False
+        """Whether the rate was halved, and no batch has gone through at once since."""
 
     def resume(self, batch: BatchRecord, *, waits: bool) -> bool:
         """Go on where a run before has left this batch; whether that waited for its sink.
@@ -203,6 +205,7 @@ class SinkWaiting:
         Returns whether anything has waited.
         """
         if (outage := self._outage) is None:
+            self._is_halved &= not is_back
             return False
         waited = _span(self._ledger.database_time_ms() - outage.since_ms)
         self._forget()
@@ -237,8 +240,11 @@ class SinkWaiting:
         return True
 
     def _forget(self) -> None:
-        self._outage = None
-        self._ledger.sink_outages.end(self._gate)
+        """End the outage. A sink that was away may be slow at first; a handler's bug is over."""
+        outage, self._outage = self._outage, None
+        at_half = outage is not None and outage.is_certain and not self._is_halved
+        self._is_halved |= at_half
+        self._ledger.sink_outages.end(self._gate, at_half=at_half)
 
 
 def is_away(error: Exception) -> bool:

@@ -221,8 +221,9 @@ _KEEP: Final = (
 _END: Final = (
     update(gate)
     .where(_of_gate, gate.c.sink_outage.is_not(None))
-    .values(sink_outage=None, sink_retry_ms=None, rate_per_s=gate.c.rate_per_s / 2)
+    .values(sink_outage=None, sink_retry_ms=None)
 )
+_END_AT_HALF: Final = _END.values(rate_per_s=gate.c.rate_per_s / 2)
 
 RUN_AT_ONCE: Final = (
     update(gate).where(_of_gate, gate.c.sink_outage.is_not(None)).values(sink_retry_ms=NowMs())
@@ -244,9 +245,9 @@ class SinkOutageStore(Store):
         text = storable(outage.to_text())
         self._database.change(_KEEP, {"of": gate_name, "text": text})
 
-    def end(self, gate_name: str) -> None:
-        """End the outage: the rate goes on at half of its value."""
-        self._database.change(_END, {"of": gate_name})
+    def end(self, gate_name: str, *, at_half: bool = False) -> None:
+        """End the outage; the rate goes on at its value, or at half of it."""
+        self._database.change(_END_AT_HALF if at_half else _END, {"of": gate_name})
 
     def is_asked(self, gate_name: str) -> bool:
         """Whether an operator wants the waiting batch to be run at once."""

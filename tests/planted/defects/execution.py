@@ -79,7 +79,7 @@ DEFECTS: Final = (
     Planted(
         "an outage whose end nobody writes down",
         "execution/sink_waiting.py",
-        "        self._ledger.sink_outages.end(self._gate)\n",
+        "        self._ledger.sink_outages.end(self._gate, at_half=at_half)\n",
         "",
         "tests/execution/test_sink_waiting.py",
     ),
