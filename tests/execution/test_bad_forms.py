@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 
 RECORDS = 100
 BATCHES = 4
-BAD_AT = (12, 57)
+BAD_AT = (12, 91)
 """Where each batch has its bad records."""
 
 

@@ -53,12 +53,11 @@ MAX_TESTS: Final = 3
 UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
 
-_CONTROLS: Final = 8
 _FEWEST_CONTROLS: Final = 4
 _MOST_CONTROLS: Final = 22
 
 _RESERVE: Final = 64
-"""Records that are kept for controls, at most; of a batch of 24 or more no more than a third."""
+"""Records that are kept for controls, at most; of a batch of 12 or more no more than a third."""
 
 _SAMPLED_FIRST: Final = 32
 """The records from which on a batch is not halved before a control has passed: a sink that is down
@@ -478,11 +477,17 @@ class Isolation(Generic[Why]):
 
     def _take_sample(self) -> Step | None:
         """Run a sample of the parts not run yet, or wait for others; None without either."""
-        if not self._reserve and self._waiting:
-            self._reserve.append(self._waiting.pop(0))
-        if not self._reserve:
+        parts = self._reserve or [each for each in self._waiting if each[0] not in self._hints][:1]
+        if sum(count(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
+            # Any part: where bad records lie must not decide each time anew that nothing passes.
+            parts = self._not_run()
+        if not parts:
             return AwaitControl() if self._can_wait else None
-        part, why = self._reserve.pop()
+        order: list[Ranges | None] = [part for part, _ in parts]
+        self._shuffle(order)
+        part, why = next(each for each in parts if each[0] == order[0])
+        self._reserve = [each for each in self._reserve if each[0] != part]
+        self._waiting = [each for each in self._waiting if each[0] != part]
         sample, rest = cut_after(part, max(1, min(count(part), _RESERVE) // _SAMPLES))
         if not rest:
             return self._run(part)
@@ -527,7 +532,7 @@ class Isolation(Generic[Why]):
         Bad records come first or last in a batch more often than in its middle.
         """
         total = count(part)
-        wanted = min(_RESERVE, max(total // 3, min(total // 2, _CONTROLS)))
+        wanted = min(_RESERVE, max(total // 3, min(total // 2, _FEWEST_CONTROLS)))
         reserved = 0 if self._waiting or self._reserve else wanted
         first, rest = cut_after(part, (total - reserved + 1) // 2)
         reserve, second = cut_after(rest, reserved)
