@@ -33,7 +33,7 @@ from headrace.control import (
     plan,
     takes_per_s,
 )
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget
+from headrace.control.bisection import Isolated, Isolation, IsolationBudget
 from headrace.control.parts import Run, count
 from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of

@@ -222,7 +222,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    event = scheduler.run_batch(key, ledger.batches.ranges(key))
+    event = scheduler.run_batch(key)
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
     assert stored(ledger, key).status is Status.FAILED

@@ -20,7 +20,7 @@ from tests.services.waiting import wait_until
 import headrace
 from headrace.errors import OptionError
 from headrace.execution import Batch, Gate, OnFailure
-from headrace.ledger import Kind, Ledger, Status
+from headrace.ledger import Ledger, Status
 
 BAD = b"poison"
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     query = scene.start(scene.read(), sink, "isolate")
     try:
         wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+        wait_until(lambda: ledger.dead_letters.oldest("orders"), DEADLINE_S)
     finally:
         query.stop()
     assert sink.values == good
@@ -169,7 +169,7 @@ def test_a_record_from_after_the_year_9999_is_kept_like_any_other(
     query = scene.start(read(scene.gate, scene.spark, orders), sink, "isolate")
     try:
         wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+        wait_until(lambda: ledger.dead_letters.oldest("orders"), DEADLINE_S)
     finally:
         query.stop()
     assert sink.values == ["good"] * 20
@@ -186,14 +186,16 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     query = scene.start(df, sink, "isolate")
     try:
         wait_until(lambda: sink.values == good, DEADLINE_S)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
-        live = ledger.batches.newest("orders", limit=100, kind=Kind.LIVE, children=False)
+        wait_until(lambda: ledger.dead_letters.oldest("orders"), DEADLINE_S)
+        live = ledger.batches.newest("orders", limit=100)
         wait_until(lambda: len(ledger.rates.history("orders")) == len(live), DEADLINE_S)
     finally:
         query.stop()
     samples = {sample.batch_key: sample for sample in ledger.rates.history("orders")}
     order = [batch.batch_key for batch in reversed(live)]
-    at = next(n for n, batch in enumerate(order) if ledger.batches.children(batch))
+    isolated = ledger.batches.isolated("orders", 0)
+    assert isolated is not None
+    at = next(n for n, batch in enumerate(order) if batch in isolated.keys)
     assert samples[order[at]].rate_per_s is None
     assert samples[order[at]].processing_delay_ms > 1_000
     after = order[at + 1]
@@ -241,7 +243,7 @@ def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
     query = scene.start(df, keep, "isolate")
     try:
         wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 1, DEADLINE_S)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+        wait_until(lambda: ledger.dead_letters.oldest("orders"), DEADLINE_S)
     finally:
         query.stop()
     (letter,) = ledger.dead_letters.oldest("orders")

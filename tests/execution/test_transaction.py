@@ -400,7 +400,7 @@ def test_a_backfill_says_what_happened_too(
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    ended = scheduler.run_batch(key, scene.ledger.batches.ranges(key))
+    ended = scheduler.run_batch(key)
     assert isinstance(ended, Done) == (status == "success")
     assert scene.row[:2] == (status, error)
     assert scene.sink == (["tea"] if status == "success" else [])
