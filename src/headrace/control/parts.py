@@ -8,7 +8,7 @@ middle, so a part has all partitions, and of each partition ``"0"`` has what com
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, Self
 
@@ -144,18 +144,33 @@ class Progress:
         done: Parts that have passed, or are dead letters, as few as can be.
         running: The part that the handler was called with, durable before the call.
         unknown: Parts that may be in the sink though they failed: their run was interrupted.
+        halved: Parts that have failed, and are not run as one again.
         runs: Calls of the handler with parts.
     """
 
     done: frozenset[str] = frozenset()
     running: str | None = None
     unknown: frozenset[str] = frozenset()
+    halved: frozenset[str] = frozenset()
     runs: int = 0
 
     @property
     def open(self) -> list[str]:
-        """The largest parts that are not done, in order; unknown ones stay apart."""
-        return sorted([*rest([*self.done, *self.unknown]), *self.unknown])
+        """The largest parts that are to be run, in order; unknown ones stay apart."""
+        waiting, parts = rest([*self.done, *self.unknown]), list(self.unknown)
+        while waiting:
+            part = waiting.pop()
+            if part in self.halved:
+                waiting += halves(part)
+            else:
+                parts.append(part)
+        return sorted(parts)
+
+    def with_done(self, part: str) -> Self:
+        """The same once a part is done."""
+        done = joined({*self.done, part})
+        halved = frozenset(other for other in self.halved if not is_within(other, done))
+        return replace(self, done=done, unknown=self.unknown - {part}, halved=halved)
 
     def records_left(self, records: int) -> int:
         """Return how many offsets of a batch with so many are not done."""
@@ -168,6 +183,7 @@ class Progress:
                 "done": sorted(self.done),
                 "running": self.running,
                 "unknown": sorted(self.unknown),
+                "halved": sorted(self.halved),
                 "runs": self.runs,
             },
             separators=(",", ":"),
@@ -183,12 +199,19 @@ class Progress:
         try:
             values: Any = json.loads(text) if len(text) <= _MAX_TEXT else None
             done, running, unknown = values["done"], values["running"], values["unknown"]
-            found = cls(frozenset(done), running, frozenset(unknown), values["runs"])
+            halved = values["halved"]
+            found = cls(
+                frozenset(done), running, frozenset(unknown), frozenset(halved), values["runs"]
+            )
             parts = sorted([*done, *unknown])
             is_whole = set(values) == set(cls.__slots__) and type(found.runs) is int
             is_whole &= all(
                 isinstance(part, str) and not part.strip("01") and size(records, part) > 0
                 for part in [*parts, *([] if running is None else [running])]
+            )
+            is_whole &= all(
+                isinstance(part, str) and not part.strip("01") and size(records, part) > 1
+                for part in halved
             )
             # Each stands right before those that are within it.
             is_whole &= not any(second.startswith(first) for first, second in pairwise(parts))

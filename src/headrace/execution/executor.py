@@ -14,7 +14,7 @@ from headrace.control.bisection import UNLIKE, Isolated, IsolationBudget
 from headrace.control.parts import size
 from headrace.control.sink_outage import OnOutage
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError, NotProcessedError, OptionError
+from headrace.errors import BatchSplitError, LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, not_the_records, took_too_much
 from headrace.execution.handler_runs import BatchLeases, BatchPart, HandlerRuns, RunContext
@@ -177,6 +177,8 @@ class BatchExecutor:
                 return self._run_parts(batch, None, terms)
             planned = without(self._ledger.batches.ranges(batch.batch_key), gone)
             error = self._runs.again(BatchPart(batch, planned), self._reader)
+            if isinstance(error, BatchSplitError):
+                return self._run_parts(batch, error, replace(terms, max_records=sys.maxsize))
             why = None if error is None else not_the_records(error)
             ended = error is not None and (why is not None or self._context.is_ended_by(error))
             down = None if final else self._health.down

@@ -17,9 +17,9 @@ from headrace.control.bisection import (
     Run,
     Step,
 )
-from headrace.control.parts import Progress, joined, ranges_of
+from headrace.control.parts import WHOLE, Progress, ranges_of, size
 from headrace.core.ranges import OffsetRange
-from headrace.errors import DataLossError, HeadraceError, LedgerError
+from headrace.errors import BatchSplitError, DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.execution.handler_runs import BatchPart, HandlerRuns, RunContext
@@ -118,6 +118,8 @@ class Isolator:
         """
         if error is not None:
             work = self._work()
+            if self._batch.planned_records > 1:
+                self.progress = replace(self.progress, halved=frozenset({WHOLE}))
             work.begin(error)
         else:
             work = self._work(not_run=[(part, self._why) for part in self._open()])
@@ -163,14 +165,14 @@ class Isolator:
     def _run_part(self, work: Bisection[Cause], part: str) -> None:
         before = self.progress
         is_unknown = part in before.unknown
-        done = replace(before, done=joined({*before.done, part}), unknown=before.unknown - {part})
-        done = replace(done, runs=before.runs + 1)
+        done = replace(before.with_done(part), runs=before.runs + 1)
         ranges = self._ranges(part)
         if not ranges:
             self.progress = done
             work.record(part, None)
             return
-        self._keep(replace(done, done=before.done, running=part))
+        failed = replace(before, unknown=done.unknown, runs=done.runs)
+        self._keep(replace(failed, running=part))
         call = BatchPart(self._batch, ranges, part, done)
         error = self._runs.again(call, self._reader)
         if error is None:
@@ -180,20 +182,27 @@ class Isolator:
         if (end := self._context.end_report(error)) is not None:
             self._abandon(end, outcome_unknown=True)
             raise error
-        unknown = done.unknown
-        if is_unknown and not self._runs.has_asked(call.key):
-            unknown |= {part}
-        self.progress = replace(done, done=before.done, unknown=unknown)
-        if (unread := ends_query(error)) is not None:
+        is_split = isinstance(error, BatchSplitError)
+        if is_unknown and not (is_split or self._runs.has_asked(call.key)):
+            failed = replace(failed, unknown=failed.unknown | {part})
+        self.progress = failed
+        if is_split:  # parts of it are in the sink, which lost the answer to their commits
+            self._halve(work, part, error)
+        elif (unread := ends_query(error)) is not None:
             self._leave_unread(unread)
             work.leave(part, unread)
         elif (blameless := not_the_records(error)) is not None:
             work.defer(part, blameless)
-        elif part in unknown or not self._terms.isolates:
+        elif part in failed.unknown or not self._terms.isolates:
             # It may be in the sink, under its own key; or nobody asked which record it is.
             work.leave(part, error)
         else:
-            work.record(part, error)
+            self._halve(work, part, error)
+
+    def _halve(self, work: Bisection[Cause], part: str, error: Exception) -> None:
+        if size(self._batch.planned_records, part) > 1:
+            self.progress = replace(self.progress, halved=self.progress.halved | {part})
+        work.record(part, error)
 
     def _keep(self, progress: Progress, *letters: DeadLetter) -> None:
         """Write the progress down; what it takes back is not kept."""
@@ -241,7 +250,7 @@ class Isolator:
 
     def _keep_dead_letter(self, part: str, why: Cause) -> bool:
         """Keep a convicted record; False where it cannot be kept, and is left."""
-        done = replace(self.progress, done=joined({*self.progress.done, part}))
+        done = self.progress.with_done(part)
         ranges = self._ranges(part)
         if not ranges:
             self.progress = done

@@ -283,11 +283,14 @@ class StreamHarness:
         while self.run_batch():
             pass
 
-    def backfill(self, *, max_backfills: int = MAX_BACKFILLS) -> list[BackfillEvent]:
+    def backfill(
+        self, *, max_backfills: int = MAX_BACKFILLS, once: bool = False
+    ) -> list[BackfillEvent]:
         """Run what was deferred until it is processed or dead; the clock moves on to each retry.
 
         Args:
             max_backfills: How many backfills of a batch fail before it is dead. Default: 100.
+            once: Whether each batch is run once, without a wait. Default: False.
 
         Returns:
             What happened, in order.
@@ -302,7 +305,8 @@ class StreamHarness:
                 " batch again; call run()."
             )
         events: list[BackfillEvent] = []
-        while self._survive(partial(self._backfill, events, max_backfills)) is None:
+        run = self._backfill_once if once else self._backfill
+        while self._survive(partial(run, events, max_backfills)) is None:
             pass
         return events
 
@@ -403,9 +407,11 @@ class StreamHarness:
         }
         program.listener.onQueryProgress(progress_event(json.dumps(progress)))
 
-    def _backfill(self, events: list[BackfillEvent], max_backfills: int, program: _Program) -> bool:
-        owner, backoff = new_owner(), Backoff()
-        scheduler = BackfillScheduler(
+    def _scheduler(
+        self, events: list[BackfillEvent], max_backfills: int, program: _Program
+    ) -> BackfillScheduler:
+        owner = new_owner()
+        return BackfillScheduler(
             program.ledger,
             program.handler.executor(owner, max_backfills=max_backfills).run,
             self.reader,
@@ -414,6 +420,18 @@ class StreamHarness:
             clock=self.clock,
             on_event=events.append,
         )
+
+    def _backfill_once(
+        self, events: list[BackfillEvent], max_backfills: int, program: _Program
+    ) -> bool:
+        failed = program.ledger.batches.failed(TESTED_GATE, _ALL)
+        scheduler = self._scheduler(events, max_backfills, program)
+        scheduler.run_manually([batch.batch_key for batch in failed if not batch.interrupted])
+        return True
+
+    def _backfill(self, events: list[BackfillEvent], max_backfills: int, program: _Program) -> bool:
+        backoff = Backoff()
+        scheduler = self._scheduler(events, max_backfills, program)
         monitor = Monitor(
             program.ledger, TESTED_GATE, backoff=backoff, seconds=self.clock.monotonic
         )
