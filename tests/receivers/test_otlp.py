@@ -14,11 +14,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
-from starlette.requests import Request
 from tests.receivers.serving import Served, in_loop, served
 
 from headrace.receivers import HttpSettings
-from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.http.http_connection import HttpRejection, HttpRequest
 from headrace.receivers.http.otlp import OtlpFormat
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -134,8 +133,8 @@ values = st.recursive(
 
 def records_of(body: bytes, kind: dict[str, str] = PROTOBUF, most: int = 10**6) -> list[Any]:
     settings = HttpSettings(max_decompressed_bytes=most, max_records=1_000)
-    headers = [(name.encode(), value.encode()) for name, value in kind.items()]
-    form = OtlpFormat(Request({"type": "http", "headers": headers}), settings)
+    headers = {name.encode(): [value.encode()] for name, value in kind.items()}
+    form = OtlpFormat(HttpRequest("POST", b"/v1/logs", headers), settings)
     form.count(body)
     found = form.records(body, 0)
     return [] if found is None else found.batch.column("value").to_pylist()
@@ -237,7 +236,7 @@ def test_what_would_grow_in_memory_is_refused() -> None:
 
 def test_a_small_body_has_parts_by_its_size_for_each_log_record_takes_two_bytes() -> None:
     for content_type in (b"application/json", b"application/x-protobuf"):
-        request = Request({"type": "http", "headers": [(b"content-type", content_type)]})
+        request = HttpRequest("POST", b"/v1/logs", {b"content-type": [content_type]})
         form = OtlpFormat(request, HttpSettings())
         form.count(b"x" * 2_000)
         assert form.parts >= 500

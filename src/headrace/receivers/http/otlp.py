@@ -10,12 +10,10 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from starlette.requests import Request
-
 from headrace.core.system import needs_extra
 from headrace.journal.records import Records
 from headrace.receivers.http.http_body import message_id_of
-from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.http.http_connection import HttpRejection, HttpRequest
 from headrace.receivers.settings import HttpSettings
 
 with needs_extra("otlp", "Receiving logs by OTLP"):
@@ -55,13 +53,13 @@ class OtlpFormat:
             it has more than one (400).
     """
 
-    def __init__(self, request: Request, settings: HttpSettings) -> None:
+    def __init__(self, request: HttpRequest, settings: HttpSettings) -> None:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
         self._size_bytes = self._nodes = 0
         self.message_id = message_id_of(request)
-        self._is_json = media_type_of(request) == JSON
-        if media_type_of(request) not in (JSON, PROTOBUF):
+        self._is_json = request.media_type == JSON
+        if request.media_type not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
 
     @property
@@ -116,19 +114,14 @@ class OtlpFormat:
         return _of_protobuf(body)
 
 
-def media_type_of(request: Request) -> str:
-    """The content type of a request, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def success(request: Request) -> tuple[bytes, str]:
+def success(request: HttpRequest) -> tuple[bytes, str]:
     """The body of an answer that takes everything, and its content type."""
-    return (b"{}", JSON) if media_type_of(request) == JSON else (b"", PROTOBUF)
+    return (b"{}", JSON) if request.media_type == JSON else (b"", PROTOBUF)
 
 
-def failure(request: Request, sentence: str) -> tuple[bytes, str]:
+def failure(request: HttpRequest, sentence: str) -> tuple[bytes, str]:
     """The body of any other answer, a ``google.rpc.Status``, and its content type."""
-    if media_type_of(request) != PROTOBUF:
+    if request.media_type != PROTOBUF:
         return json.dumps({"message": sentence}).encode(), JSON
     text = sentence.encode()
     return b"\x12" + _varint(len(text)) + text, PROTOBUF
