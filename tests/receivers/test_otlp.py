@@ -17,7 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from tests.receivers.serving import Served, in_loop, served
 
 from headrace.receivers import HttpSettings
-from headrace.receivers.http.http_connection import HttpRejection, HttpRequest
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest
 from headrace.receivers.http.otlp import OtlpFormat
 
 PROTOBUF = {"content-type": "application/x-protobuf"}

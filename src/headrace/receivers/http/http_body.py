@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.journal.records import SCHEMA, Records
 from headrace.receivers.connections import Connections
-from headrace.receivers.http.http_connection import HttpRejection, HttpRequest, retry_after
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest, retry_after
 from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.receivers.json_text import (
     COMMAS_PER_RECORD,

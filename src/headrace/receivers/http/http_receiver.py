@@ -18,14 +18,12 @@ from headrace.receivers.http.http_body import (
     RequestBody,
     RequestFormat,
 )
-from headrace.receivers.http.http_connection import (
+from headrace.receivers.http.http_connection import Handler, HttpServer, Routes
+from headrace.receivers.http.http_message import (
     JSON,
-    Handler,
     HttpAnswer,
     HttpRejection,
     HttpRequest,
-    HttpServer,
-    Routes,
     json_answer,
     retry_after,
 )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace.core.system import needs_extra
 from headrace.journal.records import Records
 from headrace.receivers.http.http_body import message_id_of
-from headrace.receivers.http.http_connection import HttpRejection, HttpRequest
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest
 from headrace.receivers.settings import HttpSettings
 
 with needs_extra("otlp", "Receiving logs by OTLP"):

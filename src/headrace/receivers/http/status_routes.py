@@ -19,13 +19,8 @@ from prometheus_client.registry import Collector
 
 from headrace.receivers.connections import Connections, listen
 from headrace.receivers.event_log import Rejections
-from headrace.receivers.http.http_connection import (
-    HttpAnswer,
-    HttpRequest,
-    HttpServer,
-    Routes,
-    json_answer,
-)
+from headrace.receivers.http.http_connection import HttpServer, Routes
+from headrace.receivers.http.http_message import HttpAnswer, HttpRequest, json_answer
 from headrace.receivers.intake import Intake
 from headrace.receivers.settings import HttpSettings
 from headrace.receivers.turns import Turns
