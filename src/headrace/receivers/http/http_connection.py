@@ -501,7 +501,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._is_discarding = True
         self._rest, self._at = b"", 0
-        self._transport.write_eof()
+        with contextlib.suppress(OSError):  # it has gone
+            self._transport.write_eof()
         self._late = self._loop.call_later(_DISCARD_S, self._transport.abort)
         self._pace()
 
