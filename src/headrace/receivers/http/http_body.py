@@ -127,8 +127,9 @@ class RequestBody:
                 {"connection": "close"},  # the rest may be a body, and no request
             )
         self._check_sent(int(length or 0))
+        timeout_s = None if request.is_whole else self._settings.body_s
         try:
-            async with asyncio.timeout(self._settings.body_s):
+            async with asyncio.timeout(timeout_s):
                 await self._read(Decompressor(encoding), form)
         except TimeoutError as error:
             raise HttpRejection(
