@@ -404,6 +404,45 @@ async def test_a_line_that_only_looks_like_another_protocol_is_a_line(line: byte
         assert journal.values == [line.removesuffix(b"\r"), b"GET / HTTP/1.1"]
 
 
+HEADERS = (
+    b"PROXY TCP4 10.0.0.1 10.0.0.2 4711 7070\r\n",
+    b"PROXY UNKNOWN\r\n",
+    PROXY_2,
+    PROXY_2[:14] + b"\x01\0" + bytes(256),
+)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@in_loop
+async def test_a_proxy_header_is_taken_off_where_it_is_asked_for(header: bytes) -> None:
+    receiver, journal = tcp(proxy_protocol=True), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        for place in range(len(header)):
+            await it.send(header[place : place + 1])
+        await it.send(b"a\nPROXY UNKNOWN\n")
+        await it.acknowledged(2)
+        assert journal.values == [b"a", b"PROXY UNKNOWN"]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"lines without a header\n",
+        b"PROXY " + b"x" * 200 + b"\r\n",
+        PROXY_2[:12] + b"\x11" + PROXY_2[13:] + b"a\n",
+    ],
+)
+@in_loop
+async def test_a_connection_without_the_proxy_header_that_was_asked_for_is_refused(
+    begin: bytes,
+) -> None:
+    receiver, journal = tcp(proxy_protocol=True), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        await it.send(begin)
+        assert (await it.answer()).startswith("error The connection begins with no PROXY header")
+        assert journal.values == []
+
+
 async def stopped(receiver: TcpReceiver) -> None:
     async with receiving(receiver, Journal()), connected(receiver) as client:
         await client.send(b"a\n")

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.errors import ReceiverError
 from headrace.journal.records import Records
+from headrace.receivers.connections import PROXY_2
 from headrace.receivers.json_text import check_lines, ids_of_lines
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.sender_buffer import MOST_AT_ONCE, SenderBuffer
@@ -15,12 +16,15 @@ _SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
 _HEAD_BYTES: Final = 15
 """How long a match of that may be."""
 
-_NO_PROXY: Final = "a header of the PROXY protocol", "have the proxy send none"
+_NO_PROXY: Final = (
+    "a header of the PROXY protocol",
+    "have the proxy send none, or receive with --proxy-protocol",
+)
 _SIGNATURES: Final = {
     b"PROXY TCP4 ": _NO_PROXY,
     b"PROXY TCP6 ": _NO_PROXY,
     b"PROXY UNKNOWN": _NO_PROXY,
-    b"\r\n\r\n\0\r\nQUIT\n": _NO_PROXY,  # version 2, which comes at once
+    PROXY_2: _NO_PROXY,  # which comes at once
     b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
 }
 """How a connection begins that has no lines: what that is, and what to do."""
