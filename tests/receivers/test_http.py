@@ -469,6 +469,21 @@ async def test_what_follows_the_last_request_of_a_connection_is_no_request(
 
 
 @in_loop
+async def test_what_is_sent_behind_a_last_request_does_not_cost_its_answer() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        reader, writer = await it.raw(POST + b"connection: close\r\ncontent-length: 1\r\n\r\na")
+        await until(lambda: it.journal.begun)
+        writer.write(b"x" * 2**20)
+        await asyncio.sleep(0)
+        it.journal.going.set()
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"}")
+        writer.close()
+
+
+@in_loop
 async def test_requests_sent_ahead_are_answered_in_their_order_and_one_at_a_time() -> None:
     chunks = b"transfer-encoding: chunked\r\n\r\n4;x=1\r\n\r\n\r\n\r\n0\r\na: b\r\n\r\n"
     async with served() as it:

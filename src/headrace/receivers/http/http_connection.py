@@ -93,7 +93,7 @@ class HttpServer:
         self.connections = connections
         self.rejections = rejections
         self.turns = turns
-        self.is_secured = False
+        self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Shared, for what is in it is taken before anything else is read."""
         self.open: set[HttpConnection] = set()
@@ -131,6 +131,7 @@ class HttpServer:
             await tunnels.close(stop_s)
 
     async def _end(self, stop_s: float) -> None:
+        self.is_stopping = True
         for connection in set(self.open):
             connection.shutdown()
         ends = {connection.closed for connection in self.open} | self.running
@@ -368,7 +369,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _go_on_without_upgrade(self) -> None:
         """Have the body parsed too: a sender that offers another protocol has to do without it."""
         lines = [b"%b: %b" % (name, value) for name, of in self._headers.items() for value in of]
-        start = b"%b %b HTTP/1.1" % (self._parser.get_method(), self._target)
+        version = self._parser.get_http_version().encode()
+        start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._target, version)
         self._begin()
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
@@ -460,16 +462,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self._is_ending():
             return
-        is_last = answer.is_last or not self._keeps
-        if is_last and not request.is_whole:
-            self._end_with(answer)
+        has_body = request.method != "HEAD"
+        if answer.is_last or not self._keeps:
+            self._end_with(answer, has_body=has_body)
             return
-        self._transport.write(answer.encoded(is_last=is_last, has_body=request.method != "HEAD"))
+        self._transport.write(answer.encoded(is_last=False, has_body=has_body))
         self._is_answered = True
         request.drop()
-        if is_last:
-            self._transport.close()
-        elif request.is_whole:
+        if request.is_whole:
             self._next()
         else:
             self._watch()
@@ -492,13 +492,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._request.fail()
         self._end_with(rejection.answer)
 
-    def _end_with(self, answer: HttpAnswer) -> None:
+    def _end_with(self, answer: HttpAnswer, *, has_body: bool = True) -> None:
         """Send a last answer; whatever follows is dropped for a time."""
-        self._transport.write(answer.encoded(is_last=True))
+        self._transport.write(answer.encoded(is_last=True, has_body=has_body))
         self._stop_watching()
-        if self._has_ended:
+        if self._has_ended or (self._server.is_stopping and self._is_whole()):
             self._transport.close()
             return
+        self._places.idle(self)
         self._is_discarding = True
         self._rest, self._at = b"", 0
         with contextlib.suppress(OSError):  # it has gone
