@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.services.connector import connector_jars
 
 import headrace
 from bench.machine import cores
 from bench.topics import Topics
-from headrace.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
 from headrace.local.session import local_spark
 
 
