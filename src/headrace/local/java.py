@@ -197,8 +197,7 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
     jars = [*((_package("pyspark") or work) / "jars").glob("ivy-*.jar")]
     if not jars:
         raise SetupError(
-            "The installed pyspark has no ivy-*.jar, which is what fetches jars; install the full "
-            "package: pip install 'pyspark>=4.0'."
+            "The installed pyspark has no ivy-*.jar to fetch jars: pip install 'pyspark>=4.0'."
         )
     (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADRACE_IVY_SETTINGS")

@@ -233,8 +233,9 @@ class KafkaBroker(ServerProcess):
 
     def _answers(self) -> bool:
         """Whether clients are served: the socket is tried first, for librdkafka would log."""
+        host, _, port = self.bootstrap_servers.rpartition(":")
         with socket.socket() as probe:
-            if probe.connect_ex((HOST, self._ports[0])) != 0:
+            if probe.connect_ex((host, int(port))) != 0:
                 return False
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
