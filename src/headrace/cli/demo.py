@@ -251,7 +251,7 @@ def _killed_driver(demo: Demo) -> None:
     )
     demo.driver.kill()
     shutil.rmtree(demo.folder / GATED)
-    _sql(demo.shop, _END, now_s=time.time(), error="killed, and started again")
+    _sql(demo.shop, _END, now_s=time.time(), error="killed, restarting")
     before = len(_runs(demo, GATED))
     demo.driver.serve(demo.folder, (*DRIVER, str(demo.folder)))
     # The first batch repeats the one in which the driver was killed.

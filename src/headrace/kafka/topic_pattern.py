@@ -29,10 +29,7 @@ _SAME: Final = "ABbDdSsWwafnrtu"
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:
-    r"""Compile a regular expression of Java's.
-
-    Raises:
-        OptionError: It is none, or has a construct that is not translated.
+    r"""Compile a regular expression of Java's; raise an `OptionError` for what is not translated.
 
     >>> topic_pattern(r"\Qa.b\E-[a-z&&[^x]]\z").pattern
     'a\\.b-[abcdefghijklmnopqrstuvwyz]\\Z'
@@ -47,8 +44,6 @@ def topic_pattern(text: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """A walk over an expression from its beginning to its end."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -56,17 +51,15 @@ class _Translation:
         self._by_case = ""
 
     def all(self) -> str:
-        parts = []
-        while self._at < len(self._text):
-            parts.append(self._next())
+        parts = list(iter(self._next, ""))
         if self._ignores_case and self._by_case:
             raise self._refusal(f"{self._by_case} together with (?i)")
         return "".join(parts)
 
     def _next(self) -> str:
-        character = self._text[self._at]
+        character = self._text[self._at : self._at + 1]
         if character == "\\":
-            return self._escape(in_class=False)
+            return self._escape(in_class=False) or "(?:)"
         if character == "[":
             return self._class()
         if character == "(":

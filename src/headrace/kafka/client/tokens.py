@@ -14,27 +14,18 @@ from typing import Any, Final
 from headrace.errors import BrokerError, OptionError
 
 OPTION: Final = "oauth.token"
-"""Name of the option, without its ``kafka.``."""
-
 SHAPE: Final = "(token, expiry in seconds since 1970, principal)"
-"""What the function returns, in words."""
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_MOST_S: Final = 10 * 365 * 86_400.0
-"""Longest life of a token (s): an expiry beyond it is in milliseconds."""
-
+_MOST_S: Final = 10 * 365 * 86_400.0  # an expiry beyond it is in milliseconds
 _checked: set[str] = set()
 
 Token = tuple[str, float, str, dict[str, str]]
 
 
 def check_tokens(name: str) -> None:
-    """Call the function once in this process, so that what is wrong is an error at the start.
-
-    Raises:
-        OptionError: There is no such function, it raised, or it returned something else.
-    """
+    """Call the function once in this process; raise an `OptionError` if that fails."""
     if name in _checked:
         return
     try:
@@ -72,12 +63,7 @@ def fetch_token(name: str) -> Token:
 
 
 def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a client to make, whose tokens the function gives, if one is named.
-
-    Raises:
-        BrokerError: The function raised an exception.
-        OptionError: There is no such function, or it returned something else.
-    """
+    """Return the settings of a client to make, which calls `fetch_token` if a function is named."""
     settings = {name: value for name, value in config.items() if name != OPTION}
     name = config.get(OPTION)
     if name is None:
