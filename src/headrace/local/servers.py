@@ -151,15 +151,15 @@ class KafkaBroker(ServerProcess):
     killed; its data go with it. Until then it can be started again, with its data and its address.
     """
 
+    java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts fast
+
     def __init__(
         self, java: Java, jars: Path, *, settings: Mapping[str, str] | None = None
     ) -> None:
         """Describe a broker; ``settings`` of ``server.properties`` are over those in `SETTINGS`."""
         super().__init__()
-        # Java compiles fast rather than well.
-        options = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-        log_level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        self._java = (str(java.executable), *options, log_level, "-cp", f"{jars}/*")
+        options = ("-Xmx512m", *self.java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+        self._java = (str(java.executable), *options, "-cp", f"{jars}/*")
         self._settings = settings or {}
         self.folder: Path | None = None
         self._ports = free_ports(2)
