@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from tests.services.connector import connector_jars
+
 from bench.figures import AtMost, Figure
 from bench.machine import cores
 from bench.pairs import in_turn
@@ -13,7 +15,7 @@ from bench.sides import HEADRACE, NATIVE
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
 from headrace.execution import RECOMMENDED_CONF
-from headrace.local import connector_jars, ensure_java
+from headrace.local import ensure_java
 
 GATED: Final = "gated"
 PARTITIONS: Final = 4

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.services.connector import connector_jars
 
 import headrace
 from bench.machine import cores
 from bench.topics import Topics
-from headrace.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
 from headrace.local.session import local_spark
+
+
+class SteadyBroker(KafkaBroker):
+    """Broker whose Java compiles well, for it runs long enough."""
+
+    java_options = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,7 @@ def open_stage(postgresql: str | None = None) -> Iterator[Stage]:
     jars = connector_jars(java)
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as name,
-        # Compiled well: a benchmark's broker runs long enough.
-        KafkaBroker(java, kafka_server_jars(java), quick_start=False) as broker,
+        SteadyBroker(java, kafka_server_jars(java)) as broker,
     ):
         folder = Path(name)
         with local_spark(folder, "headrace bench", cores(), *jars) as spark:

@@ -14,6 +14,7 @@ from hypothesis import Phase, settings
 from pyspark.sql import SparkSession
 from tests.dashboard.left_out import leave_out_pages
 from tests.services import spark_classes, tiers
+from tests.services.connector import connector_jars
 from tests.services.examples import FEW, FULL, SOME
 from tests.services.folders import use_memory
 from tests.services.forks import forks_for_planners
@@ -21,7 +22,7 @@ from tests.services.kafka import TopicFactory, Topics
 from tests.services.postgresql import NewUrl, PostgresqlServer, postgresql_server
 from tests.services.spark_home import surroundings
 
-from headrace.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local import Java, KafkaBroker, ensure_java, kafka_server_jars
 
 use_memory()
 os.environ.update(surroundings())

@@ -40,7 +40,7 @@ def test_nothing_of_an_extra_is_installed_for_everybody() -> None:
         ("postgresql", "psycopg", lambda: Ledger.open("postgresql://app@127.0.0.1:1/orders")),
         (
             "receivers",
-            "uvicorn",
+            "httptools",
             lambda: importlib.import_module("headrace.receivers").HttpReceiver(),
         ),
         ("spark", "pyspark", lambda: getattr(headrace, "Gate")("orders")),  # noqa: B009  (no interval)

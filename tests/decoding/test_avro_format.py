@@ -19,7 +19,7 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.services.registry import RegistryServer, framed
+from tests.services.registry import RegistryServer, framed, registry_server
 
 import headrace
 from headrace.decoding import registry as registry_module
@@ -386,6 +386,28 @@ def test_a_registry_that_is_away_or_another_server_is_an_outage(
         decoded(headrace.avro(json_text.dumps(ORDER), registry=other), value)
 
 
+def test_the_next_url_of_a_registry_is_asked_where_one_is_away(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
+    number = registry.register("orders-value", ORDER)
+    value = framed(number, written(ORDER, {"id": 1, "name": None})[0])
+    with registry_server() as broken:
+        broken.status = 503
+        urls = f"http://127.0.0.1:1,{broken.url}, {registry.url}"
+        several = headrace.SchemaRegistry(urls)
+        form = headrace.avro(json_text.dumps(ORDER), registry=several)
+        assert decoded(form, value).reasons == {}
+        assert (len(broken.asked), len(registry.asked)) == (1, 1)
+        # The one that has answered is asked first from then on.
+        assert several.newest("orders-value").kind == "AVRO"
+        assert (len(broken.asked), len(registry.asked)) == (1, 2)
+        registry.status = 500
+        with pytest.raises(RegistryError, match=r"^The schema registry http.*answers 503 to GET"):
+            several.newest("orders-value")
+        assert (len(broken.asked), len(registry.asked)) == (4, 5)
+
+
 class Dripping(BaseHTTPRequestHandler):
     """Sends a byte now and then of an answer that never ends."""
 
@@ -438,6 +460,17 @@ def test_credentials_are_sent_and_shown_nowhere(registry: RegistryServer) -> Non
         ),
         ({"url": "registry:8081"}, "must be like http://host:8081"),
         ({"url": "ftp://registry"}, "must be like http://host:8081"),
+        ({"url": "http://registry:99999"}, "'http://registry:99999'; it must be like"),
+        ({"url": "http://registry:0"}, "with a port from 1 to 65535"),
+        ({"url": "http://registry:abc"}, "with a port from 1 to 65535"),
+        ({"url": "http://registry:8081 "}, "'http://registry:8081 '; it must be like"),
+        ({"url": " http://registry:8081"}, "must be like"),
+        ({"url": "http://registry:8081?a=b"}, "must be like"),
+        ({"url": ""}, "URL is ''; it must be like"),
+        ({"url": "http://a:8081,"}, "URL is ''; .* or several of these with commas"),
+        ({"url": "http://a:8081,,http://b:8081"}, "URL is ''"),
+        ({"url": "http://a:8081,b:8081"}, "URL is 'b:8081'"),
+        ({"url": "http://a:8081,http://reader:hunter2@[b"}, "has a user or a password"),
         ({"user": "reader"}, "give user and password, or a token"),
         ({"user": "r", "password": "hunter2", "token": "hunter2"}, "or too much"),
         ({"timeout_s": 0}, "timeout_s is 0; it must be above 0"),

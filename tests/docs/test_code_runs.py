@@ -23,6 +23,7 @@ from requests.adapters import HTTPAdapter
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
 from tests.receivers.processes import receiver
+from tests.services import clouds
 from tests.services.kafka import Topics, records_in
 from tests.services.waiting import wait_until
 from urllib3.util import Retry
@@ -280,9 +281,9 @@ def _stop_when_stored(names: dict[str, Any], folder: Path) -> None:
 
 def kafka_client_options(spark: SparkSession, _shop: Shop) -> None:
     headrace.register(spark)
-    Reader(
-        "docs/kafka-client-options.md", {"reader": spark.readStream.format("headrace-kafka")}
-    ).run_all()
+    names = {"reader": spark.readStream.format("headrace-kafka")}
+    with clouds.stubbed():
+        Reader("docs/kafka-client-options.md", names).run_all()
 
 
 def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:

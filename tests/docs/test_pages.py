@@ -164,6 +164,7 @@ def test_options_of_sources_that_pages_name_exist() -> None:
         *RECOMMENDED_CONF,
         *(f"kafka.{name}" for name in (*CONSUMER_OPTIONS, *PRODUCER_OPTIONS)),
         *OF_KAFKA_ONLY_IN_LIBRDKAFKA,
+        "kafka.oauth.token",
     }
     form = re.compile(r"(kafka|backpressure|fetchOffset|kafkaConsumer|headrace)\.[\w.]*\w(?==|$)")
     unknown = []

@@ -93,9 +93,9 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
                 "sasl.mechanism": "AWS_MSK_IAM",
                 "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
             },
-            "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate",
+            "set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth.token=MODULE:FUNCTION",
         ),
-        ({"sasl.client.callback.handler.class": "a.B"}, "SCRAM-SHA-512"),
+        ({"sasl.client.callback.handler.class": "a.B"}, "kafka.oauth.token=MODULE:FUNCTION"),
         ({"sasl.login.class": "a.B"}, "kafka.sasl.mechanism"),
         (
             {"sasl.mechanism": "PLAIN", "sasl.login.callback.handler.class": "a.B"},
@@ -194,7 +194,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
                 "sasl.login.callback.handler.class": "software.amazon.msk.auth.iam"
                 ".IAMOAuthBearerLoginCallbackHandler"
             },
-            "for AWS MSK use",
+            "leave it out, and set kafka.sasl.mechanism=OAUTHBEARER and kafka.oauth.token=",
         ),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
         ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),

@@ -123,26 +123,11 @@ def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
     wait_until(lambda: not Path(folder).exists())
 
 
-def test_a_broker_whose_port_was_taken_before_it_could_takes_another(
-    own_broker: KafkaBroker,
-) -> None:
-    taken = own_broker.bootstrap_servers
-    host, _, port = taken.rpartition(":")
+def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(java: Java) -> None:
+    broker = KafkaBroker(java, kafka_server_jars(java))
+    host, _, port = broker.bootstrap_servers.rpartition(":")
     with socket.socket() as other:
         other.bind((host, int(port)))
-        own_broker.start()
-        assert own_broker.bootstrap_servers != taken
-        assert not is_refused(own_broker.bootstrap_servers)
-
-
-def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
-    java: Java, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        ports = (other.getsockname()[1], *free_ports(1))
-        monkeypatch.setattr("headrace.local.servers.free_ports", lambda _count: ports)
-        broker = KafkaBroker(java, kafka_server_jars(java))
         with pytest.raises(SetupError, match="did not start; its last words") as raised, broker:
             raise AssertionError("it started")
     assert "Address already in use" in str(raised.value)
@@ -171,15 +156,6 @@ def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
     taken, free = free_ports(2)
     with socket.create_server(("127.0.0.1", taken)):
         assert free_ports(1, (taken, free)) == (free,)
-
-
-def test_no_two_processes_are_given_one_port() -> None:
-    (port,) = free_ports(1)
-    ask = f"from headrace.local.servers import free_ports; free_ports(1, ({port},))"
-    refused = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, check=False
-    )
-    assert f"Only 0 of the 1 ports needed are free between {port} and {port}" in refused.stderr
 
 
 def test_too_few_free_ports_are_an_error_that_counts_them() -> None:

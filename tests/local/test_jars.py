@@ -1,15 +1,15 @@
-import ssl
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.services.connector import SPARK_CONNECTOR, connector_jars
 
 from headrace.errors import SetupError
-from headrace.local import Java, connector_jars, kafka_server_jars
-from headrace.local.__main__ import main
-from headrace.local.java import SPARK_CONNECTOR, key_store, system_certificates, trust_options
+from headrace.local import Java, kafka_server_jars
+from headrace.local.java import trust_options
 
 SETTINGS = """\
 <ivysettings>
@@ -99,12 +99,14 @@ def test_a_java_that_does_not_trust_the_server_is_told_whom_this_machine_trusts(
 
 @pytest.mark.integration
 def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(
-    repository: Path, capsys: pytest.CaptureFixture[str]
+    repository: Path,
 ) -> None:
-    assert main() == 1
-    out, err = capsys.readouterr()
-    assert out.startswith("Fetching the jars of org.apache.kafka:kafka_2.13")
-    assert err.startswith("Ivy could not fetch the jars; ")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.local"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith("Fetching the jars of org.apache.kafka:kafka_2.13")
+    assert done.stderr.startswith("Ivy could not fetch the jars; ")
 
 
 # "CN=Headrace test authority", of which nobody has the key, valid for a hundred years.
@@ -124,48 +126,42 @@ HMwGy26ccCm6EhEuPDG3zhYOe9nCgaIE4DrSlIDO6A==
 
 
 @pytest.fixture
-def authority(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bytes:
-    """The one certificate that OpenSSL trusts here."""
+def authority(tmp_path: Path) -> Path:
+    """The bundle with the one certificate that OpenSSL is to trust."""
     bundle = tmp_path / "certificates" / "ca-certificates.crt"
     bundle.parent.mkdir()
     bundle.write_text(AUTHORITY)
-    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
-    return ssl.PEM_cert_to_DER_cert(AUTHORITY)
+    return bundle
 
 
-def test_the_machines_certificates_are_those_that_openssl_trusts(authority: bytes) -> None:
-    assert system_certificates() == [authority]
-
-
-def test_a_folder_of_certificates_counts_where_there_is_no_file(
-    authority: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
-    assert system_certificates() == []
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "certificates"))
-    assert system_certificates() == [authority]
-
-
-@pytest.mark.integration
-def test_java_reads_the_key_store(java: Java, authority: bytes, tmp_path: Path) -> None:
-    store = tmp_path / "trusted.jks"
-    store.write_bytes(key_store([authority]))
+def aliases(java: Java, folder: Path) -> str:
+    """What Java lists of the key store that the options name."""
+    store, kind = trust_options(folder)
+    assert store == f"-Djavax.net.ssl.trustStore={folder}/trusted.jks"
+    assert kind == "-Djavax.net.ssl.trustStoreType=jks"
     keytool = [str(java.executable), "-m", "java.base/sun.security.tools.keytool.Main"]
-    said = subprocess.check_output(
-        [*keytool, "-list", "-rfc", "-storetype", "jks", "-keystore", str(store)],
+    return subprocess.check_output(
+        [*keytool, "-list", "-rfc", "-storetype", "jks", "-keystore", store.split("=")[1]],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert "contains 1 entry" in said
-    assert "".join(AUTHORITY.split()) in "".join(said.split())
 
 
-def test_the_options_name_a_key_store_of_the_machines_certificates(
-    authority: bytes, tmp_path: Path
+@pytest.mark.integration
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_java_trusts_whom_openssl_trusts(
+    java: Java,
+    authority: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
 ) -> None:
-    store, kind = trust_options(tmp_path)
-    assert store == f"-Djavax.net.ssl.trustStore={tmp_path}/trusted.jks"
-    assert kind == "-Djavax.net.ssl.trustStoreType=jks"
-    assert (tmp_path / "trusted.jks").read_bytes() == key_store([authority])
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
+    assert "contains 0 entries" in aliases(java, tmp_path)
+    place = authority if variable == "SSL_CERT_FILE" else authority.parent
+    monkeypatch.setenv(variable, str(place))
+    listed = aliases(java, tmp_path)
+    assert "contains 1 entry" in listed
+    assert "".join(AUTHORITY.split()) in "".join(listed.split())

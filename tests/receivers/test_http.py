@@ -366,7 +366,7 @@ async def test_an_integer_that_is_too_long_is_refused_by_its_name_in_large_bodie
         (POST + b"transfer-encoding: chunked\r\n\r\nno chunk\r\n", 400, "not well-formed"),
         (POST + b"transfer-encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),
         (b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000, 431, "more than the 2000 bytes allowed"),
-        (b"HEADLESS", 408, "within 0.2 s"),
+        (b"POST /re", 408, "within 0.2 s"),
         (b"POST /records/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n", 404, "/r"),
         (b"GET /health/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", 404, "GET /health"),
         (b"POST /elsewhere HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 404, "/records"),
@@ -439,3 +439,173 @@ async def test_a_bad_chunk_after_the_answer_closes_the_connection_and_says_no_mo
         assert b"HTTP/1.1" not in await reader.read()
         writer.close()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        POST + b"connection: close\r\ncontent-length: 2\r\n\r\n21",
+        POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"content-length: 2\r\n\r\n21",
+        POST + b"Connection: Close\r\ntransfer-encoding: chunked\r\n\r\n2\r\n21\r\n0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize(
+    "more", [b"", b"\r\n", b".5 is no request", POST + b"content-length: 1\r\n\r\n9"]
+)
+@in_loop
+async def test_what_follows_the_last_request_of_a_connection_is_no_request(
+    last: bytes, more: bytes
+) -> None:
+    """The answer to the request is the only one: a 400 after it would have it sent again."""
+    async with served() as it:
+        reader, writer = await it.raw(last + more)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"connection: close" in answer
+        writer.close()
+        assert it.journal.values == [b"21"]
+        assert it.intake.rejections.totals == {}
+
+
+@in_loop
+async def test_what_is_sent_behind_a_last_request_does_not_cost_its_answer() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        reader, writer = await it.raw(POST + b"connection: close\r\ncontent-length: 1\r\n\r\na")
+        await until(lambda: it.journal.begun)
+        writer.write(b"x" * 2**20)
+        await asyncio.sleep(0)
+        it.journal.going.set()
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"}")
+        writer.close()
+
+
+@in_loop
+async def test_requests_sent_ahead_are_answered_in_their_order_and_one_at_a_time() -> None:
+    chunks = b"transfer-encoding: chunked\r\n\r\n4;x=1\r\n\r\n\r\n\r\n0\r\na: b\r\n\r\n"
+    async with served() as it:
+        ahead = POST + chunks + POST + b"content-length: 4\r\n\r\n\r\n\r\n\r\n" + POST + chunks
+        it.journal.going.clear()
+        reader, writer = await it.raw(ahead * 10)
+        await until(lambda: it.journal.begun)
+        assert it.intake.statistics.reserved_bytes < 100
+        it.journal.going.set()
+        for number in range(30):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            answer = await reader.readuntil(b"}")
+            assert json.loads(answer)["first"] == number
+        writer.close()
+        assert it.journal.values == [b"\r\n\r\n"] * 30
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1_000])
+@in_loop
+async def test_a_request_may_come_in_pieces_of_any_size(step: int) -> None:
+    chunked = POST + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n3\r\n\r\n\r\r\n0\r\n\r\n"
+    data = (b"\r\n" + POST + b"content-length: 1\r\n\r\na" + chunked) * 2
+    async with served() as it:
+        reader, writer = await it.raw(b"")
+        for at in range(0, len(data), step):
+            writer.write(data[at : at + step])
+            await asyncio.sleep(0)
+        for _ in range(4):
+            assert (await reader.readuntil(b"}")).count(b"HTTP/1.1 200 ") == 1
+        assert it.journal.values == [b"a", b"a\r\n\r"] * 2
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"content-length: 2\r\n\r\n21", b"transfer-encoding: chunked\r\n\r\n2\r\n21\r\n0\r\n\r\n"],
+)
+@in_loop
+async def test_an_offer_of_another_protocol_is_passed_over_and_the_body_is_taken(
+    body: bytes,
+) -> None:
+    """Java's own client offers HTTP/2 so with each first request (RFC 9110, 7.8)."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAA\r\n"
+    async with served() as it:
+        reader, writer = await it.raw((POST + offer + body) * 2)
+        for _ in range(2):
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        assert it.journal.values == [b"21", b"21"]
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT /records HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /records HTTP/2.0\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /records\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+        POST + b"host: y\r\ncontent-length: 1\r\n\r\na",
+        POST + b"content-length: 1\r\ncontent-length: 1\r\n\r\na",
+        POST + b"content-length: +1\r\n\r\na",
+        POST + b"content-length : 1\r\n\r\na",
+        POST + b"content-length: 1\r\n folded\r\n\r\na",
+        POST + b"content-length: 1\n\na",
+        POST + b"a: b\0c\r\ncontent-length: 1\r\n\r\na",
+        POST + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\ntransfer-encoding: gzip\r\n\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n1 \r\na\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+    ],
+)
+@in_loop
+async def test_what_two_programs_may_frame_in_two_ways_is_refused_and_ends_the_connection(
+    head: bytes,
+) -> None:
+    async with served() as it:
+        reader, writer = await it.raw(head + POST + b"content-length: 1\r\n\r\n9")
+        answer = await first_answer(reader)
+        assert answer.status in (400, 501)
+        assert answer.error.endswith(".")
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+        assert it.journal.values == []
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [(b"1;", b"e" * 9_999), (b"0\r\n", b"a: b\r\n" * 999), (b"0\r\na", b"a" * 9_999)],
+)
+@in_loop
+async def test_trailers_and_extensions_without_an_end_are_refused(
+    start: bytes, more: bytes
+) -> None:
+    async with served() as it:
+        reader, writer = await it.raw(POST + b"transfer-encoding: chunked\r\n\r\n" + start)
+        answer = asyncio.create_task(first_answer(reader))
+        while not answer.done():
+            writer.write(more)
+            await asyncio.sleep(0)
+        assert answer.result().status == 431
+        assert it.journal.values == []
+        writer.transport.abort()
+
+
+@in_loop
+async def test_head_is_answered_as_get_is_without_a_body() -> None:
+    async with served() as it:
+        answer = await it.client.head("/health")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert int(answer.headers["content-length"]) > 0
+        assert (await it.client.get("/health")).json() == {"status": "ok"}
+
+
+@in_loop
+async def test_a_sender_that_waits_for_100_continue_is_told_to_go_on() -> None:
+    async with served() as it:
+        reader, writer = await it.raw(POST + b"expect: 100-continue\r\ncontent-length: 1\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"a")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()

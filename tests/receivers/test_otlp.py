@@ -14,11 +14,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
-from starlette.requests import Request
 from tests.receivers.serving import Served, in_loop, served
 
 from headrace.receivers import HttpSettings
-from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest
 from headrace.receivers.http.otlp import OtlpFormat
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -134,8 +133,8 @@ values = st.recursive(
 
 def records_of(body: bytes, kind: dict[str, str] = PROTOBUF, most: int = 10**6) -> list[Any]:
     settings = HttpSettings(max_decompressed_bytes=most, max_records=1_000)
-    headers = [(name.encode(), value.encode()) for name, value in kind.items()]
-    form = OtlpFormat(Request({"type": "http", "headers": headers}), settings)
+    headers = {name.encode(): [value.encode()] for name, value in kind.items()}
+    form = OtlpFormat(HttpRequest("POST", b"/v1/logs", headers), settings)
     form.count(body)
     found = form.records(body, 0)
     return [] if found is None else found.batch.column("value").to_pylist()
@@ -214,6 +213,87 @@ def test_json_that_is_no_otlp_is_refused_in_one_sentence(body: bytes, words: str
     assert refused.value.status == 400
 
 
+def log(**fields: Any) -> bytes:
+    """A request in JSON with one log record that has these fields."""
+    scope = {"logRecords": [fields]}
+    return json.dumps({"resourceLogs": [{"scopeLogs": [scope]}]}).encode()
+
+
+def attribute(**value: Any) -> bytes:
+    return log(attributes=[{"key": "a", "value": value}])
+
+
+IN_BASE64 = "AAECAwQFBgcICQoLDA0ODw=="
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (attribute(intValue=1.5), "intValue must be a whole number of 64 bits, as a string"),
+        (attribute(intValue="1.5"), "intValue must be a whole number"),
+        (attribute(intValue=2**63), "intValue must be a whole number"),
+        (attribute(intValue=True), "intValue must be a whole number"),
+        (attribute(boolValue="true"), "boolValue must be true or false"),
+        (attribute(stringValue=1), "stringValue must be a string"),
+        (attribute(doubleValue="1_0"), "doubleValue must be a number"),
+        (attribute(bytesValue="a"), "bytesValue must be base64"),
+        (attribute(arrayValue=[1]), "arrayValue has something in it that is no object"),
+        (attribute(arrayValue={"values": {}}), "arrayValue has no list in it"),
+        (attribute(arrayValue={"values": [{"intValue": 0.5}]}), "intValue must be"),
+        (attribute(kvlistValue={"values": [{"key": 1}]}), "key must be a string"),
+        (log(attributes={"a": 1}), "attributes has no list in it"),
+        (log(attributes=["a"]), "attributes has something in it that is no object"),
+        (log(body="a text"), "body has something in it that is no object"),
+        (log(traceId=IN_BASE64), "traceId must be 32 hexadecimal digits"),
+        (log(traceId="00" * 15), "traceId must be 32 hexadecimal digits"),
+        (log(spanId=IN_BASE64[:12]), "spanId must be 16 hexadecimal digits"),
+        (log(severityNumber="INFO"), "severityNumber must be a whole number, or a name of OTLP"),
+        (log(severityNumber="9"), "severityNumber must be a whole number"),
+        (log(severityNumber=9.0), "severityNumber must be a whole number"),
+        (log(severityText=9), "severityText must be a string"),
+        (log(timeUnixNano=-1), "timeUnixNano must be a whole number of nanoseconds"),
+        (log(timeUnixNano="2026-11-27"), "timeUnixNano must be a whole number of nanoseconds"),
+        (log(flags=2**32), "flags must be a whole number, 0 to 4294967295"),
+        (
+            b'{"resourceLogs":[{"resource":{"attributes":[{"value":{"intValue":[]}}]}}]}',
+            "intValue must be",
+        ),
+        (
+            b'{"resourceLogs":[{"scopeLogs":[{"scope":{"name":1},"logRecords":[{}]}]}]}',
+            "name must be a string",
+        ),
+    ],
+)
+def test_a_value_in_json_that_the_collector_refuses_is_refused_by_its_field(
+    body: bytes, sentence: str
+) -> None:
+    with pytest.raises(HttpRejection) as refused:
+        records_of(body, JSON)
+    assert refused.value.status == 400
+    assert refused.value.sentence.startswith(sentence)
+    assert refused.value.sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ({"severityNumber": "SEVERITY_NUMBER_WARN2"}, {"severityNumber": 14}),
+        ({"severityNumber": 9, "timeUnixNano": 7}, None),
+        ({"timeUnixNano": str(2**64 - 1), "flags": "1", "droppedAttributesCount": 1}, None),
+        ({"traceId": "AB" * 16, "spanId": "", "body": None, "attributes": None}, None),
+        ({"body": {"intValue": "-9223372036854775808"}}, None),
+        ({"body": {"doubleValue": "NaN"}, "something": "of a later version"}, None),
+        ({"body": {"arrayValue": {"values": [{"doubleValue": "1e3"}, {}]}}}, None),
+        ({"body": {"kvlistValue": {"values": [{"key": "a", "value": {"intValue": 1}}]}}}, None),
+        ({"body": {"bytesValue": "AQI="}}, None),
+    ],
+)
+def test_what_the_collector_takes_in_json_is_taken(sent: Any, stored: Any) -> None:
+    (record,) = records_of(log(**sent), JSON)
+    log_record = json.loads(record)["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    assert log_record == (stored or sent)
+
+
 def test_what_would_grow_in_memory_is_refused() -> None:
     large = request("a")
     large.resource_logs[0].resource.attributes.extend(
@@ -237,7 +317,7 @@ def test_what_would_grow_in_memory_is_refused() -> None:
 
 def test_a_small_body_has_parts_by_its_size_for_each_log_record_takes_two_bytes() -> None:
     for content_type in (b"application/json", b"application/x-protobuf"):
-        request = Request({"type": "http", "headers": [(b"content-type", content_type)]})
+        request = HttpRequest("POST", b"/v1/logs", {b"content-type": [content_type]})
         form = OtlpFormat(request, HttpSettings())
         form.count(b"x" * 2_000)
         assert form.parts >= 500

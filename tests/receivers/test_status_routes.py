@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.receivers.serving import BYTES, LINES, Journal, Served, in_loop, receiving, served
 
 from headrace.receivers import TcpReceiver, TcpSettings
-from headrace.receivers.http.status_server import serving_status
+from headrace.receivers.http.status_routes import serving_status
 
 
 def values_in(text: str) -> dict[str, float]:

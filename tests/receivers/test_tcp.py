@@ -356,6 +356,93 @@ def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
     run(stopped(receiver))
 
 
+PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x7f\0\0\1\x7f\0\0\1\x1f\x90\x1b\x9e"
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 4711 7070\r\n", "a header of the PROXY protocol"),
+        (b"PROXY TCP6 ::1 ::1 4711 7070\r\n", "a header of the PROXY protocol"),
+        (b"PROXY UNKNOWN\r\n", "a header of the PROXY protocol"),
+        (PROXY_2, "a header of the PROXY protocol"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", "an HTTP request"),
+        (b"POST /records?a=b HTTP/1.0\n\n", "an HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "an HTTP request"),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n", "TLS"),
+    ],
+)
+@pytest.mark.parametrize("is_cut", [False, True])
+@in_loop
+async def test_a_connection_that_begins_with_another_protocol_is_refused_and_stores_nothing(
+    begin: bytes, words: str, *, is_cut: bool
+) -> None:
+    receiver, journal = tcp(), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        if is_cut and begin != PROXY_2:  # which comes at once
+            for place in range(12):
+                await it.send(begin[place : place + 1])
+                await asyncio.sleep(0)
+            begin = begin[12:]
+        await it.send(begin + b"a\nb\n")
+        answer = await it.reader.read()
+        assert answer.startswith(b"error Line 1 begins as " + words.encode() + b" does")
+        assert answer.endswith(b".\n")
+        assert journal.values == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"PROXY", b"PROXY TCP", b"GET / HTTP", b"get / HTTP/1.1", b"\x16", b"\r", b"GET HTTP/1.1"],
+)
+@in_loop
+async def test_a_line_that_only_looks_like_another_protocol_is_a_line(line: bytes) -> None:
+    receiver, journal = tcp(), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        await it.send(line + b"\nGET / HTTP/1.1\n")
+        await it.acknowledged(2)
+        assert journal.values == [line.removesuffix(b"\r"), b"GET / HTTP/1.1"]
+
+
+HEADERS = (
+    b"PROXY TCP4 10.0.0.1 10.0.0.2 4711 7070\r\n",
+    b"PROXY UNKNOWN\r\n",
+    PROXY_2,
+    PROXY_2[:14] + b"\x01\0" + bytes(256),
+)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@in_loop
+async def test_a_proxy_header_is_taken_off_where_it_is_asked_for(header: bytes) -> None:
+    receiver, journal = tcp(proxy_protocol=True), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        for place in range(len(header)):
+            await it.send(header[place : place + 1])
+        await it.send(b"a\nPROXY UNKNOWN\n")
+        await it.acknowledged(2)
+        assert journal.values == [b"a", b"PROXY UNKNOWN"]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"lines without a header\n",
+        b"PROXY " + b"x" * 200 + b"\r\n",
+        PROXY_2[:12] + b"\x11" + PROXY_2[13:] + b"a\n",
+    ],
+)
+@in_loop
+async def test_a_connection_without_the_proxy_header_that_was_asked_for_is_refused(
+    begin: bytes,
+) -> None:
+    receiver, journal = tcp(proxy_protocol=True), Journal()
+    async with receiving(receiver, journal), connected(receiver) as it:
+        await it.send(begin)
+        assert (await it.answer()).startswith("error The connection begins with no PROXY header")
+        assert journal.values == []
+
+
 async def stopped(receiver: TcpReceiver) -> None:
     async with receiving(receiver, Journal()), connected(receiver) as client:
         await client.send(b"a\n")

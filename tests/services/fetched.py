@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 from tests.services import debian, object_stores, wheels
+from tests.services.connector import connector_jars
 from tests.services.hdfs import hdfs_jars
 from tests.services.lakes import delta_jars
 
 from headrace.errors import SetupError
-from headrace.local import connector_jars, ensure_java
+from headrace.local import ensure_java
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ class HdfsServer(ServerProcess):
             *("-D", f"dfs.namenode.https-address={HOST}:{self.tls_port}"),
             *("-D", f"dfs.datanode.https.address={HOST}:0"),
         ]
-        process = self._launch("headrace-hdfs", self._folder, server)
+        process = self.serve(self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not started.exists():
             words = (self._folder / "server.log").read_text(errors="replace")[-2000:]

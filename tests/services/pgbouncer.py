@@ -67,7 +67,7 @@ class PgBouncer(ServerProcess):
         libraries = f"LD_LIBRARY_PATH={found.variables.get('LD_LIBRARY_PATH', '')}"
         settings = str(self._folder / "pgbouncer.ini")
         command = ["env", libraries, found.path, "--quiet", settings]
-        self._launch("headrace-pgbouncer", self._folder, command)
+        self.serve(self._folder, command)
 
     def start(self) -> None:
         """Start it, and return when a client reaches the server."""

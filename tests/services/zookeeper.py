@@ -71,7 +71,7 @@ class ZookeeperServer(ServerProcess):
             *("-cp", f"{jars}/*"),
             *("org.apache.zookeeper.server.ZooKeeperServerMain", str(file)),
         ]
-        process = self._launch("headrace-zookeeper", self._folder, server)
+        process = self.serve(self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.tell("ruok") != "imok":
             words = (self._folder / "server.log").read_text(errors="replace")[-2000:]

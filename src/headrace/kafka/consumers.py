@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Position
 
 from headrace.core.ranges import TopicPartition
+from headrace.kafka.client.tokens import with_tokens
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
@@ -70,7 +71,7 @@ class WarmConsumer:
         self.last_error: KafkaError | None = None
         self.refusal: KafkaError | None = None
         self.kafka = make(
-            {**_DEFAULTS, **config, **_ALWAYS, "error_cb": self.on_error}, logger=_LOG
+            {**_DEFAULTS, **with_tokens(config), **_ALWAYS, "error_cb": self.on_error}, logger=_LOG
         )
 
     def on_error(self, error: KafkaError) -> None:

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from headrace.errors import BrokerError, OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import client_options
+from headrace.kafka.client.tokens import with_tokens
 from headrace.kafka.producing import (
     CLIENT_LOG,
     ProducedRecord,
@@ -82,7 +83,7 @@ class DeadLetterProducer:
             **producer_settings(client, timeout_ms, self._reasons.append),
             "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
         }
-        self._producer = Producer(settings, logger=CLIENT_LOG)
+        self._producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
 
     def send(self, record: ProducedRecord) -> Future[str]:
         """Queue a record; its ``topic-partition at offset``, or a `BrokerError`, after `flush`."""

@@ -12,6 +12,7 @@ from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.topic_pattern import topic_pattern
 from headrace.source.read_bounds import Edge
 from headrace.source.source_options import (
     SHARED,
@@ -130,13 +131,7 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
         return Subscription(option, partitions=partitions)
     if not text.strip():
         raise OptionError("subscribePattern is empty; write a regular expression of topic names.")
-    try:
-        return Subscription(option, pattern=re.compile(text))
-    except re.error as error:
-        raise OptionError(
-            f"subscribePattern is {text!r}; it must be a regular expression, and this is not:"
-            f" {error}."
-        ) from error
+    return Subscription(option, pattern=topic_pattern(text))
 
 
 def _allowed(option: str, topics: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
+from headrace.kafka.client.tokens import with_tokens
 from headrace.kafka.consumers import MISSING, ClientConfig
 from headrace.source.log import Topic
 
@@ -112,7 +113,7 @@ class Lookup:
         self._missing: frozenset[str] = frozenset()
         self._reached = is_reached
         self._errors = _ClientErrors()
-        settings: dict[str, Any] = {**client, "error_cb": self._errors}
+        settings = {**with_tokens(client), "error_cb": self._errors}
         self._admin = make_admin(settings, logger=CLIENT_LOG)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:

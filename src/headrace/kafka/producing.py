@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from headrace.errors import BrokerError
+from headrace.kafka.client.tokens import with_tokens
 
 _OF_TOPIC: Final = "max.message.bytes"
 _OF_PRODUCER: Final = "message.max.bytes"
@@ -41,7 +42,7 @@ def _limit(client: Mapping[str, Any], topic: str) -> int | None:
     """Return the topic's largest message (bytes); None if this user may not ask for it."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
-        admin = AdminClient({**client, "log_level": 0}, logger=CLIENT_LOG)
+        admin = AdminClient({**with_tokens(client), "log_level": 0}, logger=CLIENT_LOG)
         found = admin.describe_configs([resource], request_timeout=_ASKED_S)[resource].result()
         return int(found[_OF_TOPIC].value)
     except (KafkaException, KeyError, ValueError):
@@ -84,7 +85,7 @@ def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) ->
     failures = _Failures()
     reasons: deque[str] = deque(maxlen=1)
     settings = {**producer_settings(client, TIMEOUT_MS, reasons.append), "linger.ms": 5, **client}
-    producer = Producer(settings, logger=CLIENT_LOG)
+    producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
     count = 0
     record = None
     try:

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as Position
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import SourceError
 from headrace.kafka.attempts import Attempts, known_id
+from headrace.kafka.client.tokens import with_tokens
 from headrace.kafka.consumers import ClientConfig, close_idle_consumers
 from headrace.kafka.kafka_options import KafkaOptions
 from headrace.kafka.lookup import Lookup
@@ -197,7 +198,7 @@ class GroupOffsets:
         self._committed: Positions = {}
         self._unanswered = 0
         own = {"group.id": group, "enable.auto.commit": False, "on_commit": self._on_commit}
-        self._consumer = Consumer({**client, **own}, logger=_LOG)
+        self._consumer = Consumer({**with_tokens(client), **own}, logger=_LOG)
 
     def commit(self, positions: Positions) -> None:
         """Commit these positions; the same ones again cost nothing.

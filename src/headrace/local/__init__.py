@@ -4,14 +4,7 @@ Everything comes through pip and through the Ivy that pyspark carries; nothing h
 streaming query in production.
 """
 
-from headrace.local.java import Java, connector_jars, ensure_java, find_java, kafka_server_jars
-from headrace.local.servers import KafkaBroker
+from headrace.local.java import Java, ensure_java, find_java, kafka_server_jars
+from headrace.local.servers import KafkaBroker, start_kafka
 
-__all__ = [
-    "Java",
-    "KafkaBroker",
-    "connector_jars",
-    "ensure_java",
-    "find_java",
-    "kafka_server_jars",
-]
+__all__ = ["Java", "KafkaBroker", "ensure_java", "find_java", "kafka_server_jars", "start_kafka"]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -17,20 +16,10 @@ from pyspark.sql import SparkSession
 from headrace.errors import SetupError
 from headrace.execution import RECOMMENDED_CONF
 
-_STOP_S: Final = 20
-_LOG_LINES: Final = 20
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 @contextmanager
 def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[SparkSession]:
-    """A session whose files and log are in ``folder``; its Java process has ended after.
-
-    Ctrl-C raises KeyboardInterrupt from then on and does not reach the Java process.
-
-    Raises:
-        SetupError: Spark did not start; the message has the end of its log.
-    """
+    """A session whose files and log are in ``folder``; its Java process has ended after."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.master": f"local[{cores}]",
@@ -48,45 +37,21 @@ def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[Sp
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     log_file = folder / "spark.log"
     with ExitStack() as cleanup:
-        with _signals_deferred(), log_file.open("wb") as log:
+        with log_file.open("wb") as log:
             # Use a session of its own: the terminal's signals are for us, who then end it.
             where = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
             try:
                 gateway = launch_gateway(conf, where)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError as error:
-                lines = log_file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-                raise SetupError(
-                    "Spark did not start; its log ends with:\n" + "\n".join(lines)
-                ) from error
-            cleanup.callback(_end, gateway.proc)
+                lines = log_file.read_text(errors="replace").splitlines()
+                message = "\n".join(["Spark did not start; its log ends with:", *lines[-20:]])
+                raise SetupError(message) from error
+        # It also ends by itself when this process does, for its input is a pipe from here.
+        cleanup.callback(gateway.proc.wait)
+        cleanup.callback(gateway.proc.kill)
         context = SparkContext(conf=conf, gateway=gateway)
         # Spark's own handler would ask the Java process to cancel its jobs from within the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         spark = SparkSession(context)
         cleanup.callback(spark.stop)
         yield spark
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Defer signals while something starts that could not be closed if interrupted."""
-    seen: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: seen.append(number)) for each in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if seen:
-            signal.raise_signal(seen[0])
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The Java process ends when its input does."""
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -60,6 +60,46 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ReceiverError:
     )
 
 
+PROXY_2: Final = b"\r\n\r\n\0\r\nQUIT\n"
+"""How a header of the PROXY protocol begins, version 2; one of version 1 is a line."""
+
+_MOST_PROXY_1_BYTES: Final = 107
+
+
+async def take_proxy_header(connection: socket.socket) -> None:
+    """Read the PROXY header that a connection begins with, and nothing that follows.
+
+    Raises:
+        ReceiverError: It begins with anything else.
+        OSError: The connection has ended.
+    """
+    header = await _exactly(connection, len(PROXY_2))
+    if header == PROXY_2:
+        kind = await _exactly(connection, 4)
+        if kind[0] >> 4 == 2:
+            await _exactly(connection, int.from_bytes(kind[2:]))
+            return
+    elif header.startswith(b"PROXY "):
+        while len(header) < _MOST_PROXY_1_BYTES and not header.endswith(b"\r\n"):
+            header += await _exactly(connection, 1)
+        if header.endswith(b"\r\n"):
+            return
+    raise ReceiverError(
+        "The connection begins with no PROXY header of version 1 or 2; have the proxy send one, or"
+        " receive without --proxy-protocol."
+    )
+
+
+async def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        more = await asyncio.get_running_loop().sock_recv(connection, size_bytes - len(data))
+        if not more:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
+        data += more
+    return data
+
+
 def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
     """Set a future's result, unless it has one or was cancelled."""
     if not future.done():

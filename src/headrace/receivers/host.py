@@ -308,7 +308,7 @@ async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None
         yield
         return
     with needs_extra("receivers", "A receiver's status port"):
-        from headrace.receivers.http.status_server import serving_status  # noqa: PLC0415
+        from headrace.receivers.http.status_routes import serving_status  # noqa: PLC0415
 
     host = hosting.status_host
     async with serving_status(intake, host, hosting.status_port) as port:

@@ -132,6 +132,9 @@ class TcpSettings:
             messages too.
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
+        proxy_protocol: Whether each connection begins with a header of the PROXY protocol, of
+            version 1 or 2, before TLS if there is any. It is taken off; a connection without one is
+            refused. Default: off.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
             the default, lets in everybody who can reach the port, unless there is a ``token_file``.
         token_file: A file with the tokens, each in a line of its own, after a name and a space. It
@@ -159,6 +162,7 @@ class TcpSettings:
     port: int = 7070
     framing: Framing = "lines"
     acknowledge: bool = False
+    proxy_protocol: bool = False
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)

@@ -44,6 +44,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "port": "--port",
     "framing": "--framing",
     "acknowledge": "--acknowledge",
+    "proxy_protocol": "--proxy-protocol",
     "token": "--token-file",  # its name
     "token_file": "--token-file",
     "certificate_file": "--tls-certificate",

@@ -14,6 +14,7 @@ from headrace.receivers.connections import (
     Connections,
     ListeningReceiver,
     set_unless_done,
+    take_proxy_header,
 )
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
@@ -64,7 +65,9 @@ class SharedBySenders:
         self.settings = settings
         self.access = access or Access(settings)
         self.tunnels = TlsTunnels(
-            settings.line_s, lambda reason: intake.rejections.count("TLS", reason)
+            settings.line_s,
+            lambda reason: intake.rejections.count("TLS", reason),
+            is_proxied=settings.proxy_protocol,
         )
         self.read_bytes = read_bytes
         self.max_unanswered = max_unanswered
@@ -188,6 +191,8 @@ class LineSender:
         await loop.sock_sendall(self._connection, f"{text}\n".encode())
 
     async def _read(self) -> None:
+        if self._settings.proxy_protocol and self._settings.tls.certificate_file is None:
+            await self._take_proxy_header()
         while True:
             await self._wait_for_more()
             async with self._unanswered:
@@ -206,6 +211,16 @@ class LineSender:
                 self._lines.check()
         if self._lines.is_unfinished:
             raise self._lines.cut_off()
+
+    async def _take_proxy_header(self) -> None:
+        line_s = self._settings.line_s
+        try:
+            async with asyncio.timeout(line_s):
+                await take_proxy_header(self._connection)
+        except TimeoutError as error:
+            raise ReceiverError(
+                f"The PROXY header was not complete after {line_s:g} s; send it, or raise line_s."
+            ) from error
 
     async def _wait_for_more(self) -> None:
         loop = asyncio.get_running_loop()

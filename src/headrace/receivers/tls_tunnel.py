@@ -7,6 +7,9 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from headrace.errors import ReceiverError
+from headrace.receivers.connections import take_proxy_header
+
 _READ_BYTES: Final = 64 * 1024
 
 _LINGER_S: Final = 2.0
@@ -21,10 +24,14 @@ class TlsTunnels:
     Args:
         handshake_s: How long a handshake may take (s).
         failed: Receives why a handshake has failed, as a sentence.
+        is_proxied: Whether a PROXY header comes before each handshake.
     """
 
-    def __init__(self, handshake_s: float, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, handshake_s: float, failed: Callable[[str], None], *, is_proxied: bool = False
+    ) -> None:
         self._handshake_s = handshake_s
+        self._is_proxied = is_proxied
         self._failed = failed
         self._running: set[asyncio.Task[None]] = set()
 
@@ -75,11 +82,15 @@ class TlsTunnels:
     async def _handshake(self, tunnel: "_Tunnel") -> bool:
         try:
             async with asyncio.timeout(self._handshake_s):
+                if self._is_proxied:
+                    await tunnel.take_proxy_header()
                 await tunnel.handshake()
         except TimeoutError:
             self._failed(
                 f"A TLS handshake was not over after {self._handshake_s:g} s; connect faster."
             )
+        except ReceiverError as error:
+            self._failed(str(error))
         except OSError as error:
             self._failed(handshake_failure(error))
         else:
@@ -112,6 +123,9 @@ class _Tunnel:
     def close(self) -> None:
         self._connection.close()
         self._plain.close()
+
+    async def take_proxy_header(self) -> None:
+        await take_proxy_header(self._connection)
 
     async def handshake(self) -> None:
         """Raises OSError where it fails; its sender is sent the alert that says why."""

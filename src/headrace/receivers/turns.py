@@ -59,16 +59,17 @@ class Work:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._now_s = asyncio.get_running_loop().time
         self.spent_s = 0.0
         self._began_s = 0.0
 
     def begin(self) -> None:
         """Begin to count time."""
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = self._now_s()
 
     def is_over(self) -> bool:
         """Count the time since `begin` or the last call; whether it is more than a slice."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._now_s()
         self.spent_s += now_s - self._began_s
         self._began_s = now_s
         return self.spent_s >= self._turns.slice_s

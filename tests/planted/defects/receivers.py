@@ -34,10 +34,17 @@ DEFECTS: Final = (
         "tests/receivers/test_http.py tests/receivers/test_http_limits.py",
     ),
     Planted(
+        "a request behind one that closes its connection, which is taken too",
+        "receivers/http/http_connection.py",
+        'self._keeps = version == "1.1" and parser.should_keep_alive()',
+        "self._keeps = True",
+        "tests/receivers/test_http.py",
+    ),
+    Planted(
         "a compressed body that breaks off, and is taken",
         "receivers/http/http_body.py",
-        "        self.ended = True\n        decompressor.end()\n",
-        "        self.ended = True\n",
+        "        decompressor.end()\n",
+        "",
         "tests/receivers/test_http.py tests/receivers/test_http_limits.py",
     ),
     Planted(
@@ -57,8 +64,8 @@ DEFECTS: Final = (
     Planted(
         "a receiver that is not ready, and answers 200",
         "receivers/http/status_routes.py",
-        'return JSONResponse({"error": trouble}, 503)',
-        'return JSONResponse({"error": trouble})',
+        'return json_answer({"error": trouble}, 503)',
+        'return json_answer({"error": trouble})',
         "tests/receivers/test_lane_health.py",
     ),
     Planted(

@@ -21,6 +21,8 @@ from headrace.kafka.client.option_values import (
     value_type,
 )
 from headrace.kafka.client.security import sasl_config, tls_config
+from headrace.kafka.client.tokens import OPTION as TOKEN
+from headrace.kafka.client.tokens import check_tokens
 
 _Client = type[Consumer] | type[Producer]
 
@@ -120,11 +122,12 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """
     options = {name.lower(): value.strip() for name, value in kafka_options.items()}
     config = {**_JAVA_DEFAULTS, "bootstrap.servers": _servers(options)}
-    own = {name: value for name, value in options.items() if name not in CONSUMER_OPTIONS}
+    known = {*CONSUMER_OPTIONS, TOKEN}
+    own = {name: value for name, value in options.items() if name not in known}
     for name, value in options.items():
         if name in own:
             _check_own(name, value)
-        else:
+        elif name != TOKEN:
             config |= _translate(CONSUMER_OPTIONS[name], name, value)
     config |= _fetch_size(options) | _backoffs(options)
     # As in Java, options that the protocol does not use are ignored.
@@ -133,6 +136,8 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         config |= tls_config(options)
     if protocol.startswith("sasl"):
         config |= sasl_config(options)
+    if TOKEN in options:
+        _check_token(options)
     for name in filter(config.__contains__, own):
         java = " and ".join(f"kafka.{option}" for option in _origins(name, options))
         raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
@@ -168,6 +173,16 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     config.setdefault("enable.idempotence", config.get("acks") not in {"0", "1"})
     _check_client(Producer, config, options)
     return config
+
+
+def _check_token(options: Mapping[str, str]) -> None:
+    protocol, mechanism = options.get("security.protocol", ""), options.get("sasl.mechanism", "")
+    if not protocol.lower().startswith("sasl") or mechanism.upper() != "OAUTHBEARER":
+        raise OptionError(
+            f"kafka.{TOKEN} needs kafka.security.protocol=SASL_SSL and"
+            " kafka.sasl.mechanism=OAUTHBEARER; set both."
+        )
+    check_tokens(options[TOKEN])
 
 
 def _translate(treatment: Treatment, name: str, value: str) -> dict[str, Value]:
@@ -287,6 +302,7 @@ def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
 
 def _refusal(client: _Client, config: Mapping[str, Value]) -> str | None:
     settings = {**config} if client is Producer else {"group.id": "headrace", **config}
+    settings.pop(TOKEN, None)
     settings.setdefault("log_level", 0)  # last, for it is only for a client that is made
     try:
         made = client(settings)

@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.errors import OptionError
 from headrace.kafka.client.option_values import Value, describe, integer
+from headrace.kafka.client.tokens import OPTION as TOKEN
 
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
@@ -163,8 +164,12 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _SHADED: Final = "kafkashaded."
 """Prefix that Databricks puts before the names of Kafka's classes."""
 
-_FOR_MSK: Final = "for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
-"""Alternative to MSK's IAM, whose signatures are made in Java."""
+_BY_FUNCTION: Final = (
+    f"set kafka.sasl.mechanism=OAUTHBEARER and kafka.{TOKEN}=MODULE:FUNCTION, a function of yours"
+    " that returns a token (docs/kafka-client-options.md has those for AWS, Google and Azure)"
+)
+"""Alternative to a login that a cloud's own class makes in Java."""
+_CLOUDS: Final = ("software.amazon.msk.", "com.google.cloud.", "com.azure.", "com.microsoft.")
 
 _LOGIN_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -179,7 +184,7 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     if mechanism == "AWS_MSK_IAM":
         raise OptionError(
             f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported, because"
-            f" IAM's signatures are made in Java, and there is no Java here; {_FOR_MSK}."
+            f" IAM's signatures are made in Java, and there is no Java here; {_BY_FUNCTION}."
         )
     if mechanism not in _MECHANISMS:
         raise OptionError(
@@ -188,6 +193,11 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
         )
     _check_handler(options.get("sasl.login.callback.handler.class"), mechanism)
     modules, translate = _MECHANISMS[mechanism]
+    if login is not None and login.module == "IAMLoginModule":
+        raise OptionError(
+            f"kafka.{_JAAS} names IAMLoginModule, a class of Java, and there is none;"
+            f" {_BY_FUNCTION}."
+        )
     if login is not None and login.module not in modules:
         raise OptionError(
             f"kafka.{_JAAS} (its value is not shown) names a login module that does not fit"
@@ -207,11 +217,15 @@ def _check_handler(handler: str | None, mechanism: str) -> None:
             f" because kafka.sasl.mechanism={mechanism} needs none."
         )
     if handler.removeprefix(_SHADED) not in _LOGIN_HANDLERS:
-        what_else = f"; {_FOR_MSK}" if ".msk." in handler else ""
+        if handler.removeprefix(_SHADED).startswith(_CLOUDS):
+            raise OptionError(
+                f"{described} is a class of Java, and there is none; leave it out, and"
+                f" {_BY_FUNCTION}."
+            )
         raise OptionError(
             f"{described} names a class to run in Java, and there is no Java here; for OAUTHBEARER"
-            f" it must be {_LOGIN_HANDLERS[0]}, in whose place tokens are fetched without Java"
-            f"{what_else}."
+            f" it must be {_LOGIN_HANDLERS[0]}, in whose place tokens are fetched without Java; or"
+            f" {_BY_FUNCTION}."
         )
 
 
@@ -246,6 +260,12 @@ _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecur
 
 
 def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
+    if TOKEN in options:
+        others = [name for name in options if "sasl.oauthbearer." in name]
+        if others or login:
+            other = f"kafka.{others[0]}" if others else f"kafka.{_JAAS}, with options,"
+            raise OptionError(f"kafka.{TOKEN} and {other} are both given; leave one out.")
+        return {TOKEN: options[TOKEN]}
     config: dict[str, Value] = {}
     for target, name, jaas_name in (
         ("token.endpoint.url", "token.endpoint.url", ""),

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 import pyarrow as pa
-from starlette.requests import ClientDisconnect, Request
 
 from headrace.journal.records import SCHEMA, Records
 from headrace.receivers.connections import Connections
-from headrace.receivers.http.http_connection import HttpRejection, retry_after
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest, retry_after
 from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.receivers.json_text import (
     COMMAS_PER_RECORD,
@@ -34,11 +33,6 @@ _PIECE_BYTES: Final = 64 * 1024
 
 _COMPRESSED_BYTES: Final = 1024
 """The most that is decompressed without others having a turn: 50 empty gzip members."""
-
-_DISCARD_S: Final = 2.0
-"""Time for which the rest of a rejected body is read (s). If the connection were closed at once,
-the sender's system would discard the answer.
-"""
 
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -78,30 +72,23 @@ class BodyFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """What all bodies share: their limits and memory, and the turns in which they are read."""
+    """What all bodies share: their memory, and the turns in which they are read."""
 
-    settings: HttpSettings
     budget: MemoryBudget
     connections: Connections
     turns: Turns
 
 
 class RequestBody:
-    """The body of one request; it takes its memory from the budget of all bodies.
+    """The body of one request; it takes its memory from the budget of all bodies."""
 
-    Attributes:
-        ended: Whether all of it was read.
-    """
-
-    def __init__(self, request: Request, bodies: Bodies) -> None:
+    def __init__(self, request: HttpRequest, bodies: Bodies, settings: HttpSettings) -> None:
         self._request = request
         self._bodies = bodies
-        self._settings = bodies.settings
+        self._settings = settings
         self._budget = bodies.budget
         self._data = bytearray()
         self._reserved_bytes = 0
-        self._stream = request.stream()
-        self.ended = False
 
     @property
     def size_bytes(self) -> int:
@@ -120,10 +107,10 @@ class RequestBody:
             HttpRejection: It is too large or has too many records (413), is too slow (408), its
                 length is not declared (411), its encoding is not supported (415) or damaged (400),
                 or there is no memory for it at present (429).
-            ClientDisconnect: Its sender has gone.
+            SenderGoneError: The rest of it does not come.
         """
-        headers = self._request.headers
-        encoding = headers.get("content-encoding", "identity").strip().lower()
+        request = self._request
+        encoding = request.value("content-encoding").lower() or "identity"
         encoding = "gzip" if encoding == "x-gzip" else encoding  # RFC 9110, 8.4.1.3
         if encoding not in ENCODINGS:
             raise HttpRejection(
@@ -131,16 +118,18 @@ class RequestBody:
                 "Content-Encoding must be gzip, deflate or identity, and only one of them.",
                 {"accept-encoding": ", ".join(ENCODINGS)},
             )
-        if not {"content-length", "transfer-encoding"} & set(headers.keys()):
+        length = request.value("content-length")
+        if not length and not request.value("transfer-encoding"):
             raise HttpRejection(
                 411,
                 "Nothing says how long the body is; send Content-Length, or Transfer-Encoding:"
                 " chunked.",
+                {"connection": "close"},  # the rest may be a body, and no request
             )
-        length = headers.get("content-length", "0")
-        self._check_sent(int(length) if length.isdecimal() else 0)
+        self._check_sent(int(length or 0))
+        timeout_s = None if request.is_whole else self._settings.body_s
         try:
-            async with asyncio.timeout(self._settings.body_s):
+            async with asyncio.timeout(timeout_s):
                 await self._read(Decompressor(encoding), form)
         except TimeoutError as error:
             raise HttpRejection(
@@ -151,15 +140,6 @@ class RequestBody:
                 400, f"The body cannot be decompressed ({encoding}): {error}."
             ) from error
 
-    async def discard(self) -> None:
-        """Read the rest and drop it, for a limited time, so that its sender reads the answer."""
-        if self.ended:
-            return
-        with contextlib.suppress(TimeoutError, ClientDisconnect):
-            async with asyncio.timeout(_DISCARD_S):
-                async for _ in self._stream:
-                    continue
-
     def release(self) -> None:
         """Give back the memory."""
         self._data = bytearray()
@@ -169,7 +149,7 @@ class RequestBody:
     async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
         sent_bytes = 0
         work = Work(self._bodies.turns)
-        async for data in self._stream:
+        while data := await self._request.read():
             work.begin()
             sent_bytes += len(data)
             self._check_sent(sent_bytes)
@@ -178,7 +158,6 @@ class RequestBody:
                     form.count(piece)
                     await self._hold(piece)
                 await work.give_way()  # a little data may become a lot; the others go on
-        self.ended = True
         decompressor.end()
 
     def _check_sent(self, sent_bytes: int) -> None:
@@ -273,10 +252,10 @@ class RequestFormat:
             long, or it has more than one, or more than one key (400).
     """
 
-    def __init__(self, request: Request, settings: HttpSettings) -> None:
+    def __init__(self, request: HttpRequest, settings: HttpSettings) -> None:
         self._settings = settings
         self.parts = 0
-        self._type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._type = request.media_type
         if self._type not in (_LINES, _JSON, *_WHOLE):
             raise HttpRejection(
                 415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_WHOLE)}."
@@ -341,7 +320,7 @@ class RequestFormat:
         return Records.of_lines(body, timestamp_ms=timestamp_ms)
 
 
-def message_id_of(request: Request) -> str | None:
+def message_id_of(request: HttpRequest) -> str | None:
     """Return the message id of a request; None if it has none.
 
     Raises:
@@ -357,8 +336,8 @@ def _too_many(why: str) -> HttpRejection:
     return HttpRejection(413, f"{why}; send it in parts.")
 
 
-def _single(request: Request, name: str) -> str | None:
-    values = request.headers.getlist(name)
+def _single(request: HttpRequest, name: str) -> str | None:
+    values = request.values(name)
     if len(values) > 1:
         raise HttpRejection(400, f"{name} is there {len(values)} times; send it once.")
     return values[0] if values else None

@@ -1,84 +1,53 @@
-"""Connections over HTTP: how a request is framed, how long its headers may take, and rejections."""
+"""A receiver's HTTP/1.1: requests and answers, and the time and memory that a connection may take.
 
-import asyncio
-import json
-import math
-import re
-import sys
-from asyncio import sslproto
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import Any, ClassVar, Final
-from urllib.parse import unquote
-
-import h11
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from headrace.receivers.access import Access
-from headrace.receivers.connections import Connections
-from headrace.receivers.event_log import Rejections
-from headrace.receivers.http.paced_flow import PacedFlow
-from headrace.receivers.settings import HttpSettings
-from headrace.receivers.tls_tunnel import handshake_failure
-from headrace.receivers.turns import FIRST_PART_BYTES, Turns, Work
-
-_TLS_BUFFER_BYTES: Final = 64 * 1024
-"""Size of asyncio's read buffer for each TLS connection. The default of 256 KiB would be 200 MB for
-800 connections that send nothing.
+llhttp, by way of httptools, parses requests. A part of a connection's bytes that it is fed ends
+where a request may end, so that the bytes of the next request stay here until the answer is sent.
 """
 
-_READ_BYTES: Final = 32 * 1024
-"""The most that is read of a connection at once, and that waits to be parsed or taken."""
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias, cast
+
+import httptools
+
+from headrace.receivers.access import Access
+from headrace.receivers.connections import Acceptor, Connections
+from headrace.receivers.event_log import Rejections
+from headrace.receivers.http.http_message import (
+    KEPT_HEADERS,
+    MALFORMED,
+    READ_BYTES,
+    Headers,
+    HttpAnswer,
+    HttpRejection,
+    HttpRequest,
+    SenderGoneError,
+    protocol_error,
+    refusal,
+    too_long,
+)
+from headrace.receivers.settings import HttpSettings
+from headrace.receivers.tls_tunnel import TlsTunnels
+from headrace.receivers.turns import FIRST_PART_BYTES, Turns, Work
+
+_LOG: Final = logging.getLogger("headrace.receivers")
 
 _DISCARD_S: Final = 2.0
-"""Time for which what follows bytes that are no request is read and dropped (s)."""
+"""Time for which what follows a last answer is read and dropped (s). If the connection were closed
+at once, the sender's system would discard the answer.
+"""
 
 _SMALL_BYTES: Final = 1024
 _READS_AT_ONCE: Final = 3
 """After so many reads of a body small ones wait for a turn."""
 
-_ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
+_END: Final = b"\r\n\r\n"
+"""The end of a head, and of a body in chunks."""
 
-
-class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
-    """Ends the handling of a request that is not taken.
-
-    The answer has the status, the headers, and the sentence: what was wrong and what to do, nothing
-    secret. It counts as a rejection of a kind. Default: its status.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        sentence: str,
-        headers: dict[str, str] | None = None,
-        kind: str | None = None,
-    ) -> None:
-        super().__init__(sentence)
-        self.kind = kind or f"HTTP {status}"
-        self.status = status
-        self.sentence = sentence
-        self.headers = headers or {}
-
-    @property
-    def body(self) -> bytes:
-        """The answer's body: JSON with the sentence."""
-        return json.dumps({"error": self.sentence}).encode()
-
-    def count(self, rejections: Rejections) -> None:
-        """Count it under its kind."""
-        rejections.count(self.kind, self.sentence)
-
-
-def retry_after(delay_s: float, why: str, kind: str | None = None) -> HttpRejection:
-    """429, with the whole seconds after which it is worth sending again."""
-    wait_s = max(1, math.ceil(delay_s))
-    sentence = f"{why}; send it again in {wait_s} s."
-    return HttpRejection(429, sentence, {"retry-after": str(wait_s)}, kind)
-
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _FULL: Final = HttpRejection(
     503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}, "no place"
@@ -89,356 +58,500 @@ _SLOW: Final = HttpRejection(
     {"retry-after": "1"},
     "slow body",
 )
-_AMBIGUOUS: Final = HttpRejection(
-    400,
-    "The request has both Content-Length and Transfer-Encoding, so that where it ends depends on"
-    " who reads it; send one of them.",
-)
+_DEFECT: Final = HttpRejection(500, "The receiver failed; see its log, and send the request again.")
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Routes: TypeAlias = Mapping[str, Mapping[str, Handler]]
+"""By path, and by method, what answers a request."""
 
 
-_ONCE: Final = (b"authorization", b"content-type", b"content-encoding")
+class HttpServer:
+    """Routes served on one port, and what its connections share; of one event loop.
 
-
-def with_strict_framing(
-    application: ASGIApp,
-    settings: HttpSettings,
-    reject: Callable[[Request, HttpRejection], Response],
-) -> ASGIApp:
-    """An application that checks what RFC 9112 asks of a server beyond what h11 and uvicorn check.
-
-    A request with both Content-Length and Transfer-Encoding is rejected, and its connection closed
-    (6.1): a proxy that goes by the other one would take a part of it for the next request. So is
-    one that says twice who sends what, of which a proxy may have checked the other; and one whose
-    headers are too long, for h11 limits only those that do not come at once. A target in absolute
-    form, as a proxy is sent, is that of its path (3.2.2). ``reject`` makes the answer to a request
-    whose body is not read; it closes the connection.
+    Args:
+        routes: What answers a request.
+        usage: The sentence for a path or method that is none of them.
+        settings: The limits.
+        connections: The places.
+        rejections: Counts requests and connections that are rejected.
+        turns: Divides the loop's time among the connections.
     """
 
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        if (rejection := _refused(scope, settings)) is not None:
-            await reject(Request(scope, receive), rejection)(scope, receive, send)
-            return
-        if absolute := _ABSOLUTE.fullmatch(scope["raw_path"]):
-            path: bytes = absolute[1] or b"/"
-            scope = {**scope, "raw_path": path, "path": unquote(path.decode("ascii"))}
-        await application(scope, receive, send)
+    def __init__(
+        self,
+        routes: Routes,
+        usage: str,
+        settings: HttpSettings,
+        *,
+        connections: Connections,
+        rejections: Rejections,
+        turns: Turns,
+    ) -> None:
+        self._routes = routes
+        self._usage = usage
+        self.settings = settings
+        self.connections = connections
+        self.rejections = rejections
+        self.turns = turns
+        self.is_secured = self.is_stopping = False
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """Shared, for what is in it is taken before anything else is read."""
+        self.open: set[HttpConnection] = set()
+        self.running: set[asyncio.Task[None]] = set()
 
-    return run
+    async def serve(self, listener: socket.socket, access: Access | None, stop_s: float) -> None:
+        """Serve until cancelled, and close the listener.
+
+        Args:
+            listener: The open port.
+            access: Its certificates, where connections are within TLS.
+            stop_s: How long a stop waits for requests that are being answered (s).
+        """
+        acceptor = Acceptor(listener, self.connections)
+        tunnels = TlsTunnels(
+            self.settings.header_s, lambda reason: self.rejections.count("TLS", reason)
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                connection = await acceptor.next()
+                if access is not None and (context := access.context) is not None:
+                    self.is_secured = True
+                    try:
+                        connection = tunnels.open(connection, context)
+                    except OSError as error:
+                        await acceptor.make_room(error)
+                        continue
+                with contextlib.suppress(OSError):  # it has gone
+                    await loop.connect_accepted_socket(lambda: HttpConnection(self), connection)
+        finally:
+            acceptor.close()
+            listener.close()
+            await self._end(stop_s)
+            await tunnels.close(stop_s)
+
+    async def _end(self, stop_s: float) -> None:
+        self.is_stopping = True
+        for connection in set(self.open):
+            connection.shutdown()
+        ends = {connection.closed for connection in self.open} | self.running
+        if ends:
+            await asyncio.wait(ends, timeout=stop_s)
+        for connection in set(self.open):
+            connection.abort()
+        for task in set(self.running):
+            task.cancel()
+        if ends:
+            await asyncio.wait(ends)
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer a request; raises SenderGoneError if its body does not come."""
+        try:
+            return await self._handler(request)(request)
+        except HttpRejection as rejection:
+            rejection.count(self.rejections)
+            return rejection.answer
+        except SenderGoneError:
+            raise
+        except Exception:  # noqa: BLE001  # the next request may be answered all the same
+            _LOG.exception("A request was answered 500; this is a defect.")
+            return _DEFECT.answer
+
+    def _handler(self, request: HttpRequest) -> Handler:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            raise HttpRejection(404, self._usage)
+        handler = methods.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            raise HttpRejection(405, self._usage, {"allow": ", ".join(methods)})
+        return handler
 
 
-def _refused(scope: Scope, settings: HttpSettings) -> HttpRejection | None:
-    names = [name for name, _ in scope["headers"]]
-    if {b"content-length", b"transfer-encoding"} <= set(names):
-        return _AMBIGUOUS
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > settings.max_header_bytes:
-        return _too_long(settings)
-    for name in _ONCE:
-        if names.count(name) > 1:
-            shown = name.decode().title()
-            return HttpRejection(400, f"The header {shown} is there more than once; send it once.")
-    return None
+class HttpConnection(asyncio.BufferedProtocol):
+    """One sender's connection: a request is read, and answered, and then the next one is read.
 
-
-class _LimitedProtocol(H11Protocol):
-    """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
-
-    Connections without a place, and bytes that are no request, are counted. ``header_s`` is also
-    the time for the rest of a request that was answered early, such as the body of one for an
-    unknown path.
+    Requests that are sent ahead are neither read nor parsed until the one before is answered.
+    ``header_s`` is the time for a head, and for the rest of a body that was answered early, such as
+    one for an unknown path.
 
     What was read is parsed in parts, larger ones while each takes little time. When a slice of time
     is over, the rest waits for its turn, and nothing is read meanwhile. So chunks of one byte, each
     of which takes as long as one of 16 KiB, cost their sender's time.
+
+    Attributes:
+        closed: Done when the connection has ended.
     """
 
-    clients: ClassVar[Connections]
-    turns: ClassVar[Turns]
-    flow: PacedFlow
-    settings: ClassVar[HttpSettings]
-    rejections: ClassVar[Rejections]
+    _transport: asyncio.Transport
     _late: asyncio.TimerHandle | None = None
-    _has_ended = False
-    _sends_ahead = False
-    _is_discarding = False
-    _unparsed = b""
-    _body_reads = 0
+    _has_ended = _is_discarding = _is_waiting = False
+    _is_paused = _is_write_paused = False
+    _rest, _at = b"", 0
     _part_bytes = FIRST_PART_BYTES
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        transport.max_size = _READ_BYTES
-        self.flow = PacedFlow(transport, self._is_ahead)
-        self._work = Work(self.turns)
-        if self.clients.admit(self, self._evict):
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._places = server.connections
+        self._loop = asyncio.get_running_loop()
+        self._work = Work(server.turns)
+        self._parser = httptools.HttpRequestParser(self)
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a request."""
+        self._request: HttpRequest | None = None
+        self._refused: HttpRejection | None = None
+        self._target = self._tail = b""
+        self._headers: Headers = {}
+        self._left_bytes: int | None = None  # of a body with a length
+        self._framing_bytes = 0  # of the head, then of what is between a body's pieces
+        self._body_reads = 0
+        self._keeps = True
+        self._is_answered = self._is_upgrade = self._expects = False
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place, or say that there is none."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.open.add(self)
+        if self._places.admit(self, self._evict):
             self._watch()
+            return
+        _FULL.count(self._server.rejections)
+        if self._server.is_secured:  # an answer would need a handshake
+            self._transport.abort()
         else:
-            _FULL.count(self.rejections)
             self._close_with(_FULL)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes are read into."""
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse what was read."""
         if self._is_discarding:
             return
-        if self._unparsed:  # it was read although nothing was to be
-            self._unparsed += data
-        elif len(data) < _SMALL_BYTES and self._body_reads >= _READS_AT_ONCE:
-            self._wait_for_turn(data)  # hundreds of slow bodies may go on at the same time
-        else:
-            self._parse(data)
-
-    def _parse(self, data: bytes) -> None:
-        """Parse as much as a slice of time allows; the rest waits."""
-        self._work.begin()
-        at = 0
-        is_over = False
-        while at < len(data) and not is_over and not self._is_ending():
-            part = data[at : at + self._part_bytes]
-            at += len(part)
-            self._parse_part(part)
-            before_s = self._work.spent_s
-            is_over = self._work.is_over()
-            took_s = self._work.spent_s - before_s
-            self._part_bytes = self.turns.next_part_bytes(self._part_bytes, took_s, _READ_BYTES)
-        if is_over:
-            self._wait_for_turn(data[at:])
-
-    def _wait_for_turn(self, data: bytes) -> None:
-        self._unparsed = data
-        self.flow.hold()
-        self.turns.call(self._go_on)
-
-    def _go_on(self) -> None:
-        self._work.renew()
-        data, self._unparsed = self._unparsed, b""
-        if self.transport.is_closing():
+        data = bytes(self._server.buffer[:nbytes])
+        if self._rest or self._is_waiting:  # it was read although nothing was to be
+            self._rest, self._at = self._rest[self._at :] + data, 0
             return
-        self.flow.release()
-        if data and not self._is_discarding:
-            self._parse(data)
+        self._rest = data
+        if nbytes < _SMALL_BYTES and self._body_reads >= _READS_AT_ONCE:
+            self._wait_for_turn()  # hundreds of slow bodies may go on at the same time
+            self._pace()
+        else:
+            self._parse()
 
-    def _is_ending(self) -> bool:
-        return self._is_discarding or self.transport.is_closing()
-
-    def _parse_part(self, data: bytes) -> None:
-        if self._is_answering() and self.conn.their_state is h11.DONE:
-            self._sends_ahead = True
-            self.flow.pause_reading()
-        super().data_received(data)
-        if self._is_answering() and len(self.cycle.body) >= _READ_BYTES:
-            self.flow.pause_reading()  # until the application has taken it
-        self._watch(len(data))
-
-    def _evict(self) -> None:
-        """Give the place away, with an answer if a body was coming."""
-        if self._is_answering() and self.conn.their_state is h11.SEND_BODY:
-            _SLOW.count(self.rejections)
-            self._disconnect()
-            self.transport.write(_closing(_SLOW))
-        self.transport.abort()
-
-    def _disconnect(self) -> None:
-        """Have the application answer no more; that would be a second answer."""
-        self.cycle.disconnected = True
-        self.cycle.message_event.set()
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
+    def eof_received(self) -> bool:
         """Keep the connection until a whole request is answered whose sender has closed its half.
 
         As `nc -N` does, and whatever else sends one request and then says that it is done.
         """
         self._has_ended = True
-        if self._is_discarding:
+        if self._server.is_secured:  # within TLS no half of one is closed by itself
             return False
-        return self._is_answering() and self.conn.their_state is not h11.SEND_BODY
+        return self._is_whole() and not self._is_answered and not self._is_discarding
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()  # and begins the next request that is there
-        self._sends_ahead = self._is_answering()
-        if self._has_ended and not self._sends_ahead:
-            self.transport.close()
-        self._watch()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give back the place; a request that is whole is still taken."""
+        self._places.remove(self)
+        self._server.open.discard(self)
+        self._stop_watching()
+        self._rest = b""
+        if self._request is not None and not self._request.is_whole:
+            self._request.fail()
+        self.closed.set_result(None)
 
-    def _is_ahead(self) -> bool:
-        """Whether more is there than the request that is answered, which is whole."""
-        return self._sends_ahead and self._is_answering() and self.conn.their_state is h11.DONE
+    def pause_writing(self) -> None:
+        """Begin no request while the sender does not read its answers."""
+        self._is_write_paused = True
+        self._pace()
 
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def send_400_response(self, msg: str) -> None:
-        """Reject what is no request, unless it comes after the answer to its beginning."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()
-            return
-        rejection = _protocol_error(sys.exception(), self.settings)
-        rejection.count(self.rejections)
-        if self.cycle is not None:
-            self._disconnect()
-        if not self.transport.can_write_eof():  # within TLS
-            self._close_with(rejection)
-            return
-        # Closed while there is more to read, it would lose the answer: that is dropped for a time.
-        self.transport.write(_closing(rejection))
-        self.transport.write_eof()
-        self._is_discarding = True
-        self.loop.call_later(_DISCARD_S, self.transport.abort)
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._is_write_paused = False
+        if not self._is_waiting:
+            self._parse()
 
     def shutdown(self) -> None:
-        """End it when the receiver stops."""
+        """End it when the receiver stops, after the answer to a request that has begun."""
         if self._is_discarding:
-            self.transport.abort()
+            self._transport.abort()
+        elif self._request is None or self._is_answered:
+            self._transport.close()
         else:
-            super().shutdown()
+            self._keeps = False
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.clients.remove(self)
-        self._stop_watching()
-        super().connection_lost(exc)
+    def abort(self) -> None:
+        """End it at once."""
+        self._transport.abort()
 
-    def _watch(self, received_bytes: int = 0) -> None:
-        # Answered, but not idle: the rest of the body is to come, and means nothing.
-        is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-        if self._is_ending():
-            self._stop_watching()
-        elif not is_awaited:
-            if self.conn.their_state is h11.SEND_BODY:
-                self.clients.sending(self, received_bytes)
-                self._body_reads += 1
+    # Reading.
+
+    def _parse(self) -> None:
+        """Parse as much as a slice of time and the request before allow; the rest waits."""
+        work, turns = self._work, self._server.turns
+        work.begin()
+        received_bytes = 0
+        while self._at < len(self._rest) and self._may_parse():
+            part = self._rest[self._at : self._end_of_part()]
+            self._at += len(part)
+            received_bytes += len(part)
+            self._feed(part)
+            if self._is_answered and self._is_whole():  # before the rest of its body
+                self._begin()
+            before_s = work.spent_s
+            is_over = work.is_over()
+            took_s = work.spent_s - before_s
+            self._part_bytes = turns.next_part_bytes(self._part_bytes, took_s, READ_BYTES)
+            if is_over:
+                self._wait_for_turn()
+                break
+        if self._at >= len(self._rest) or self._is_ending():
+            self._rest, self._at = b"", 0
+            if self._has_ended and not self._is_whole() and not self._is_waiting:
+                self._transport.close()
+        self._watch(received_bytes)
+        self._pace()
+
+    def _may_parse(self) -> bool:
+        if self._request is None:
+            return not self._is_write_paused and not self._is_ending()
+        return not self._request.is_whole and not self._is_ending()
+
+    def _is_whole(self) -> bool:
+        return self._request is not None and self._request.is_whole
+
+    def _is_ending(self) -> bool:
+        return self._is_discarding or self._transport.is_closing()
+
+    def _end_of_part(self) -> int:
+        """Where the next part ends: no part has bytes of two requests."""
+        end = min(len(self._rest), self._at + self._part_bytes)
+        if self._left_bytes is not None:
+            return min(end, self._at + self._left_bytes)
+        if self._request is None:  # one more than allowed, to see that it is
+            end = min(end, self._at + self._settings.max_header_bytes - self._framing_bytes + 1)
+        if self._tail:
+            joined = self._tail + self._rest[self._at : min(end, self._at + 3)]
+            if (at := joined.find(_END)) >= 0:
+                return self._at + at + len(_END) - len(self._tail)
+        at = self._rest.find(_END, self._at, end)
+        return end if at < 0 else at + len(_END)
+
+    def _feed(self, part: bytes) -> None:
+        self._framing_bytes += len(part)
+        self._tail = (self._tail + part[-3:])[-3:]
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            if self._refused is None:
+                self._go_on_without_upgrade()
+        except httptools.HttpParserCallbackError:
+            raise  # a defect of ours
+        except httptools.HttpParserError as error:
+            if not self._is_whole():
+                self._refuse(self._refused or protocol_error(error))
+            self._keeps = False
+            return
+        if self._refused is not None:
+            self._refuse(self._refused)
+        elif (
+            self._left_bytes is None
+            and not self._is_whole()
+            and self._framing_bytes > self._settings.max_header_bytes
+        ):
+            self._refuse(too_long(self._settings))
+
+    def _go_on_without_upgrade(self) -> None:
+        """Have the body parsed too: a sender that offers another protocol has to do without it."""
+        lines = [b"%b: %b" % (name, value) for name, of in self._headers.items() for value in of]
+        version = self._parser.get_http_version().encode()
+        start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._target, version)
+        self._begin()
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
+
+    def on_url(self, url: bytes) -> None:
+        """Take some of the target; llhttp calls it."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, not one that follows a body; llhttp calls it."""
+        name = name.lower()
+        if name in KEPT_HEADERS and self._request is None:
+            self._headers.setdefault(name, []).append(value.strip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer the request; llhttp calls it."""
+        if self._refused is not None or self._request is not None:
+            return
+        parser, headers = self._parser, self._headers
+        version, method = parser.get_http_version(), parser.get_method()
+        self._refused = MALFORMED if method == b"CONNECT" else refusal(version, headers)
+        if self._refused is not None:
+            return
+        if parser.should_upgrade():
+            self._is_upgrade = True
+            return
+        self._keeps = version == "1.1" and parser.should_keep_alive()
+        self._expects = [value.lower() for value in headers.get(b"expect", ())] == [b"100-continue"]
+        if b"transfer-encoding" not in headers:
+            self._left_bytes = int(headers.get(b"content-length", [b"0"])[0])
+        self._framing_bytes = 0
+        self._request = HttpRequest(method.decode(), self._target, headers, self._wanted)
+        task = self._loop.create_task(self._run(self._request))
+        self._server.running.add(task)
+        task.add_done_callback(self._server.running.discard)
+
+    def on_body(self, body: bytes) -> None:
+        """Take some of the body; llhttp calls it."""
+        if self._left_bytes is not None:
+            self._left_bytes -= len(body)
+        self._framing_bytes = 0
+        self._expects = False
+        if self._request is not None:
+            self._request.add(body)
+
+    def on_message_complete(self) -> None:
+        """End the body; llhttp calls it."""
+        if self._request is not None and not self._is_upgrade:
+            self._request.end()
+
+    def _wanted(self) -> None:
+        """Read on, for the handler has taken what there was."""
+        if self._expects and not self._is_ending():
+            self._expects = False
+            self._transport.write(_CONTINUE)
+        self._pace()
+
+    def _wait_for_turn(self) -> None:
+        self._is_waiting = True
+        self._server.turns.call(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_waiting = False
+        self._work.renew()
+        if not self._transport.is_closing():
+            self._parse()
+
+    def _pace(self) -> None:
+        """Read, or do not, as is right now."""
+        if self._has_ended or self._transport.is_closing():
+            return
+        is_behind = self._request is not None and self._request.is_behind
+        is_unread = self._is_write_paused and self._request is None
+        pause = bool(self._rest) or self._is_waiting or is_behind or is_unread
+        pause = pause and not self._is_discarding
+        if pause != self._is_paused:
+            self._is_paused = pause
+            if pause:
+                self._transport.pause_reading()
             else:
-                self.clients.busy(self)
-                self._body_reads = 0
-            self._stop_watching()
-        elif self._late is None:
-            self.clients.idle(self)
-            header_s = self.settings.header_s
-            late = HttpRejection(
-                408, f"No whole request came within {header_s:g} s; send its headers faster."
-            )
-            self._late = self.loop.call_later(header_s, self._close_with, late)
+                self._transport.resume_reading()
 
-    def _stop_watching(self) -> None:
-        if self._late:
-            self._late.cancel()
-            self._late = None
+    # Answering.
+
+    async def _run(self, request: HttpRequest) -> None:
+        try:
+            answer = await self._server.answer(request)
+        except SenderGoneError:
+            return
+        if self._is_ending():
+            return
+        has_body = request.method != "HEAD"
+        if answer.is_last or not self._keeps:
+            self._end_with(answer, has_body=has_body)
+            return
+        self._transport.write(answer.encoded(is_last=False, has_body=has_body))
+        self._is_answered = True
+        request.drop()
+        if request.is_whole:
+            self._next()
+        else:
+            self._watch()
+            self._pace()
+
+    def _next(self) -> None:
+        """Go on with the next request."""
+        self._begin()
+        self._places.idle(self)
+        if not self._is_waiting:
+            self._parse()
+
+    def _refuse(self, rejection: HttpRejection) -> None:
+        """Reject what is no request, unless it comes after the answer to its beginning."""
+        if self._is_answered:
+            self._transport.close()
+            return
+        rejection.count(self._server.rejections)
+        if self._request is not None:
+            self._request.fail()
+        self._end_with(rejection.answer)
+
+    def _end_with(self, answer: HttpAnswer, *, has_body: bool = True) -> None:
+        """Send a last answer; whatever follows is dropped for a time."""
+        self._transport.write(answer.encoded(is_last=True, has_body=has_body))
+        self._stop_watching()
+        if self._has_ended or (self._server.is_stopping and self._is_whole()):
+            self._transport.close()
+            return
+        self._places.idle(self)
+        self._is_discarding = True
+        self._rest, self._at = b"", 0
+        with contextlib.suppress(OSError):  # it has gone
+            self._transport.write_eof()
+        self._late = self._loop.call_later(_DISCARD_S, self._transport.abort)
+        self._pace()
 
     def _close_with(self, rejection: HttpRejection) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(_closing(rejection))
-            self.transport.close()
+        if not self._transport.is_closing():
+            self._transport.write(rejection.answer.encoded(is_last=True))
+            self._transport.close()
 
+    def _evict(self) -> None:
+        """Give the place away, with an answer if a body was coming."""
+        request = self._request
+        if request is not None and not (request.is_whole or self._is_answered or self._is_ending()):
+            _SLOW.count(self._server.rejections)
+            request.fail()
+            self._transport.write(_SLOW.answer.encoded(is_last=True))
+        self._transport.abort()
 
-class _TlsProtocol(_LimitedProtocol):
-    """The same within TLS. A connection counts from its beginning, and so does ``header_s``.
-
-    Each connection meets the certificates that are in force when it begins.
-    """
-
-    access: ClassVar[Access]
-    _handshake: asyncio.Task[None] | None = None
-    _is_secured = False
-    _is_lost = False
-
-    def connection_made(self, transport: Any) -> None:
-        if self.clients.admit(self, transport.abort):
-            self._early: list[bytes] = []
-            self._handshake = self.loop.create_task(self._secure(transport))
+    def _watch(self, received_bytes: int = 0) -> None:
+        """Time what must come soon, and tell the places what the connection does."""
+        if self._is_ending():
+            if not self._is_discarding:
+                self._stop_watching()
+        elif self._request is None or self._is_answered:
+            # Answered, but not idle: the rest of the body is to come, and means nothing.
+            self._places.idle(self)
+            if self._is_write_paused:
+                self._stop_watching()
+            elif self._late is None:
+                self._late = self._loop.call_later(self._settings.header_s, self._too_late)
         else:
-            _FULL.count(self.rejections)
-            transport.abort()  # an answer would need a handshake
+            self._stop_watching()
+            if self._request.is_whole:
+                self._places.busy(self)
+            else:
+                if self._body_reads == 0:
+                    self._places.sending(self, 0)
+                self._places.sending(self, received_bytes)
+                self._body_reads += 1
 
-    def data_received(self, data: bytes) -> None:
-        if self._is_secured:
-            super().data_received(data)
-        else:
-            self._early.append(data)  # it came with the end of the handshake
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Let the connection end: within TLS no half of one is closed by itself."""
-        return False
-
-    async def _secure(self, transport: Any) -> None:
-        context, header_s = self.access.context, self.settings.header_s
-        assert context is not None  # noqa: S101
-        try:
-            secured = await self.loop.start_tls(
-                transport,
-                self,
-                context,
-                server_side=True,
-                ssl_handshake_timeout=header_s,
-                ssl_shutdown_timeout=header_s,
+    def _too_late(self) -> None:
+        header_s = self._settings.header_s
+        self._close_with(
+            HttpRejection(
+                408, f"No whole request came within {header_s:g} s; send its headers faster."
             )
-        except OSError as error:
-            self.rejections.count("TLS", handshake_failure(error))
-            self.clients.remove(self)
-            return
-        self.clients.remove(self)
-        if self._is_lost or secured is None:  # evicted during the handshake
-            return
-        super().connection_made(secured)
-        self._is_secured = True
-        for data in self._early:
-            super().data_received(data)
-        self._early = []
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        if self._is_secured:
-            super().connection_lost(exc)
-
-
-def limited_protocol(
-    connections: Connections,
-    settings: HttpSettings,
-    rejections: Rejections,
-    access: Access | None,
-    turns: Turns,
-) -> type[H11Protocol]:
-    """The protocol of one receiver; without TLS if ``access`` is None, or has no certificate."""
-    is_secured = access is not None and access.context is not None
-    if is_secured:
-        sslproto.SSLProtocol.max_size = min(sslproto.SSLProtocol.max_size, _TLS_BUFFER_BYTES)
-    kind = _TlsProtocol if is_secured else _LimitedProtocol
-    given = {
-        "clients": connections,
-        "settings": settings,
-        "rejections": rejections,
-        "access": access,
-        "turns": turns,
-    }
-    return type("LimitedProtocol", (kind,), given)
-
-
-def _protocol_error(error: BaseException | None, settings: HttpSettings) -> HttpRejection:
-    """Return the rejection for the protocol's error, without its text, which may be secret."""
-    status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-    if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-        return _too_long(settings)
-    if status == HTTPStatus.NOT_IMPLEMENTED:
-        return HttpRejection(
-            status, "Transfer-Encoding must be chunked, and nothing else; send that."
         )
-    return HttpRejection(
-        HTTPStatus.BAD_REQUEST,
-        "The request is not well-formed HTTP/1.1; correct its first line, headers or chunks.",
-    )
 
-
-def _closing(rejection: HttpRejection) -> bytes:
-    body = rejection.body
-    headers = {
-        **rejection.headers,
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "connection": "close",
-    }
-    lines = [f"HTTP/1.1 {rejection.status} {HTTPStatus(rejection.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def _too_long(settings: HttpSettings) -> HttpRejection:
-    return HttpRejection(
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer or"
-        " shorter ones.",
-    )
+    def _stop_watching(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None

@@ -1,27 +1,16 @@
 """Records over HTTP: the receiver for services, devices and shell scripts."""
 
 import asyncio
-import contextlib
 import math
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Final, TypeAlias, cast
-
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError, SetupError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
-from headrace.receivers.connections import Acceptor, Connections, ListeningReceiver
+from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.http.http_body import (
     Bodies,
@@ -29,14 +18,16 @@ from headrace.receivers.http.http_body import (
     RequestBody,
     RequestFormat,
 )
-from headrace.receivers.http.http_connection import (
+from headrace.receivers.http.http_connection import Handler, HttpServer, Routes
+from headrace.receivers.http.http_message import (
+    JSON,
+    HttpAnswer,
     HttpRejection,
-    limited_protocol,
+    HttpRequest,
+    json_answer,
     retry_after,
-    with_strict_framing,
 )
 from headrace.receivers.http.status_routes import status_routes
-from headrace.receivers.http.status_server import QuietServer, quiet_config
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings, Reread
@@ -44,8 +35,6 @@ from headrace.receivers.turns import Turns
 
 CurrentSettings: TypeAlias = Callable[[], HttpSettings]
 """The settings of a request that begins now."""
-
-_JSON: Final = "application/json"
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
@@ -66,9 +55,9 @@ class Exchange:
         turn_bytes: From which size on a body that has many parts waits for a turn.
     """
 
-    form: Callable[[Request], BodyFormat]
-    success: Callable[[Request, Receipt | None], Response]
-    failure: Callable[[Request, HttpRejection], tuple[bytes, str]]
+    form: Callable[[HttpRequest], BodyFormat]
+    success: Callable[[HttpRequest, Receipt | None], HttpAnswer]
+    failure: Callable[[HttpRequest, HttpRejection], tuple[bytes, str]]
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
     turn_bytes: int = _LARGE_BYTES
 
@@ -76,18 +65,18 @@ class Exchange:
 def records_exchange(current: CurrentSettings) -> Exchange:
     """``POST /records``."""
 
-    def success(_: Request, receipt: Receipt | None) -> Response:
+    def success(_: HttpRequest, receipt: Receipt | None) -> HttpAnswer:
         assert receipt is not None  # noqa: S101  (a body without records is rejected)
         offsets = receipt.offsets
         answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
         if receipt.duplicates:
             answer["duplicates"] = receipt.duplicates
-        return JSONResponse(answer)
+        return json_answer(answer)
 
     return Exchange(
         lambda request: RequestFormat(request, current()),
         success,
-        lambda _, rejection: (rejection.body, _JSON),
+        lambda _, rejection: (rejection.body, JSON),
     )
 
 
@@ -97,22 +86,22 @@ def logs_exchange(current: CurrentSettings) -> Exchange:
     No budget counts that memory: each log record has its resource, which a small body has once.
     """
 
-    def form(request: Request) -> BodyFormat:
+    def form(request: HttpRequest) -> BodyFormat:
         try:
             from headrace.receivers.http import otlp  # noqa: PLC0415  # it needs an extra
         except SetupError as error:
             raise HttpRejection(501, str(error)) from error
         return otlp.OtlpFormat(request, current())
 
-    def success(request: Request, _: Receipt | None) -> Response:
+    def success(request: HttpRequest, _: Receipt | None) -> HttpAnswer:
         from headrace.receivers.http import otlp  # noqa: PLC0415
 
         content, media_type = otlp.success(request)
-        return Response(content, media_type=media_type)
+        return HttpAnswer(200, content, media_type)
 
-    def failure(request: Request, rejection: HttpRejection) -> tuple[bytes, str]:
+    def failure(request: HttpRequest, rejection: HttpRejection) -> tuple[bytes, str]:
         if rejection.status == 501:
-            return rejection.body, _JSON
+            return rejection.body, JSON
         from headrace.receivers.http import otlp  # noqa: PLC0415
 
         return otlp.failure(request, rejection.sentence)
@@ -176,150 +165,57 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         """
         listener, access = self._take_listener()
         connections = Connections(intake.settings.connections(self.settings.max_connections))
-        acceptor = Acceptor(listener, connections)
-        server = _Server(self._config(intake, access, connections), acceptor)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            await asyncio.shield(serving)
-        finally:
-            server.should_exit = True
-            await serving
-
-    def _config(self, intake: Intake, access: Access, connections: Connections) -> uvicorn.Config:
-        settings = self.settings
         turns = Turns()
-        budget = MemoryBudget(intake.settings.bodies_bytes)
-        bodies = Bodies(settings, budget, connections, turns)
-        return quiet_config(
-            application(intake, lambda: self.settings, access, bodies),
-            limited_protocol(connections, settings, intake.rejections, access, turns),
-            settings,
-            stop_s=self._stop_s,
-            timeout_keep_alive=int(settings.header_s) + 1,  # longer: the headers are timed anyway
+        bodies = Bodies(MemoryBudget(intake.settings.bodies_bytes), connections, turns)
+        server = HttpServer(
+            routes(intake, lambda: self.settings, access, bodies),
+            _USAGE,
+            self.settings,
+            connections=connections,
+            rejections=intake.rejections,
+            turns=turns,
         )
+        await server.serve(listener, access, self._stop_s)
 
 
-class _Server(QuietServer):
-    """Takes connections from an acceptor; asyncio would take hundreds in one round of its loop."""
-
-    def __init__(self, config: uvicorn.Config, acceptor: Acceptor) -> None:
-        super().__init__(config)
-        self._acceptor = acceptor
-        self._accepting: asyncio.Task[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])
-        self._accepting = asyncio.create_task(self._accept())
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._accepting:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-        self._acceptor.close()
-        await super().shutdown(sockets)
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            connection = await self._acceptor.next()
-            with contextlib.suppress(OSError):  # it has gone
-                await loop.connect_accepted_socket(self._protocol, connection)
-
-    def _protocol(self) -> asyncio.Protocol:
-        kind = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
-        return kind(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
+_USAGE: Final = (
+    "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
+    " /metrics; use one of them."
+)
 
 
-class _Rejected(Response):
-    """Answers at once, and ends when its sender has sent all, or would not stop sending."""
+def routes(intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies) -> Routes:
+    """The routes of `HttpReceiver`."""
 
-    def __init__(
-        self, rejection: HttpRejection, body: RequestBody, content: tuple[bytes, str]
-    ) -> None:
-        headers = {} if body.ended else {"connection": "close"}
-        super().__init__(content[0], rejection.status, rejection.headers | headers, content[1])
-        self._request_body = body
+    def taking(exchange: Exchange) -> Handler:
+        async def take(request: HttpRequest) -> HttpAnswer:
+            settings = current()
+            body = RequestBody(request, bodies, settings)
+            try:
+                _check_token(request, access.tokens, intake)
+                receipt = await _handle(request, body, exchange, intake, settings.wait_s)
+            except HttpRejection as rejection:
+                rejection.count(intake.rejections)
+                content, media_type = exchange.failure(request, rejection)
+                headers = rejection.headers
+                if not request.is_whole:
+                    headers = headers | {"connection": "close"}
+                return HttpAnswer(rejection.status, content, media_type, headers)
+            finally:
+                body.release()
+            return exchange.success(request, receipt)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code}
-        await send(start | {"headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        await self._request_body.discard()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return take
 
-
-def application(
-    intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies
-) -> ASGIApp:
-    """The routes of `HttpReceiver` as an ASGI application."""
-
-    async def take(request: Request, exchange: Exchange) -> Response:
-        body = RequestBody(request, replace(bodies, settings=current()))
-        try:
-            _check_token(request, access.tokens, intake)
-            receipt = await _handle(request, body, exchange, intake, current().wait_s)
-        except HttpRejection as rejection:
-            rejection.count(intake.rejections)
-            return _Rejected(rejection, body, exchange.failure(request, rejection))
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        finally:
-            body.release()
-        return exchange.success(request, receipt)
-
-    exchanges = (records_exchange(current), logs_exchange(current))
-
-    async def records(request: Request) -> Response:
-        return await take(request, exchanges[0])
-
-    async def logs(request: Request) -> Response:
-        return await take(request, exchanges[1])
-
-    def reject(request: Request, rejection: HttpRejection) -> Response:
-        rejection.count(intake.rejections)
-        content = rejection.body, "application/json"
-        body = RequestBody(request, replace(bodies, settings=current()))
-        return _Rejected(rejection, body, content)
-
-    routes = [
-        Route("/records", records, methods=["POST"]),
-        Route("/v1/logs", logs, methods=["POST"]),
-        *status_routes(intake),
-    ]
-    not_routed = partial(_not_routed, intake)
-    routed = Starlette(
-        routes=routes, exception_handlers={HTTPException: not_routed, Exception: _defect}
-    )
-    # It would redirect to the address in the Host header, which the sender may have made up.
-    routed.router.redirect_slashes = False
-    return with_strict_framing(routed, bodies.settings, reject)
-
-
-async def _not_routed(intake: Intake, _: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
-    rejection = HttpRejection(
-        error.status_code,
-        "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
-        " /metrics; use one of them.",
-        dict(error.headers or {}),
-    )
-    rejection.count(intake.rejections)
-    return _plain(rejection)
-
-
-def _plain(rejection: HttpRejection) -> Response:
-    return Response(rejection.body, rejection.status, rejection.headers, "application/json")
-
-
-async def _defect(_: Request, error: Exception) -> Response:
-    sentence = "The receiver failed; see its log, and send the request again."
-    return _plain(HttpRejection(500, sentence))
+    return {
+        "/records": {"POST": taking(records_exchange(current))},
+        "/v1/logs": {"POST": taking(logs_exchange(current))},
+        **status_routes(intake),
+    }
 
 
 async def _handle(
-    request: Request, body: RequestBody, exchange: Exchange, intake: Intake, wait_s: float
+    request: HttpRequest, body: RequestBody, exchange: Exchange, intake: Intake, wait_s: float
 ) -> Receipt | None:
     form = exchange.form(request)
     await body.read(form)
@@ -360,10 +256,10 @@ def _submit(
     return receipt
 
 
-def _check_token(request: Request, tokens: Tokens, intake: Intake) -> None:
+def _check_token(request: HttpRequest, tokens: Tokens, intake: Intake) -> None:
     if not tokens.names:
         return
-    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    scheme, _, shown = request.value("authorization").partition(" ")
     name = tokens.name_of(shown.strip().encode("latin-1"))
     if scheme.lower() != "bearer" or name is None:
         raise HttpRejection(

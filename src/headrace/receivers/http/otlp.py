@@ -6,22 +6,21 @@ scope: so it says all that was sent, and whatever reads OTLP in JSON reads it.
 
 import json
 import math
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from starlette.requests import Request
-
 from headrace.core.system import needs_extra
 from headrace.journal.records import Records
 from headrace.receivers.http.http_body import message_id_of
-from headrace.receivers.http.http_connection import HttpRejection
+from headrace.receivers.http.http_message import HttpRejection, HttpRequest
 from headrace.receivers.settings import HttpSettings
 
 with needs_extra("otlp", "Receiving logs by OTLP"):
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -55,13 +54,13 @@ class OtlpFormat:
             it has more than one (400).
     """
 
-    def __init__(self, request: Request, settings: HttpSettings) -> None:
+    def __init__(self, request: HttpRequest, settings: HttpSettings) -> None:
         self._max_bytes = settings.max_decompressed_bytes
         self._max_records = settings.max_records
         self._size_bytes = self._nodes = 0
         self.message_id = message_id_of(request)
-        self._is_json = media_type_of(request) == JSON
-        if media_type_of(request) not in (JSON, PROTOBUF):
+        self._is_json = request.media_type == JSON
+        if request.media_type not in (JSON, PROTOBUF):
             raise HttpRejection(415, f"Content-Type must be {PROTOBUF} or {JSON}.")
 
     @property
@@ -116,19 +115,14 @@ class OtlpFormat:
         return _of_protobuf(body)
 
 
-def media_type_of(request: Request) -> str:
-    """The content type of a request, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def success(request: Request) -> tuple[bytes, str]:
+def success(request: HttpRequest) -> tuple[bytes, str]:
     """The body of an answer that takes everything, and its content type."""
-    return (b"{}", JSON) if media_type_of(request) == JSON else (b"", PROTOBUF)
+    return (b"{}", JSON) if request.media_type == JSON else (b"", PROTOBUF)
 
 
-def failure(request: Request, sentence: str) -> tuple[bytes, str]:
+def failure(request: HttpRequest, sentence: str) -> tuple[bytes, str]:
     """The body of any other answer, a ``google.rpc.Status``, and its content type."""
-    if media_type_of(request) != PROTOBUF:
+    if request.media_type != PROTOBUF:
         return json.dumps({"message": sentence}).encode(), JSON
     text = sentence.encode()
     return b"\x12" + _varint(len(text)) + text, PROTOBUF
@@ -341,7 +335,107 @@ _VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 }
 
 
-# JSON: what it says is passed on as it is.
+# JSON: what it says is checked as the Collector does, and passed on as it is.
+
+
+def _whole(lowest: int, highest: int) -> Callable[[Any], bool]:
+    def is_right(value: Any) -> bool:
+        if isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,20}", value, re.ASCII):
+            value = int(value)
+        return type(value) is int and lowest <= value <= highest
+
+    return is_right
+
+
+def _is_double(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("NaN", "Infinity", "-Infinity") or bool(_NUMBER.fullmatch(value))
+    return type(value) in (int, float)
+
+
+def _matches(form: str) -> Callable[[Any], bool]:
+    pattern = re.compile(form)
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_TEXT: Final = ("a string", lambda value: isinstance(value, str))
+_UINT32: Final = ("a whole number, 0 to 4294967295", _whole(0, 2**32 - 1))
+_TIME: Final = ("a whole number of nanoseconds, as a string", _whole(0, 2**64 - 1))
+
+_Fields = dict[str, tuple[str, Callable[[Any], bool]]]
+"""By name, what a value must be, and whether it is."""
+
+_OF_VALUE: Final[_Fields] = {
+    "stringValue": _TEXT,
+    "boolValue": ("true or false", lambda value: isinstance(value, bool)),
+    "intValue": ("a whole number of 64 bits, as a string", _whole(-(2**63), 2**63 - 1)),
+    "doubleValue": ("a number", _is_double),
+    "bytesValue": ("base64", _matches("([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}([A-Za-z0-9+/]=|==))?")),
+}
+_OF_PAIR: Final[_Fields] = {"key": _TEXT}
+_OF_RESOURCE: Final[_Fields] = {"droppedAttributesCount": _UINT32}
+_OF_SCOPE: Final[_Fields] = _OF_RESOURCE | {"name": _TEXT, "version": _TEXT}
+_OF_LOG_RECORD: Final[_Fields] = _OF_RESOURCE | {
+    "timeUnixNano": _TIME,
+    "observedTimeUnixNano": _TIME,
+    "severityNumber": (
+        "a whole number, or a name of OTLP such as SEVERITY_NUMBER_INFO",
+        lambda value: type(value) is int and -(2**31) <= value < 2**31,
+    ),
+    "severityText": _TEXT,
+    "flags": _UINT32,
+    "traceId": ("32 hexadecimal digits", _matches("([0-9a-fA-F]{32})?")),
+    "spanId": ("16 hexadecimal digits", _matches("([0-9a-fA-F]{16})?")),
+    "eventName": _TEXT,
+}
+
+
+def _check_fields(holder: dict[str, Any], fields: _Fields) -> None:
+    for name, value in holder.items():
+        if name in fields and value is not None and not fields[name][1](value):
+            raise HttpRejection(400, f"{name} must be {fields[name][0]}; send it so.")
+
+
+def _check_value(value: Any, where: str) -> None:
+    if value is None:
+        return
+    _check_fields(_checked(value, where), _OF_VALUE)
+    for name, check in (("arrayValue", _check_value), ("kvlistValue", _check_pair)):
+        if (values := value.get(name)) is not None:
+            _check_all(_checked(values, name).get("values"), name, check)
+
+
+def _check_pair(pair: Any, where: str) -> None:
+    _check_fields(_checked(pair, where), _OF_PAIR)
+    _check_value(pair.get("value"), where)
+
+
+def _check_all(values: Any, name: str, check: Callable[[Any, str], None]) -> None:
+    if values is None:
+        return
+    if not isinstance(values, list):
+        raise HttpRejection(400, f"{name} has no list in it; send OTLP.")
+    for value in values:
+        check(value, name)
+
+
+def _holder(value: Any, where: str, fields: _Fields) -> dict[str, Any]:
+    """Return what has attributes, checked."""
+    holder = _checked(value, where)
+    _check_fields(holder, fields)
+    _check_all(holder.get("attributes"), "attributes", _check_pair)
+    return holder
+
+
+def _log_record_in(value: Any) -> dict[str, Any]:
+    """Return a log record of a body, checked, with its severity as a number."""
+    record = _checked(value, "logRecords")
+    severity = record.get("severityNumber")
+    if isinstance(severity, str) and severity in SeverityNumber.keys():  # noqa: SIM118
+        record["severityNumber"] = SeverityNumber.Value(severity)
+    _check_value(record.get("body"), "body")
+    return _holder(record, "logRecords", _OF_LOG_RECORD)
 
 
 def _of_json(body: bytes) -> Iterator[bytes]:
@@ -351,17 +445,26 @@ def _of_json(body: bytes) -> Iterator[bytes]:
         raise HttpRejection(400, f"The body has the number {error}, beyond a double.") from error
     except (ValueError, RecursionError) as error:
         raise HttpRejection(400, "The body is not JSON, or is cut short.") from error
-    for resource_logs in _inside(sent, "resourceLogs", ()):
-        known = ("resource", "schemaUrl")
-        for scope_logs in _inside(resource_logs, "scopeLogs", known):
-            form = _Envelope(
-                _checked(resource_logs.get("resource") or {}, "resource"),
-                _text(resource_logs.get("schemaUrl") or ""),
-                _checked(scope_logs.get("scope") or {}, "scope"),
-                _text(scope_logs.get("schemaUrl") or ""),
-            )
-            for log_record in _inside(scope_logs, "logRecords", ("scope", "schemaUrl")):
-                yield form.around(_checked(log_record, "logRecords"))
+    try:
+        for resource_logs in _inside(sent, "resourceLogs", ()):
+            yield from _of_resource_in(resource_logs)
+    except RecursionError as error:
+        raise HttpRejection(400, "A value in the body is nested too deeply; flatten it.") from error
+
+
+def _of_resource_in(resource_logs: Any) -> Iterator[bytes]:
+    all_scope_logs = _inside(resource_logs, "scopeLogs", ("resource", "schemaUrl"))
+    resource = _holder(resource_logs.get("resource") or {}, "resource", _OF_RESOURCE)
+    for scope_logs in all_scope_logs:
+        log_records = _inside(scope_logs, "logRecords", ("scope", "schemaUrl"))
+        form = _Envelope(
+            resource,
+            _text(resource_logs.get("schemaUrl") or ""),
+            _holder(scope_logs.get("scope") or {}, "scope", _OF_SCOPE),
+            _text(scope_logs.get("schemaUrl") or ""),
+        )
+        for log_record in log_records:
+            yield form.around(_log_record_in(log_record))
 
 
 def _no_constant(name: str) -> float:

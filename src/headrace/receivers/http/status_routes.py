@@ -1,6 +1,11 @@
-"""Routes for a receiver's state over HTTP: ``/health``, ``/ready`` and ``/metrics``."""
+"""A receiver's state over HTTP: ``/health``, ``/ready`` and ``/metrics``.
 
-from collections.abc import Iterator
+A receiver that speaks no HTTP to its senders has a port of its own for them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -11,17 +16,23 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
+from headrace.receivers.connections import Connections, listen
+from headrace.receivers.event_log import Rejections
+from headrace.receivers.http.http_connection import HttpServer, Routes
+from headrace.receivers.http.http_message import HttpAnswer, HttpRequest, json_answer
 from headrace.receivers.intake import Intake
+from headrace.receivers.settings import HttpSettings
+from headrace.receivers.turns import Turns
 
 _PREFIX: Final = "headrace_receiver_"
 _LABELS: Final = ("journal", "lane")
 
+_STOP_S: Final = 1
+_CONNECTIONS: Final = 50
 
-def status_routes(intake: Intake) -> list[Route]:
+
+def status_routes(intake: Intake) -> Routes:
     """The routes; none of them needs a token, and none shows a record or a secret.
 
     ========= ===== ============================================================================
@@ -36,29 +47,51 @@ def status_routes(intake: Intake) -> list[Route]:
     registry = CollectorRegistry()
     registry.register(_IntakeCollector(intake))
 
-    async def health(_: Request) -> Response:
+    async def health(_: HttpRequest) -> HttpAnswer:
         return _answer(await intake.health.trouble())
 
-    async def ready(_: Request) -> Response:
+    async def ready(_: HttpRequest) -> HttpAnswer:
         if not intake.is_open:
             return _answer("The receiver stops; send to another one.")
         return _answer(intake.refusing or await intake.health.trouble())
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(_: HttpRequest) -> HttpAnswer:
         # Its default is to count what the process has done too: memory, descriptors, time.
-        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
 
-    return [
-        Route("/health", health, methods=["GET"]),
-        Route("/ready", ready, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
-    ]
+    return {"/health": {"GET": health}, "/ready": {"GET": ready}, "/metrics": {"GET": metrics}}
 
 
-def _answer(trouble: str | None) -> Response:
+def _answer(trouble: str | None) -> HttpAnswer:
     if trouble is None:
-        return JSONResponse({"status": "ok"})
-    return JSONResponse({"error": trouble}, 503)
+        return json_answer({"status": "ok"})
+    return json_answer({"error": trouble}, 503)
+
+
+@contextlib.asynccontextmanager
+async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[int]:
+    """Serve ``/health``, ``/ready`` and ``/metrics``; answers the port.
+
+    Its clients do not count among the senders, nor what is wrong with their requests.
+
+    Raises:
+        ReceiverError: The port cannot be opened.
+    """
+    listener = listen(host, port)
+    server = HttpServer(
+        status_routes(intake),
+        "There are GET /health, /ready and /metrics; use one of them.",
+        HttpSettings(host=host, max_connections=_CONNECTIONS),
+        connections=Connections(_CONNECTIONS),
+        rejections=Rejections(),
+        turns=Turns(),
+    )
+    serving = asyncio.create_task(server.serve(listener, None, _STOP_S))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 class _IntakeCollector(Collector):

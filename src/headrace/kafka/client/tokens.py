@@ -1,0 +1,121 @@
+"""Tokens for OAUTHBEARER from a function of the program: the option ``kafka.oauth.token``.
+
+The option names the function, as ``module:function``. Each process imports it and calls it; no
+token leaves the process, but to the brokers.
+"""
+
+import importlib
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from headrace.errors import BrokerError, OptionError
+
+OPTION: Final = "oauth.token"
+SHAPE: Final = "(token, expiry in seconds since 1970, principal)"
+
+_LOG: Final = logging.getLogger("headrace.kafka")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_MOST_S: Final = 10 * 365 * 86_400.0  # an expiry beyond it is in milliseconds
+_checked: set[str] = set()
+
+Token = tuple[str, float, str, dict[str, str]]
+
+
+def check_tokens(name: str) -> None:
+    """Call the function once in this process; raise an `OptionError` if that fails."""
+    if name in _checked:
+        return
+    try:
+        fetch_token(name)
+    except BrokerError as error:
+        raise OptionError(str(error)) from None
+    _checked.add(name)
+
+
+def fetch_token(name: str) -> Token:
+    """Return a token, its expiry (s), its principal, and no extensions, for librdkafka.
+
+    Raises:
+        BrokerError: The function raised an exception.
+        OptionError: There is no such function, or it returned something else.
+    """
+    function = _function(name)
+    raised = ""
+    value: Any = None
+    try:
+        value = function()
+    except Exception as error:  # noqa: BLE001  (a function of the user's; its text may have secrets)
+        raised = type(error).__name__
+    if raised:
+        module, _, attribute = name.partition(":")
+        raise BrokerError(
+            f"{name}, of kafka.{OPTION}, raised {raised}, whose text is not shown, for it may hold"
+            f" a secret; run it to see it: python -c 'import {module}; {module}.{attribute}()'."
+        )
+    wrong = _wrong(value)
+    if wrong:
+        raise OptionError(f"{name}, of kafka.{OPTION}, {wrong}; it must return {SHAPE}.")
+    token, expiry_s, principal = value
+    return token, float(expiry_s), principal, {}
+
+
+def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a client to make, which calls `fetch_token` if a function is named."""
+    settings = {name: value for name, value in config.items() if name != OPTION}
+    name = config.get(OPTION)
+    if name is None:
+        return settings
+    # The client would wait ten seconds for a token, and then not say why there is none.
+    first = [fetch_token(name)]
+
+    def refresh(_config: str) -> Token:
+        try:
+            return first.pop() if first else fetch_token(name)
+        except (BrokerError, OptionError) as error:
+            _LOG.warning("%s The client asks again in ten seconds.", error)
+            raise
+
+    return {**settings, "oauth_cb": refresh}
+
+
+def _function(name: str) -> Callable[[], object]:
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"kafka.{OPTION} (its value is not shown, for it may be a token) is no name; write"
+            f" module:function, of a function that returns {SHAPE}."
+        )
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # noqa: BLE001  (a module of the user's)
+        raise OptionError(
+            f"kafka.{OPTION} is {name!r}, and importing {module} raised {type(error).__name__}; it"
+            " must be there on the driver and on every executor: install it, or ship it with"
+            " spark.submit.pyFiles."
+        ) from None
+    if not callable(function):
+        raise OptionError(
+            f"kafka.{OPTION} is {name!r}, and {module} has no function {attribute}; correct it."
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _wrong(value: object) -> str:
+    """What is wrong with a function's answer, without showing it; empty for nothing."""
+    if not isinstance(value, tuple) or len(value) != 3:
+        return f"returned a {type(value).__name__} that is no tuple of three"
+    token, expiry_s, principal = value
+    if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
+        return "returned a token that is no text of printable characters without spaces"
+    if not isinstance(principal, str) or not principal.strip():
+        return "returned no principal"
+    if isinstance(expiry_s, bool) or not isinstance(expiry_s, int | float):
+        return f"returned an expiry that is a {type(expiry_s).__name__}, and no number"
+    life_s = expiry_s - time.time()
+    if not 0 < life_s <= _MOST_S:
+        when = "past" if life_s <= 0 else "years away, as one in milliseconds is"
+        return f"returned an expiry that is {when}"
+    return ""
