@@ -1,4 +1,4 @@
-"""The life of a batch under one seed: crashes, frozen owners, sinks of every kind; each record once.
+"""Lives of batches under one seed: crashes, frozen owners, faults of the sink; each record once.
 
 Planner, loop, ledger and backfill are the real ones; Spark's two logs and the source are the test
 harness's. A process may crash before or after each durable step, and be frozen in its handler for
@@ -40,7 +40,7 @@ class Sink:
     Attributes:
         bad: values that it never takes.
         most: rows that it takes at once.
-        is_frozen: called in the middle of a call, by an owner that sleeps for longer than its lease.
+        freeze: called by an owner that sleeps in a call for longer than its lease.
     """
 
     def __init__(self, dice: random.Random) -> None:
@@ -113,14 +113,14 @@ class Life:
         self.run_elsewhere()
 
     def run_elsewhere(self) -> None:
-        program, self.stream._program = self.stream._program, None  # noqa: SLF001  (another process)
+        program, self.stream._program = self.stream._program, None
         try:
             self.stream.backfill(once=True)
         except (LedgerError, BatchSplitError):
             pass
         finally:
             self.stream.stop()
-            self.stream._program = program  # noqa: SLF001
+            self.stream._program = program
 
     def send(self) -> None:
         for _ in range(self.dice.choice([1, 3, 12, 60])):
