@@ -56,12 +56,11 @@ _SAMPLE: Final = asdict(
 _Row = tuple[Table, Values]
 
 
-def fill(url: str, batches: int, newest_ms: int, *, split_every: int = 500) -> None:
+def fill(url: str, batches: int, newest_ms: int, *, isolated_every: int = 500) -> None:
     """Write the history of gates that have run so many batches, the last one at this time.
 
-    Nearly all are ``success``. One in ``split_every`` was split: its first half is ``success``, the
-    other one ``dead``, with a dead letter that is resolved. The newest failed, or have a dead
-    letter that waits.
+    Nearly all are ``success``; one in ``isolated_every`` has a dead letter, which is resolved. The
+    newest failed, or are dead and have a dead letter that waits.
     """
     with Ledger.open(url) as ledger:
         for name in GATES:
@@ -76,9 +75,11 @@ def fill(url: str, batches: int, newest_ms: int, *, split_every: int = 500) -> N
     for first in range(0, batches, _BATCHES_AT_ONCE):
         rows: dict[Table, list[Values]] = defaultdict(list)
         for number in range(first, min(first + _BATCHES_AT_ONCE, batches)):
-            split = number % split_every == 0
+            is_isolated = number % isolated_every == 0
             created_ms = oldest_ms + number * INTERVAL_MS
-            for table, row in _batch(number, batches - 1 - number, created_ms, split=split):
+            for table, row in _batch(
+                number, batches - 1 - number, created_ms, is_isolated=is_isolated
+            ):
                 rows[table].append(row)
         with engine.begin() as connection:
             for table in (batch_table, batch_range, rate, dead_letter):
@@ -117,7 +118,7 @@ def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBat
     )
 
 
-def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator[_Row]:
+def _batch(number: int, newer: int, created_ms: int, *, is_isolated: bool) -> Iterator[_Row]:
     # Every tenth batch is the other gate's; the numbers of each gate's batches have no gaps.
     tens, one = divmod(number, 10)
     gate, own = (GATES[1], tens) if one == 9 else (GATES[0], number - tens)
@@ -130,23 +131,12 @@ def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator
         yield dead_letter, _letter(batch, key, created_ms, DeadLetterStatus.WAITING)
     else:
         yield from _ended(batch, key, number, created_ms, Status.SUCCESS)
-        if split:
-            yield from _halves(batch, key, number, created_ms)
+        if is_isolated:
+            yield dead_letter, _letter(batch, key, created_ms, DeadLetterStatus.DROPPED)
     yield (
         rate,
         _SAMPLE | {"gate": gate, "time_ms": created_ms + INTERVAL_MS, "batch_key": key},
     )
-
-
-def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> Iterator[_Row]:
-    first, half = whole.ranges[0].offsets.start, RECORDS // 2
-    for which, status in enumerate((Status.SUCCESS, Status.DEAD)):
-        offsets = range(first + which * half, first + (which + 1) * half)
-        part = _planned(whole.gate, whole.checkpoint_id, offsets, PARTITIONS)
-        key = part.batch_key
-        for table, row in _ended(part, key, number, created_ms + 1 + which, status):
-            yield table, row | {"parent": parent} if table is batch_table else row
-    yield dead_letter, _letter(part, key, created_ms, DeadLetterStatus.DROPPED)
 
 
 def _ended(
@@ -159,7 +149,6 @@ def _ended(
         "start_time_ms": created_ms + 50,
         "end_time_ms": created_ms + 950,
         "records": batch.records,
-        "parent": None,  # Rows that are inserted together name the same columns.
         **error_values(None if status is Status.SUCCESS else _ERROR),
     }
     yield batch_table, row

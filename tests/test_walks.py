@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_walk_is_found() -> None:
     for step in (
         Step("control/plans.py", "plan", comes_from_outside=False),
         Step("control/plan.py", "StreamPlanner.plan", comes_from_outside=False),
-        Step("control/isolation.py", "Isolation.give_up_waiting", comes_from_outside=False),
+        Step("control/bisection.py", "Bisection.give_up_waiting", comes_from_outside=False),
     ):
         assert len(faults([plan, step])) == 1
     assert faults([plan, law, plan]) == ["source/planner.py is left and entered again"]

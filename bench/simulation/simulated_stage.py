@@ -33,11 +33,11 @@ from headrace.control import (
     plan,
     takes_per_s,
 )
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget
-from headrace.control.parts import Run, count
+from headrace.control.bisection import Bisection, Isolated, IsolationBudget, Run
+from headrace.control.parts import size
 from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import TopicPartition
 
 _GATE: Final = "gate"
 """Its name for the law: it is alone in its query."""
@@ -367,15 +367,17 @@ class RunningStage:
         most = self.stage.takes_at_once
         if most is None or records <= most:
             return None
-        whole, passes = (OffsetRange("batch", 0, 0, records),), 0
-        isolation: Isolation[str] = Isolation(IsolationBudget(), shuffle=random.Random(1).shuffle)
-        isolation.begin(whole, "too large")
-        while (step := isolation.next_step(0, passes)) is not None:
+        passes = 0
+        work: Bisection[str] = Bisection(
+            records, IsolationBudget(), shuffle=random.Random(1).shuffle
+        )
+        work.begin("too large")
+        while (step := work.next_step(0, passes)) is not None:
             if isinstance(step, Run):
-                fails = count(step.part) > most
+                fails = size(records, step.part) > most
                 passes += not fails
-                isolation.record(step.part, "too large" if fails else None)
-        return isolation.result
+                work.record(step.part, "too large" if fails else None)
+        return work.result
 
     def _noise(self) -> float:
         if self.stage.noise == 0:

@@ -9,7 +9,7 @@ from tests.ledger.samples import a_batch
 from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import WallClock
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, without
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
@@ -42,8 +42,6 @@ class FakeRunner:
         looked: the earliest offsets that were answered.
     """
 
-    bootstrap_servers = "localhost:9092"
-
     def __init__(self, ledger: Ledger, handler: Handler = nothing) -> None:
         self._ledger = ledger
         self.handler = handler
@@ -74,8 +72,11 @@ class FakeRunner:
         self.looked.extend(found.values())
         return found
 
-    def run(self, batch: BatchRecord) -> BaseException | None:
-        offsets = tuple(each.offsets for each in self._ledger.batches.ranges(batch.batch_key))
+    def run(
+        self, batch: BatchRecord, _allowed: int, gone: Sequence[OffsetRange]
+    ) -> BaseException | None:
+        planned = self._ledger.batches.ranges(batch.batch_key)
+        offsets = tuple(each.offsets for each in without(planned, gone))
         self.runs.append((batch.batch_key, offsets))
         try:
             self.handler(batch, offsets)
@@ -134,7 +135,7 @@ class Backfill(BackfillScheduler):
 
     def work_on(self, key: str) -> BackfillEvent | None:
         """Run one batch of this key."""
-        return self.run_batch(key, self.ledger.batches.ranges(key))
+        return self.run_batch(key)
 
     @property
     def event_names(self) -> list[str]:

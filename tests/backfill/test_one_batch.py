@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +16,22 @@ from tests.backfill.runners import (
     one_that_failed,
     refuse,
 )
-from tests.ledger.samples import HALVES, a_batch, stored
+from tests.ledger.samples import stored
 
-from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
+from headrace.backfill import (
+    Claimed,
+    Cost,
+    Done,
+    Failed,
+    LeaseLost,
+    MarkedDead,
+    PartlyDone,
+    Skipped,
+)
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
-from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, PlannedRange, Status
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status, verify
 from headrace.testing import ManualClock
 
 
@@ -142,6 +151,37 @@ def test_why_a_batch_s_records_are_gone_is_said(
     assert dead.error.message.split("; ", 1)[1] == why
 
 
+def test_what_has_left_the_log_is_lost_once_and_the_rest_runs_under_its_key(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    backfill = Backfill(ledger, clock, refuse)
+    backfill.runner.begins[TopicPartition("orders", 0)] = 13
+    assert isinstance(backfill.work_on(key), Failed)
+    backfill.runner.handler = nothing
+    assert isinstance(backfill.work_on(key), Done)
+    assert backfill.event_names == ["Claimed", "Lost", "Failed", "Claimed", "Done"]
+    rest = (OffsetRange("orders", 0, 13, 20), OffsetRange("orders", 1, 5, 12))
+    assert backfill.runner.runs == [(key, rest)] * 2
+    (loss,) = ledger.history.losses("orders")
+    assert (loss.offsets, loss.batch_key) == (OffsetRange("orders", 0, 10, 13), key)
+    assert "make the topic's retention longer" in str(loss.reason)
+    assert verify(ledger, "orders").spans[0].lost == 3
+
+
+def test_what_is_lost_when_a_part_is_done_already_leaves_a_success(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    assert ledger.batches.claim(key, "before", LEASE_MS)
+    done = Progress(done=frozenset(["1"]))
+    assert ledger.batches.keep_progress(key, "before", done)
+    assert ledger.batches.put_back(key, "before")
+    backfill = Backfill(ledger, clock)
+    backfill.runner.begins[TopicPartition("orders", 0)] = 20
+    backfill.runner.begins[TopicPartition("orders", 1)] = 12
+    assert isinstance(backfill.work_on(key), Done)
+    assert sum(loss.offsets.count for loss in ledger.history.losses("orders")) == 9
+
+
 def test_an_outage_of_kafka_costs_no_attempt(ledger: Ledger, clock: ManualClock, key: str) -> None:
     before, backfill = stored(ledger, key), Backfill(ledger, clock)
     backfill.runner.unreachable = BrokerError("No broker can be reached.")
@@ -162,56 +202,6 @@ def test_a_handler_that_commits_its_sink_with_the_batch_has_resolved_it_whatever
 
     assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
     assert (stored(ledger, key).status, stored(ledger, key).error) == (Status.SUCCESS, None)
-
-
-def test_a_batch_whose_one_record_became_a_dead_letter_is_dead(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    key = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 7, 8)))
-    letter = DeadLetter("orders", 0, 7, None, b"-1", (), 0, 0, ERROR)
-
-    def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        assert ledger.dead_letters.add(batch.batch_key, letter, owner="me")
-
-    dead = Backfill(ledger, clock, handler).work_on(key)
-    assert isinstance(dead, MarkedDead)
-    assert (dead.batch.batch_key, dead.error) == (key, ERROR)
-
-
-def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    key = one_that_failed(ledger, a_batch())
-
-    def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        first, second = ledger.batches.split(batch.batch_key, HALVES, "me", LEASE_MS)
-        ledger.batches.succeed(first.batch_key, owner="me")
-        ledger.batches.fail(second.batch_key, ERROR, owner="me")
-
-    assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
-    assert stored(ledger, key).status is Status.SUCCESS
-    assert [each.batch_key for each in ledger.batches.failed()] == [HALVES[1].batch_key]
-
-
-def test_a_child_that_failed_after_it_was_split_itself_is_never_run_as_a_whole(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    key = one_that_failed(ledger, a_batch())
-    assert ledger.batches.claim(key, "gone", LEASE_MS)
-    divided, _ = ledger.batches.split(key, HALVES, "gone", LEASE_MS)
-    (whole,) = (each.offsets for each in ledger.batches.ranges(divided.batch_key))
-    middle = whole.start + 1
-    grandchildren = [
-        replace(HALVES[0], ranges=(PlannedRange(replace(whole, until=middle)),)),
-        replace(HALVES[0], ranges=(PlannedRange(replace(whole, start=middle)),)),
-    ]
-    done, left = ledger.batches.split(divided.batch_key, grandchildren, "gone", LEASE_MS)
-    ledger.batches.succeed(done.batch_key, owner="gone")
-    clock.now_ms += LEASE_MS
-    backfill = Backfill(ledger, clock)
-    backfill.run_manually([key])
-    assert sorted(backfill.runner.keys) == sorted([left.batch_key, HALVES[1].batch_key])
-    assert stored(ledger, divided.batch_key).status is Status.SUCCESS
 
 
 @pytest.mark.parametrize("then", [nothing, refuse])
@@ -258,7 +248,7 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> N
     row = stored(ledger, key)
     name = f"Batch {key} of gate 'orders' (17 records)"
     assert str(Claimed(row)) == f"{name} is claimed (attempt 2)."
-    assert str(Split(row, (row, row))) == f"{name} is split into 2 batches."
+    assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records of it are left."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
     assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
     assert key in str(Skipped(key))

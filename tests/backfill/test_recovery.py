@@ -1,4 +1,4 @@
-"""Whatever happens in between, every record is processed once, or stands in a dead batch."""
+"""Whatever happens in between, every record is processed once, or lost, or in a dead batch."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ from headrace.testing import ManualClock
 PARTITIONS = 3
 RECORDS = 10  # of each partition in each batch
 OPEN = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
-MOVES = ("claim", "split", "fail", "backfilled", "release", "mark_dead")
+MOVES = ("claim", "fail", "backfilled", "release", "mark_dead")
 Where = tuple[int, int]
 
 
@@ -79,12 +79,13 @@ def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
 def explained(ledger: Ledger) -> dict[Where, Status]:
     """Return each record's status in the ledger; assert that it has each record once."""
     found: list[tuple[Where, Status]] = [
-        (place, each.status)
-        for each in ledger.history.coverage("orders")
-        for place in all_of([each.offsets])
+        (place, covered.status)
+        for covered in ledger.history.coverage("orders")
+        for place in all_of([covered.offsets])
     ]
     assert len(dict(found)) == len(found)
-    return dict(found)
+    lost = all_of(loss.offsets for loss in ledger.history.losses("orders"))
+    return dict(found) | dict.fromkeys(lost, Status.DEAD)
 
 
 @contextmanager

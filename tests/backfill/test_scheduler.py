@@ -90,18 +90,6 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
     assert ledger.batches.failed() == ()
 
 
-def test_the_children_of_a_batch_are_next(ledger: Ledger, clock: ManualClock) -> None:
-    one_that_failed(ledger, batch_number(0))
-    clock.now_ms += 10
-    later = one_that_failed(ledger, batch_number(1))
-    backfill, monitor = Backfill(ledger, clock, most=5), a_monitor(ledger)
-    for _ in range(3):
-        assert backfill.run_next(monitor) is not None
-    runs = [str(offsets[0]) for _, offsets in backfill.runner.runs]
-    assert runs == ["orders-0 [0, 5)", "orders-0 [5, 10)"]
-    assert [batch.batch_key for batch in monitor.batches()] == [later]
-
-
 def test_with_capacity_to_spare_what_fails_is_run_at_once(
     ledger: Ledger, clock: ManualClock
 ) -> None:
@@ -228,7 +216,7 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
     assert "orders-0 [100, 110)" in record.getMessage()
 
 
-def test_named_batches_run_once_each_in_order_without_a_wait_and_with_their_children(
+def test_named_batches_run_once_each_in_order_without_a_wait(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     failed = failed_batches(ledger, 4)
@@ -237,15 +225,15 @@ def test_named_batches_run_once_each_in_order_without_a_wait_and_with_their_chil
     assert ledger.batches.claim(failed[3], "other", LEASE_MS)
 
     def some_fail(batch: BatchRecord, offsets: Offsets) -> None:
-        if offsets[0].start in {10, 0}:
+        if offsets[0].start == 10:
             raise PriceError
 
     backfill = Backfill(ledger, clock, some_fail, most=5)
     backfill.run_manually([failed[1], failed[0], failed[3]])
-    assert [offsets[0].start for _, offsets in backfill.runner.runs] == [10, 15, 0]
+    assert [offsets[0].start for _, offsets in backfill.runner.runs] == [10, 0]
     assert backfill.event_names == [
-        *("Claimed", "Split", "Claimed", "Failed", "Claimed", "Done"),
-        *("Claimed", "Failed", "Skipped"),
+        *("Claimed", "Failed"),
+        *("Claimed", "Done", "Skipped"),
     ]
     untouched = stored(ledger, failed[2])
     assert (untouched.status, untouched.attempts) == (Status.FAILED, 1)

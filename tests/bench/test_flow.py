@@ -9,7 +9,7 @@ from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Tra
 from bench.simulation import RateLimitChange
 
 from headrace.errors import HeadraceError
-from headrace.ledger import BatchRecord, Kind, Status
+from headrace.ledger import BatchRecord, Status
 
 STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 
@@ -20,7 +20,6 @@ def batch(end_ms: int, per_s: float) -> BatchRecord:
         batch_key=str(end_ms),
         gate="journals.x",
         checkpoint_id="run",
-        kind=Kind.LIVE,
         status=Status.SUCCESS,
         attempts=1,
         query_batch_id=end_ms // INTERVAL_MS,

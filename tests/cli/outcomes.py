@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Executable, create_engine, text
+from tests.ledger.samples import convict
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
@@ -84,7 +85,7 @@ class Shop:
             for number in range(7):
                 self.now_ms += 1_000
                 keys.append(ledger.batches.begin(planned(number * 10, number * 10 + 10)).batch_key)
-            self.good, self.failed, self.busy, self.left, self.dead, self.split, self.open = keys
+            self.good, self.failed, self.busy, self.left, self.dead, self.isolated, self.open = keys
             ledger.batches.attach(self.good, 7, start_time_ms=self.now_ms)
             self.now_ms += 500
             ledger.batches.succeed(self.good, records=9)
@@ -94,13 +95,7 @@ class Shop:
             ledger.batches.claim(self.left, "a backfill", 0)
             ledger.batches.claim(self.dead, "a backfill", LONG_MS)
             ledger.batches.mark_dead(self.dead, "a backfill", GONE)
-            ledger.batches.attach(self.split, 8, owner="me", lease_ms=LONG_MS)
-            halves = [planned(50, 51), planned(51, 60)]
-            parts = ledger.batches.split(self.split, halves, "me", LONG_MS)
-            self.bad_part, self.good_part = (part.batch_key for part in parts)
-            ledger.dead_letters.add(self.bad_part, LETTER)
-            ledger.batches.succeed(self.good_part)
-            ledger.batches.succeed(self.split)
+            convict(ledger, self.isolated, LETTER)
 
     def copied_to(self, folder: Path) -> "Shop":
         """Return the same with a ledger in another folder."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.cli.conftest import Complain
-from tests.cli.outcomes import Shop, add_failed, invoke, one_range
+from tests.cli.outcomes import Shop, add_failed, invoke
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
@@ -49,17 +49,6 @@ def test_batches_of_several_gates_are_not_run_by_one_handler(
     assert "of the gates 'clicks', 'orders'" in message
     assert "--gate" in message
     assert planned(shop, "--all", "--gate", "orders") == [shop.failed, shop.left]
-
-
-@pytest.mark.usefixtures("nothing_gone")
-def test_a_part_of_a_batch_that_is_run_is_not_run_by_itself_too(shop: Shop) -> None:
-    halves = [one_range(OffsetRange("orders", 0, start, start + 5)) for start in (30, 35)]
-    with Ledger.open(shop.url) as ledger:
-        taken = ledger.batches.claim(shop.left, "me", 1)
-        assert taken is not None
-        for part in ledger.batches.split(shop.left, halves, "me", 1):
-            ledger.batches.fail(part.batch_key, ValueError("no"))
-    assert planned(shop, "--all") == [shop.failed, shop.left]
 
 
 def test_nothing_to_do_is_fine(shop: Shop) -> None:

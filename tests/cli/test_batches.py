@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Complain
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
+from tests.ledger.samples import convict
 from tests.services.ledgers import gated_ledger, succeed
 
-from headrace.ledger import DeadLetterStatus, Kind, Ledger, Status
+from headrace.control.parts import Progress
+from headrace.ledger import DeadLetterStatus, Ledger, Status
 
-NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
+NEWEST_FIRST = ("open", "isolated", "dead", "left", "busy", "failed", "good")
 SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
 
 
@@ -28,10 +30,9 @@ def add_clicks(shop: Shop) -> str:
     ("options", "batches"),
     [
         ("", NEWEST_FIRST),
-        ("--status dead", ("bad_part", "dead")),
+        ("--status dead", ("dead",)),
         ("--status failed --status backfilling", ("left", "busy", "failed")),
-        ("--limit 2", ("open", "good_part")),
-        ("--kind backfill", ()),
+        ("--limit 2", ("open", "isolated")),
         (f"--since {SINCE} --until {UNTIL}", ("busy", "failed")),
         ("--since 1h", ()),
     ],
@@ -65,14 +66,26 @@ def test_batches_of_several_gates_name_theirs(shop: Shop) -> None:
     assert "dead letter" not in alone
 
 
-def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: Shop) -> None:
-    (full,) = rows(shop.url, f"batches {shop.split[:8].upper()}")
-    assert [each["batch_key"] for each in full["children"]] == [shop.bad_part, shop.good_part]
+def test_one_batch_is_told_with_its_ranges_by_the_beginning_of_its_key(shop: Shop) -> None:
+    (full,) = rows(shop.url, f"batches {shop.isolated[:8].upper()}")
+    assert (full["batch_key"], full["rejected"]) == (shop.isolated, 1)
     (planned_range,) = full["ranges"]
     place = {"topic": "orders", "partition": 0, "start": 50, "until": 60}
     assert planned_range == {**place, "latest": 100, "reason": "share", "topic_id": None}
-    for key in (shop.split, shop.split[:8]):
-        assert "split into 2 children" in told(shop.url, f"batches {key}")
+    for key in (shop.isolated, shop.isolated[:8]):
+        assert "orders-0 [50, 60)" in told(shop.url, f"batches {key}")
+
+
+def test_a_batch_in_parts_says_what_is_left(shop: Shop) -> None:
+    with Ledger.open(shop.url) as ledger:
+        ledger.batches.claim(shop.failed, "me", 1_000)
+        done = Progress(done=frozenset(["0", "10"]), runs=7)
+        ledger.batches.keep_progress(shop.failed, "me", done)
+        ledger.batches.put_back(shop.failed, "me")
+    (full,) = rows(shop.url, f"batches {shop.failed}")
+    assert (full["done_records"], full["records_left"]) == (8, 2)
+    one = " ".join(told(shop.url, f"batches {shop.failed}").split())
+    assert "in parts 8 records done, 2 left, 7 runs" in one
 
 
 @pytest.mark.integration
@@ -89,7 +102,7 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
         first = ledger.batches.begin(planned(0, 10, f"a{trick}", checkpoint_id=trick)).batch_key
         ledger.batches.fail(first, ValueError(f"no {trick}"))
         second = ledger.batches.begin(planned(10, 11, f"a{trick}", checkpoint_id=trick)).batch_key
-        ledger.dead_letters.add(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
+        convict(ledger, second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
     printable = "".join(c if c.isprintable() else " " for c in trick)
     for command in ("batches", f"batches {first}", "failures", "verify", "dead-letters list"):
         shown = invoke(url, *command.split())
@@ -109,7 +122,7 @@ def test_the_beginning_of_several_keys_is_refused(shop: Shop, complain: Complain
 
 @pytest.mark.parametrize(
     "options",
-    [*(f"--limit {n}" for n in ("0", "-1", "99999999999999999999", "many")), "--kind dead"],
+    [*(f"--limit {n}" for n in ("0", "-1", "99999999999999999999", "many"))],
 )
 def test_a_value_that_is_none_is_a_usage_error(shop: Shop, options: str) -> None:
     assert invoke(shop.url, "batches", *options.split()).exit_code == 2
@@ -119,7 +132,6 @@ def test_a_status_that_does_not_exist_is_a_usage_error_that_names_them(shop: Sho
     refused = invoke(shop.url, "batches", "--status", "lost")
     assert refused.exit_code == 2
     assert all(status in refused.output for status in Status)
-    assert all(kind in told(shop.url, "batches --help") for kind in Kind)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +217,13 @@ def test_what_a_batch_rejected_is_counted_and_shown(shop: Shop) -> None:
             pass
     first, *others = rows(shop.url, "batches")
     assert (first["batch_key"], first["rejected"]) == (shop.open, 3)
-    assert {each["rejected"] for each in others} == {0}
+    assert [each["rejected"] for each in others] == [1, 0, 0, 0, 0, 0]
     assert "3 records rejected · " in told(shop.url, "batches")
     one = " ".join(told(shop.url, f"batches {shop.open}").split())
     assert "records 7 processed, 10 planned" in one
-    assert "rejected 3 records by the handler; see headrace dead-letters list" in one
+    assert "rejected 3 records; see headrace dead-letters list" in one
     verified = told(shop.url, "verify", 3)
-    assert "3 rejected" in verified
+    assert "4 rejected" in verified
     assert "processed, but this record was rejected: " in " ".join(verified.split())
     assert told(shop.url, "dead-letters list").count("orders-0 at 6") == 3
 

@@ -14,6 +14,7 @@ from tests.cli.conftest import Complain
 from tests.cli.outcomes import Shop, damage, invoke, planned
 from tests.cli.test_flows import SHOP
 from tests.journal.samples import numbered
+from tests.ledger.samples import convict
 
 from headrace.journal import Journal
 from headrace.ledger import DeadLetterStatus, Ledger
@@ -95,10 +96,9 @@ COMPLAINTS = [
     (f"{BACKFILL} --all --handler json:missing", "has no 'missing'"),
     (f"{BACKFILL} --all --transform nowhere:f", "No module named 'nowhere'"),
     (f"{BACKFILL} {{shop.failed}} {{shop.good}}", "is success, so it is processed"),
-    (f"{BACKFILL} {{shop.split}}", "was split; name the children that failed"),
     (f"{BACKFILL} {{shop.busy}}", "is run by another backfill, which has it at least until"),
     (f"{BACKFILL} {{shop.dead}}", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), wh"),
-    (f"{BACKFILL} {{shop.bad_part}}", "sent again with `headrace dead-letters send`"),
+    (f"{BACKFILL} {{shop.isolated}}", "is success, so it is processed"),
     (f"{BACKFILL} {{shop.open}}", "is in_progress, so the live stream runs it"),
     # Journals
     *((f"journal {each} {{folder}}/none", "no journal") for each in ("ls", "verify", "repair")),
@@ -134,7 +134,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     with Ledger.open(made.url) as ledger:
         (letter,) = ledger.dead_letters.oldest()
         batch = ledger.batches.begin(planned(70, 71))
-        assert ledger.dead_letters.add(batch.batch_key, letter.letter)
+        convict(ledger, batch.batch_key, letter.letter)
         ledger.dead_letters.resolve(2, DeadLetterStatus.DROPPED, "a test order")
     journal = Journal.open(str(folder / "orders"), create=True)
     with journal.writer(0) as writer:

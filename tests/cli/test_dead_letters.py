@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
+from tests.ledger.samples import convict
 from tests.services.kafka import Topic, TopicFactory, records_in
 
 from headrace.cli.dead_letters_command import PAGE
@@ -29,7 +30,7 @@ def add_letters(shop: Shop, number: int, gate: str = "orders") -> None:
     with Ledger.open(shop.url) as ledger:
         for offset in range(100, 100 + number):
             key = ledger.batches.begin(planned(offset, offset + 1, gate)).batch_key
-            ledger.dead_letters.add(key, replace(LETTER, offset=offset, key=None, headers=None))
+            convict(ledger, key, replace(LETTER, offset=offset, key=None, headers=None))
 
 
 def letter(url: str, number: int) -> DeadLetterRecord:
@@ -57,7 +58,7 @@ def test_the_list_as_json_leaves_the_record_out(shop: Shop) -> None:
     assert listed.pop("created_ms") > NOW_MS
     assert listed == {
         "dead_letter_id": 1,
-        "batch_key": shop.bad_part,
+        "batch_key": shop.isolated,
         "gate": "orders",
         "topic": "orders",
         "partition": 0,
@@ -129,7 +130,7 @@ def url(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with Ledger.open(shop.url) as ledger:
         batch = ledger.batches.begin(planned(70, 71))
         second = DeadLetter("orders", 0, 70, b"other", b"2", None, 0, 0, LETTER.error)
-        assert ledger.dead_letters.add(batch.batch_key, second)
+        convict(ledger, batch.batch_key, second)
     (tmp_path / "letter_changes.py").write_text(EDITS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -202,7 +203,7 @@ def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
     small = topic(config={"max.message.bytes": "320"})
     long = DeadLetter("orders", 0, 71, None, b"x" * 1_000, None, 0, 0, LETTER.error)
     with Ledger.open(url) as ledger:
-        assert ledger.dead_letters.add(ledger.batches.begin(planned(71, 72)).batch_key, long)
+        convict(ledger, ledger.batches.begin(planned(71, 72)).batch_key, long)
     ended = invoke(url, *send(small, "2 3").split())
     assert ended.stdout == f"Dead letter 2 is sent to {small.name}-0 at 0.\n"
     assert "too large" in str(ended.exception)

@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "status": 0,
     "why orders": 0,
     "batches": 0,
-    "batches {split}": 0,
+    "batches {isolated}": 0,
     "failures": 3,
     "dead-letters list": 0,
     "verify": 3,
@@ -83,7 +83,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict
     found = {}
     for command, status in COMMANDS.items():
         url = journals if command.startswith("journal") else shop.url
-        found[command] = shape(rows(url, command.format(split=shop.split), status))
+        found[command] = shape(rows(url, command.format(isolated=shop.isolated), status))
     return found
 
 

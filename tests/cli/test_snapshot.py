@@ -294,19 +294,3 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
     assert snapshot.batches[0].id == 7
     assert snapshot.partitions[0].partition == 4
     assert snapshot.lost_records == 7
-
-
-def test_a_batch_that_was_split_is_one_batch_of_the_history(tmp_path: Path) -> None:
-    def planned(start: int, until: int) -> PlannedBatch:
-        ranges = (PlannedRange(OffsetRange("orders", 0, start, until), 100, "rate"),)
-        return PlannedBatch("orders", "run", ranges, "rate", "localhost:9092")
-
-    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
-        ledger.gates.declare("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
-        whole = ledger.batches.begin(planned(10, 30)).batch_key
-        ledger.batches.attach(whole, 7, owner="me", lease_ms=1_000)
-        ledger.batches.split(whole, [planned(10, 20), planned(20, 30)], "me", 1_000)
-        (gate,) = ledger.gates.all()
-        history = GateHistory.read(ledger, gate)
-    assert [batch.batch_key for batch in history.batches] == [whole]
-    assert [each.offsets.count for each in history.ranges] == [20]

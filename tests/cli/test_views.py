@@ -53,7 +53,6 @@ from headrace.ledger import (
     GateRecord,
     IsolatedBatches,
     IsolationProgress,
-    Kind,
     Ledger,
     Loss,
     Missed,
@@ -118,8 +117,8 @@ def a_gate_in_trouble(_folder: Path) -> RenderableType:
 
 def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
     history = past.with_lags(9_000)
-    progress = IsolationProgress("a batch", records=7_131, runs=12, bad=0)
-    found = replace(progress, runs=31, bad=1)
+    progress = IsolationProgress("a batch", records=7_131, runs=12, left=3_566)
+    found = replace(progress, runs=31, left=1)
     return Group(*(gate(replace(history, isolating=each)) for each in (progress, found)))
 
 
@@ -182,7 +181,7 @@ def a_dead_query_and_a_batch_that_hangs(_folder: Path) -> RenderableType:
         begins=1,
     )
     dead = replace(past.with_lags(9_000), gone=gone)
-    isolated = replace(slow, isolating=IsolationProgress("a batch", 7_131, runs=12, bad=1))
+    isolated = replace(slow, isolating=IsolationProgress("a batch", 7_131, runs=12, left=892))
     fine = [
         replace(past.with_lags(900), gate=replace(past.a_gate(), name=f"fine-{number:02}"))
         for number in range(30)
@@ -231,10 +230,10 @@ def one_batch(name: str) -> Callable[[Path], RenderableType]:
         shop = Shop(folder)
         key = getattr(shop, name)
         with Ledger.open(shop.url) as ledger:
-            ((batch,), children) = ledger.batches.with_prefix(key), ledger.batches.children(key)
+            (batch,) = ledger.batches.with_prefix(key)
             ranges = ledger.batches.ranges(key)
         losses = {shop.failed: [Loss("orders", 1, OffsetRange("orders", 0, 15, 17), reason="gone")]}
-        return batch_view(in_time(batch), ranges, children, losses, LATER_MS)
+        return batch_view(in_time(batch), ranges, losses, LATER_MS)
 
     return shown
 
@@ -356,10 +355,7 @@ VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
         *(dead_letters, a_plan),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )
-} | {
-    f"batch_{name}": one_batch(name)
-    for name in ("good", "failed", "busy", "dead", "split", "bad_part")
-}
+} | {f"batch_{name}": one_batch(name) for name in ("good", "failed", "busy", "dead", "isolated")}
 
 
 @pytest.fixture(autouse=True)
@@ -409,7 +405,6 @@ OF_TYPE: Final[dict[object, st.SearchStrategy[Any]]] = {
     float | None: st.none() | st.floats(allow_nan=False, allow_infinity=False),
     ErrorReport | None: st.none() | errors,
     Status: st.sampled_from(Status),
-    Kind: st.just(Kind.LIVE),
 }
 offsets = st.builds(OffsetRange, words, st.integers(0, 2**31), whole, whole)
 

@@ -379,4 +379,4 @@ def test_a_query_that_is_stopped_in_a_batch_has_not_failed(scene: Scene, tmp_pat
     query.stop()
     wait_until(lambda: not query.isActive)
     assert scene.letters() == []
-    assert {b.parent for b in scene.ledger.batches.newest("orders", limit=1_000)} == {None}
+    assert {b.progress for b in scene.ledger.batches.newest("orders", limit=1_000)} == {None}

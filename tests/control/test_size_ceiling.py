@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget
-from headrace.control.parts import AwaitControl, Ranges, Run
+from headrace.control.bisection import AwaitControl, Bisection, Isolated, IsolationBudget, Run
+from headrace.control.parts import path_of
+from headrace.control.parts import size as size_of
 from headrace.control.size_ceiling import (
     FINE,
     BatchSize,
@@ -26,22 +27,14 @@ from headrace.control.size_ceiling import (
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 
-Fails = Callable[[Ranges], bool]
+Fails = Callable[[str], bool]
 
 
-def batch_of(records: int) -> Ranges:
-    return (OffsetRange("orders", 0, 0, records),)
-
-
-def count(part: Ranges) -> int:
-    return sum(each.count for each in part)
-
-
-def isolated(batch: Ranges, fails: Fails) -> Isolated[str]:
-    isolation: Isolation[str] = Isolation(
-        IsolationBudget(max_runs=10_000), shuffle=random.Random(1).shuffle
+def isolated(records: int, fails: Fails) -> Isolated[str]:
+    isolation: Bisection[str] = Bisection(
+        records, IsolationBudget(max_runs=10_000), shuffle=random.Random(1).shuffle
     )
-    isolation.begin(batch, "whole")
+    isolation.begin("whole")
     passes = 0
     while (step := isolation.next_step(0, passes)) is not None:
         if isinstance(step, Run):
@@ -74,7 +67,7 @@ class Gate:
         size = BatchSize(records, None if self.mean_bytes is None else records * self.mean_bytes)
         if not takes(records):
             self.failed.append(len(self.batches))
-            found = isolated(batch_of(records), lambda part: not takes(count(part)))
+            found = isolated(records, lambda part: not takes(size_of(records, part)))
             split = split_of(size, found)
             if split is not None:
                 self.ceiling = learn_from(self.ceiling, split)
@@ -91,7 +84,7 @@ def test_the_first_failed_batch_teaches_the_largest_part_that_passed() -> None:
     gate = Gate()
     gate.run(1, at_most(300))
     assert gate.ceiling is not None
-    assert gate.ceiling.describe() == "564 records at once failed, 250 passed"
+    assert gate.ceiling.describe() == "564 records at once failed, 282 passed"
 
 
 @pytest.mark.integration
@@ -187,22 +180,23 @@ def test_a_limit_in_records_holds_when_the_records_sizes_change() -> None:
 def test_bad_records_never_teach_a_ceiling(records: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.integers(0, records - 1), min_size=1, max_size=3))
     limit = data.draw(st.one_of(st.none(), st.integers(1, records)))
+    leaves = [path_of([OffsetRange("orders", 0, 0, records)], "orders", 0, at) or "" for at in bad]
 
-    def fails(part: Ranges) -> bool:
-        is_bad = any(each.start <= offset < each.until for each in part for offset in bad)
-        return is_bad or (limit is not None and count(part) > limit)
+    def fails(part: str) -> bool:
+        is_bad = any(leaf.startswith(part) for leaf in leaves)
+        return is_bad or (limit is not None and size_of(records, part) > limit)
 
-    assert split_of(BatchSize(records), isolated(batch_of(records), fails)) is None
+    assert split_of(BatchSize(records), isolated(records, fails)) is None
 
 
 def test_a_part_that_failed_and_is_no_larger_than_one_that_passed_teaches_nothing() -> None:
-    found = isolated(batch_of(564), lambda part: count(part) > 300)
+    found = isolated(564, lambda part: size_of(564, part) > 300)
     assert split_of(BatchSize(564), found) is not None
     assert split_of(BatchSize(564), replace(found, smallest_failed=250)) is None
 
 
 def test_what_is_left_of_a_batch_teaches_nothing() -> None:
-    found = replace(isolated(batch_of(564), lambda part: count(part) > 300), left=[((), "why")])
+    found = replace(isolated(564, lambda part: size_of(564, part) > 300), left=[("", "why")])
     assert split_of(BatchSize(564), found) is None
 
 

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from tests.ledger.samples import convict
+
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import (
@@ -56,7 +58,7 @@ def add_dead_letter(
     report = ErrorReport("ValueError", error, "")
     headers = (("trace", b"1"), (HOSTILE, None))
     letter = DeadLetter("orders", 0, start, b"key", value, headers, wall_clock_ms(), 0, report)
-    assert ledger.dead_letters.add(key, letter)
+    convict(ledger, key, letter)
     return key
 
 

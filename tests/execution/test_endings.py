@@ -115,7 +115,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert told(ledger_url, "batches")[0]["interrupted"] is False
 
 
-def test_what_was_interrupted_in_children_is_no_incident_either(
+def test_what_was_interrupted_in_parts_is_no_incident_either(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no")}, stop_in=3)
@@ -123,7 +123,8 @@ def test_what_was_interrupted_in_children_is_no_incident_either(
     begin(ledger)
     with pytest.raises(InterruptedError):
         handler(DF, 0)
-    assert len(ledger.batches.newest()) > 1
+    (batch,) = ledger.batches.newest()
+    assert batch.progress is not None
     assert invoke(ledger_url, "failures").exit_code == 0
     sink.active, sink.stop_in = True, 0
     again = gated(ledger_url, sink, POLICIES[2])
@@ -187,7 +188,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     assert stored(ledger, key).status is Status.SUCCESS
 
 
-def test_what_is_no_exception_in_a_child_leaves_nothing_in_progress(
+def test_what_is_no_exception_in_a_part_leaves_nothing_in_progress(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no"), 3: SystemExit(1)})
@@ -195,7 +196,7 @@ def test_what_is_no_exception_in_a_child_leaves_nothing_in_progress(
     begin(ledger)
     with pytest.raises(HandlerExitError):
         handler(DF, 0)
-    assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS, Status.FAILED}
+    assert {batch.status for batch in ledger.batches.newest()} == {Status.FAILED}
 
 
 def test_what_is_no_exception_in_a_batch_without_ranges_reaches_spark_as_one(
@@ -222,7 +223,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    event = scheduler.run_batch(key, ledger.batches.ranges(key))
+    event = scheduler.run_batch(key)
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
     assert stored(ledger, key).status is Status.FAILED

@@ -15,7 +15,6 @@ from tests.execution.test_isolator import Scene, a_scene, owner_that_is_gone
 from tests.services.examples import count_of
 
 from headrace.core.ranges import OffsetRange
-from headrace.core.timing import LEASE_MS
 from headrace.errors import LedgerError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import isolate
@@ -75,7 +74,7 @@ class Fault:
         return False
 
     def store(self) -> None:
-        """Called when the ledger is to split a batch, or to count a run."""
+        """Called when the ledger is to keep a batch's progress, or to count a run."""
 
 
 class SinkDown(Fault):
@@ -186,7 +185,7 @@ class Story:
         self._watch_ledger()
 
     def _watch_ledger(self) -> None:
-        for name in ("split", "retry"):
+        for name in ("keep_progress", "retry"):
             do = getattr(self.scene.ledger.batches, name)
 
             def watched(*args: object, do: Callable[..., object] = do, **more: object) -> object:
@@ -249,27 +248,13 @@ class Story:
         for row in batches.failed("orders", 1_000):
             if self.scene.row(row.batch_key).status is not Status.FAILED:
                 continue  # the stream has taken it up again
-            if batches.children(row.batch_key):
-                assert batches.claim(row.batch_key, "a backfill", LEASE_MS) is not None
-                self._release(row.batch_key)
-                continue
             try:
                 self.scene.backfill(
                     row.batch_key, self.handle, reader=self.reader, sleep=self.goes_on
                 )
             except LedgerError:
-                self._release(row.batch_key)
-
-    def _release(self, key: str) -> None:
-        """The backfill's lease runs out; one with children is never run as a whole again."""
-        batches = self.scene.ledger.batches
-        children = batches.children(key)
-        for child in children:
-            batches.fail(child.batch_key, LedgerError("away"), owner="a backfill")
-        if children:
-            batches.backfilled(key, "a backfill")
-        else:
-            batches.release(key, "a backfill", LedgerError("away"), max_backfills=100)
+                away = LedgerError("away")  # the lease of the backfill runs out
+                batches.release(row.batch_key, "a backfill", away, max_backfills=100)
 
     def tell(self) -> None:
         for _ in range(self.dice.randint(2, 5)):

@@ -271,7 +271,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
 
     def handle(df: DataFrame, _batch: Batch) -> None:
         rows = df.collect()
-        if not asked(tmp_path, "SELECT 1 FROM batch WHERE parent IS NOT NULL"):
+        if not asked(tmp_path, "SELECT 1 FROM batch WHERE progress IS NOT NULL"):
             delete_records(admin, orders, 20)
         if any(row.value == b"bad" for row in rows):
             raise ValueError("this is no order")
@@ -345,7 +345,7 @@ def test_a_block_that_is_repaired_under_a_planned_batch_is_seen_by_that_batch(
     assert sentence(raised.value).startswith("DataLossError: ")
     assert "orders-0 [20, 40)" in sentence(raised.value)
     assert handled == []
-    assert asked(tmp_path, "SELECT count(*) FROM batch WHERE parent IS NOT NULL") == [(0,)]
+    assert asked(tmp_path, "SELECT count(*) FROM batch WHERE progress IS NOT NULL") == [(0,)]
     go(failOnDataLoss=False)
     assert sorted(handled) == [*range(20), *range(40, 60)]
     assert rows_of_lost(tmp_path) == [(20, 40)]

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.control.isolation import IsolationBudget
+from headrace.control.bisection import IsolationBudget
 from headrace.errors import OptionError
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
 

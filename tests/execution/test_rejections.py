@@ -338,7 +338,7 @@ def test_nothing_is_rejected_after_the_commit() -> None:
         with pytest.raises(LedgerError, match="is committed, or its handler has returned"):
             stream.run()
         assert offsets(stream) == [0]
-        assert set(stream.statuses().values()) == {Status.SUCCESS}
+        assert list(stream.statuses().values()) == [Status.DEAD, Status.SUCCESS]
 
 
 def test_nothing_is_rejected_when_the_handler_has_returned() -> None:
@@ -364,7 +364,7 @@ def test_a_batch_with_letters_that_wait_is_not_pruned() -> None:
         assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
 
 
-STEPS = ["attach", "handle", "commit", "succeed", "claim", "backfilled", "split", "add", "fail"]
+STEPS = ["attach", "handle", "commit", "succeed", "claim", "backfilled", "keep_progress", "fail"]
 VALUES = st.lists(st.sampled_from(["a", "bad"]), min_size=1, max_size=12)
 CRASHES = st.lists(
     st.tuples(st.sampled_from(["before", "after"]), st.sampled_from(STEPS), st.integers(0, 11)),

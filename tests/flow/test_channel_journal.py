@@ -16,7 +16,7 @@ from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.flow.channel import Channel
 from headrace.flow.journal_channel import JournalChannel, journal
 from headrace.journal import Journal
-from headrace.ledger import Ledger, Status
+from headrace.ledger import Ledger, Status, part_of
 from headrace.ledger.receivers import StreamRate
 
 
@@ -25,16 +25,15 @@ class Rows:
     """A ledger that knows what it is told."""
 
     statuses: dict[str, Status] = field(default_factory=dict)
-    parents: dict[str, str] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
 
-    def children(self, key: str) -> list[str]:
-        return [part for part, parent in self.parents.items() if parent == key]
+    def is_over(self, key: str) -> bool:
+        return self.statuses.get(part_of(key)[0]) in {Status.SUCCESS, Status.DEAD}
 
     def get(self, key: str) -> "Rows._Row | None":
         if key not in self.statuses:
             return None
-        return Rows._Row(self.statuses[key], self.parents.get(key))
+        return Rows._Row(self.statuses[key])
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         return StreamRate(None, None, (), dict(self.begun))
@@ -42,7 +41,6 @@ class Rows:
     @dataclass
     class _Row:
         status: Status
-        parent: str | None
 
 
 def ledger(rows: Rows) -> Ledger:
@@ -86,11 +84,11 @@ def test_a_batch_that_is_run_again_is_there_once(
 def test_a_part_of_a_batch_that_is_there_is_there(
     spark: SparkSession, channel: JournalChannel, path: Path
 ) -> None:
-    rows = Rows({"k1": Status.FAILED, "half": Status.IN_PROGRESS}, parents={"half": "k1"})
+    rows = Rows({"k1": Status.IN_PROGRESS})
     channel.write(frame(spark, ["a", "b"]), "k1", ledger(rows))
-    channel.write(frame(spark, ["a"]), "half", ledger(rows))
-    rows.statuses["k1"] = Status.SUCCESS  # as whoever divides it leaves it, with parts to run
-    channel.write(frame(spark, ["a"]), "half", ledger(rows))
+    channel.write(frame(spark, ["a"]), "k1.0", ledger(rows))
+    rows.statuses["k1"] = Status.SUCCESS
+    channel.write(frame(spark, ["a"]), "k1.0", ledger(rows))
     assert values_in(path) == ["a", "b"]
 
 
@@ -224,7 +222,7 @@ def test_the_queue_is_what_no_batch_was_given(path: Path) -> None:
 
 
 def test_the_queue_finds_new_lanes_and_goes_on_after_a_pruning(path: Path) -> None:
-    rows = Rows({}, {}, {0: 20})
+    rows = Rows({}, {0: 20})
     filled = fill(path, {0: [10, 10, 10]})
     queue = journal(str(path)).queue("sink", ledger(rows))
     assert queue.measure() == InputQueue(40, 40, 40)

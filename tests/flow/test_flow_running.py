@@ -268,5 +268,5 @@ def test_a_last_sink_that_is_away_has_the_stage_before_it_throttled_and_all_goes
         wait_until(lambda: len(set(stored)) == MANY, timeout_s=100)
         batches = ledger.batches.newest("shop.store", 1_000)
         assert [each.attempts for each in batches if each.attempts > 1] == [2]
-        assert {each.parent for each in batches} == {None}
+        assert {each.progress for each in batches} == {None}
     assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headrace.control.parts import count, cut_after
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
-    DeadLetterStatus,
     ErrorReport,
     Ledger,
     PlannedBatch,
@@ -31,7 +30,6 @@ _STEPS = (
     "begin_anew",
     "succeed",
     "fail",
-    "split",
     "bury_record",
     "take",
     "backfilled",
@@ -51,12 +49,10 @@ def steps(*more: str, least: int = 0) -> st.SearchStrategy[list[Step]]:
 
 @dataclass
 class Read:
-    """A batch, or a part of one."""
+    """A batch."""
 
     planned: PlannedBatch
-    is_part: bool
     status: Status = Status.IN_PROGRESS
-    letter: int | None = None
     settled: bool = False
     """Whether it is dead, and somebody has seen to that."""
 
@@ -137,7 +133,7 @@ class Readers:
 
     def _begin_at(self, reader: Reader, at: Mapping[int, int], much: int) -> None:
         if ranges := self._ranges(at, much):
-            reader.last = Read(self._planned(reader, ranges), is_part=False)
+            reader.last = Read(self._planned(reader, ranges))
             reader.reads.append(reader.last)
             reader.at = {**reader.at, **{each.partition: each.until for each in ranges}}
             self.ledger.batches.begin(reader.last.planned)
@@ -173,25 +169,6 @@ class Readers:
             assert self.ledger.batches.fail(read.key, ERROR)
             read.status = Status.FAILED
 
-    def _split(self, reader: Reader, much: int) -> None:
-        read = _one_of(reader, much, Status.IN_PROGRESS)
-        if read is None or read.planned.records < 2:
-            return
-        assert self.ledger.batches.attach(read.key, 1, owner=OWNER, lease_ms=LEASE_MS)
-        whole = [each.offsets for each in read.planned.ranges]
-        halves = cut_after(whole, (count(whole) + 1) // 2)
-        parts = [self._planned(reader, half) for half in halves]
-        parts = [
-            PlannedBatch(p.gate, read.planned.checkpoint_id, p.ranges, "rate", "") for p in parts
-        ]
-        self.ledger.batches.split(read.key, parts, OWNER, LEASE_MS)
-        known = {each.key: each for each in reader.reads}
-        for part in parts:
-            if part.batch_key not in known:
-                reader.reads.append(Read(part, is_part=True))
-            elif known[part.batch_key].status is Status.FAILED:
-                known[part.batch_key].status = Status.IN_PROGRESS
-
     def _bury_record(self, reader: Reader, much: int) -> None:
         if (read := _one_of(reader, much, Status.IN_PROGRESS)) and read.planned.records == 1:
             (only,) = read.planned.ranges
@@ -199,10 +176,11 @@ class Readers:
             letter = DeadLetter(
                 "orders", offsets.partition, offsets.start, None, None, None, 0, 0, ERROR
             )
-            assert self.ledger.dead_letters.add(read.key, letter)
-            read.status = Status.DEAD
-            kept = self.ledger.dead_letters.oldest(reader.name, limit=1_000)
-            (read.letter,) = (x.dead_letter_id for x in kept if x.batch_key == read.key)
+            assert self.ledger.batches.attach(read.key, 1, owner=OWNER, lease_ms=LEASE_MS)
+            done = Progress(done=frozenset([""]))
+            assert self.ledger.batches.keep_progress(read.key, OWNER, done, letter)
+            assert self.ledger.batches.succeed(read.key, owner=OWNER)
+            read.status = Status.SUCCESS
 
     def _take(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.FAILED):
@@ -230,16 +208,11 @@ class Readers:
             read.status = Status.DEAD
 
     def _settle(self, reader: Reader, much: int) -> None:
-        """Somebody sees to what is dead: a batch, or a part that is one record."""
+        """Somebody sees to what is dead."""
         read = _one_of(reader, much, Status.DEAD)
         if read is None:
             return
-        if read.letter is None:
-            assert self.ledger.batches.drop(read.key, "as agreed")
-        else:
-            assert self.ledger.dead_letters.resolve(
-                read.letter, DeadLetterStatus.DROPPED, "as agreed"
-            )
+        assert self.ledger.batches.drop(read.key, "as agreed")
         read.settled = True
 
     def _prune(self, reader: Reader, much: int) -> None:

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import (
-    HALVES,
     a_batch,
     a_sample,
     batch_number,
@@ -12,19 +11,20 @@ from tests.ledger.samples import (
 )
 from tests.services.ledgers import report_sample
 
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import (
     BatchRecord,
     ErrorReport,
-    Kind,
     Ledger,
     PlannedBatch,
     PlannedRange,
     Status,
+    part_key,
 )
 from headrace.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
-from headrace.ledger.tables import batch_range
+from headrace.ledger.tables import batch_range, batch_table
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
@@ -36,7 +36,6 @@ def test_transition_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: Ma
         batch_key=batch.batch_key,
         gate="orders",
         checkpoint_id="run",
-        kind=Kind.LIVE,
         status=Status.IN_PROGRESS,
         attempts=1,
         created_time_ms=clock(),
@@ -194,7 +193,6 @@ def test_what_was_begun_last_is_known_with_how_often_there_was_a_beginning(ledge
 def test_the_open_batch_is_the_newest_in_progress_of_the_live_stream(ledger: Ledger) -> None:
     assert ledger.batches.open_batch("orders") is None
     first, second = (ledger.batches.begin(batch_number(number)) for number in (1, 2))
-    ledger.batches.begin(replace(batch_number(3), kind=Kind.BACKFILL))
     assert ledger.batches.open_batch("orders") == second
     ledger.batches.succeed(second.batch_key)
     assert ledger.batches.open_batch("orders") == first
@@ -213,161 +211,13 @@ def one_of_mine(ledger: Ledger, batch: PlannedBatch | None = None) -> BatchRecor
     return begun
 
 
-def test_transition_a_writes_the_children_down_right_after_their_parent(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    whole = one_of_mine(ledger, replace(a_batch(), kind=Kind.BACKFILL))
-    clock.now_ms += 60
-    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    assert [part.batch_key for part in parts] == [half.batch_key for half in HALVES]
-    for number, part in enumerate(parts):
-        assert part == replace(
-            whole,
-            batch_key=HALVES[number].batch_key,
-            planned_records=5,
-            created_time_ms=whole.created_time_ms + 1 + number,
-            owner="me",
-            lease_until_ms=clock() + LEASE_MS,
-            parent=whole.batch_key,
-        )
-        assert ledger.batches.ranges(part.batch_key) == HALVES[number].ranges
-    assert ledger.batches.children(whole.batch_key) == parts
-    assert ledger.batches.children(parts[0].batch_key) == ()
-    parent = stored(ledger, whole.batch_key)
-    assert (parent.status, parent.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
-
-
-def test_children_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
-    whole = one_of_mine(ledger)
-    ledger.batches.fail(whole.batch_key, NO)
-    ledger.batches.claim(whole.batch_key, "backfill", LEASE_MS)
-    parts = ledger.batches.split(whole.batch_key, HALVES, "backfill", LEASE_MS)
-    assert {part.kind for part in parts} == {Kind.BACKFILL}
-    assert set(ledger.batches.newest(kind=Kind.BACKFILL)) == set(parts)
-    clock.now_ms += LEASE_MS
-    left = [part.batch_key for part in parts]
-    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == left
-    assert {part.status for part in ledger.batches.children(whole.batch_key)} == {Status.FAILED}
-
-
-def test_a_child_is_split_like_a_batch(ledger: Ledger) -> None:
-    whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    smaller = (
-        a_batch(OffsetRange("orders", 0, 10, 11)),
-        a_batch(OffsetRange("orders", 0, 11, 15)),
-    )
-    parts = ledger.batches.split(first.batch_key, smaller, "me", LEASE_MS)
-    assert [part.parent for part in parts] == [first.batch_key] * 2
-    assert ledger.batches.children(first.batch_key) == parts
-
-
-def test_transitions_b_and_c_begin_children_again_and_what_is_done_stays_done(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    whole = one_of_mine(ledger)
-    fifths = [
-        a_batch(OffsetRange("orders", 0, start, until))
-        for start, until in ((10, 12), (12, 14), (14, 16), (16, 18), (18, 20))
-    ]
-    done, failed, open_, taken, theirs = ledger.batches.split(
-        whole.batch_key, fifths, "me", LEASE_MS
-    )
-    ledger.batches.succeed(done.batch_key)
-    ledger.batches.fail(failed.batch_key, NO)
-    ledger.batches.fail(taken.batch_key, NO)
-    ledger.batches.claim(taken.batch_key, "backfill", LEASE_MS)
-    clock.now_ms += LEASE_MS
-    ledger.batches.attach(theirs.batch_key, 7, owner="theirs", lease_ms=LEASE_MS)
-    ledger.batches.begin(a_batch())
-    attached = ledger.batches.attach(whole.batch_key, 7, owner="restarted", lease_ms=LEASE_MS)
-    assert attached is not None
-    assert attached.was_split
-    again = ledger.batches.split(whole.batch_key, fifths, "restarted", LEASE_MS)
-    assert [(part.status, part.owner, part.attempts, part.outcome_unknown) for part in again] == [
-        (Status.SUCCESS, None, 1, False),
-        (Status.IN_PROGRESS, "restarted", 2, False),
-        (Status.IN_PROGRESS, "restarted", 2, True),
-        (Status.BACKFILLING, "backfill", 1, False),
-        (Status.IN_PROGRESS, "theirs", 1, False),
-    ]
-    assert again[1].error is None
-    assert again[2].created_time_ms == open_.created_time_ms
-    assert len(ledger.batches.children(whole.batch_key)) == 5
-
-
-def test_only_its_owner_splits_a_batch(ledger: Ledger) -> None:
-    whole = one_of_mine(ledger)
-    with pytest.raises(LedgerError, match="does not belong to 'other', so it is not split"):
-        ledger.batches.split(whole.batch_key, HALVES, "other", LEASE_MS)
-    ledger.batches.fail(whole.batch_key, NO)
-    with pytest.raises(LedgerError, match="does not belong to 'me'"):
-        ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    assert ledger.batches.children(whole.batch_key) == ()
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (),
-        HALVES[:1],
-        (a_batch(),),
-        (HALVES[0], a_batch(OffsetRange("orders", 0, 15, 19))),
-        (*HALVES, a_batch(OffsetRange("orders", 0, 20, 20))),
-        (HALVES[0], replace(HALVES[1], checkpoint_id="other")),
-        (HALVES[0], replace(HALVES[1], gate="clicks")),
-    ],
-)
-def test_children_that_do_not_share_the_batchs_offsets_are_refused(
-    ledger: Ledger, parts: tuple[PlannedBatch, ...]
-) -> None:
-    whole = one_of_mine(ledger)
-    with pytest.raises(LedgerError, match="has 10 offsets and cannot be split into children of"):
-        ledger.batches.split(whole.batch_key, parts, "me", LEASE_MS)
-    assert ledger.batches.children(whole.batch_key) == ()
-
-
-def test_children_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
-    whole = one_of_mine(ledger)
-    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    begun, open_batch = ledger.gates.last_begun("orders"), ledger.batches.open_batch("orders")
-    assert begun is not None
-    assert open_batch is not None
-    assert begun[1].batch_key == open_batch.batch_key == whole.batch_key
-    assert [batch.batch_key for batch in ledger.batches.newest("orders", children=False)] == [
-        whole.batch_key
-    ]
-    ledger.batches.succeed(whole.batch_key)
-    assert ledger.batches.open_batch("orders") is None
-    assert ledger.batches.begin(batch_number(9)).created_time_ms > parts[-1].created_time_ms
-
-
-def test_transition_e_resolves_children_too_and_they_are_backfilled(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    whole = one_of_mine(ledger)
-    parts = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    ledger.batches.succeed(whole.batch_key)
-    clock.now_ms += LEASE_MS
-    keys = [part.batch_key for part in parts]
-    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == keys
-    assert [batch.batch_key for batch in ledger.batches.failed("orders")] == keys
-    for key in keys:
-        assert ledger.batches.claim(key, "backfill", LEASE_MS)
-        assert ledger.batches.backfilled(key, "backfill")
-    assert {part.status for part in ledger.batches.children(whole.batch_key)} == {Status.SUCCESS}
-
-
-def test_batches_are_filtered_by_gate_status_time_and_kind(
-    ledger: Ledger, clock: ManualClock
-) -> None:
+def test_batches_are_filtered_by_gate_status_and_time(ledger: Ledger, clock: ManualClock) -> None:
     declare_clicks(ledger)
     created = []
     for number in range(6):
         clock.now_ms += 10
         planned = batch_number(number, gate=("orders", "clicks")[number % 2])
-        kind = Kind.BACKFILL if number == 4 else Kind.LIVE
-        created.append(ledger.batches.begin(replace(planned, kind=kind)))
+        created.append(ledger.batches.begin(planned))
     ledger.batches.succeed(created[0].batch_key)
     ledger.batches.fail(created[1].batch_key, NO)
     ledger.batches.fail(created[2].batch_key, NO)
@@ -385,45 +235,74 @@ def test_batches_are_filtered_by_gate_status_time_and_kind(
         2,
         0,
     ]
-    assert found(ledger.batches.newest(kind=Kind.BACKFILL)) == [4]
     since_ms, until_ms = created[1].created_time_ms, created[3].created_time_ms
     assert found(ledger.batches.newest(since_ms=since_ms)) == [5, 4, 3, 2, 1]
     assert found(ledger.batches.newest(since_ms=since_ms, until_ms=until_ms)) == [2, 1]
     assert found(ledger.batches.newest("nobody's")) == []
 
 
-def test_a_batch_of_which_no_part_has_passed_is_whole_again(ledger: Ledger) -> None:
-    whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    smaller = (
-        a_batch(OffsetRange("orders", 0, 10, 11)),
-        a_batch(OffsetRange("orders", 0, 11, 15)),
-    )
-    ledger.batches.split(first.batch_key, smaller, "me", LEASE_MS)
-    assert not ledger.batches.undo_split(whole.batch_key, "other", LEASE_MS)
-    assert ledger.batches.undo_split(whole.batch_key, "me", LEASE_MS)
-    assert ledger.batches.newest("orders") == (stored(ledger, whole.batch_key),)
-    assert ledger.batches.succeed(whole.batch_key, owner="me")
+IN_PARTS = Progress(done=frozenset(["0", "10"]), running="11", unknown=frozenset(["11"]), runs=4)
 
 
-@pytest.mark.parametrize("what", ["passed", "failed", "another's", "lost", "unknown"])
-def test_a_batch_stays_split_of_which_a_part_may_be_somewhere(
-    ledger: Ledger, clock: ManualClock, what: str
+def test_what_is_done_of_a_batch_is_its_owners_to_say_and_goes_with_its_success(
+    ledger: Ledger,
 ) -> None:
-    whole = one_of_mine(ledger)
-    first, _ = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    match what:
-        case "passed":
-            ledger.batches.succeed(first.batch_key)
-        case "failed":
-            ledger.batches.fail(first.batch_key, NO)
-        case "another's":
-            clock.now_ms += LEASE_MS
-            ledger.batches.attach(first.batch_key, 7, owner="other", lease_ms=LEASE_MS)
-        case "lost":
-            offsets = HALVES[0].ranges[0].offsets
-            ledger.history.record_losses("orders", [offsets], {}, batch_key=first.batch_key)
-        case _:  # its process was killed, and it is begun again
-            ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    assert not ledger.batches.undo_split(whole.batch_key, "me", LEASE_MS)
-    assert len(ledger.batches.children(whole.batch_key)) == 2
+    key = one_of_mine(ledger).batch_key
+    assert not ledger.batches.keep_progress(key, "another", IN_PARTS)
+    assert ledger.batches.keep_progress(key, "me", IN_PARTS)
+    batch = stored(ledger, key)
+    assert (batch.parts, batch.done_records, batch.records_left) == (IN_PARTS, 8, 2)
+    assert [str(one.offsets) for one in batch.open_ranges(ledger.batches.ranges(key))] == [
+        "orders-0 [18, 20)"
+    ]
+    assert ledger.batches.is_over(part_key(key, "011"))
+    assert not ledger.batches.is_over(part_key(key, "11"))
+    ledger.batches.fail(key, NO)
+    assert stored(ledger, key).parts == IN_PARTS
+    assert ledger.batches.claim(key, "me", LEASE_MS)
+    assert ledger.batches.put_back(key, "me")
+    batch = stored(ledger, key)
+    assert (batch.status, batch.backfills, batch.parts) == (Status.FAILED, 0, IN_PARTS)
+    assert ledger.batches.claim(key, "me", LEASE_MS)
+    assert ledger.batches.backfilled(key, "me")
+    batch = stored(ledger, key)
+    assert (batch.progress, batch.records_left) == (None, 0)
+    assert ledger.batches.is_over(part_key(key, "11"))
+
+
+def test_a_part_commits_what_is_done_with_its_sink(ledger: Ledger) -> None:
+    key = one_of_mine(ledger).batch_key
+    with (
+        pytest.raises(ValueError, match="no"),
+        ledger.batches.transaction(key, "me", progress=IN_PARTS),
+    ):
+        raise ValueError("no")
+    assert stored(ledger, key).progress is None
+    with ledger.batches.transaction(key, "me", progress=IN_PARTS):
+        pass
+    batch = stored(ledger, key)
+    assert (batch.status, batch.parts) == (Status.IN_PROGRESS, IN_PARTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"done": ["0"]}',
+        IN_PARTS.to_text().replace('"10"', '"2"'),
+        IN_PARTS.to_text().replace('"10"', '"10000"'),
+        IN_PARTS.to_text().replace('"10"', '"00"'),
+        IN_PARTS.to_text().replace('"11"', "11"),
+        IN_PARTS.to_text().replace("4}", "null}"),
+        IN_PARTS.to_text().replace("4}", '4,"more":1}'),
+    ],
+)
+def test_a_progress_that_names_no_parts_of_its_batch_is_refused(
+    ledger: Ledger, execute: Execute, text: str
+) -> None:
+    key = one_of_mine(ledger).batch_key
+    execute(batch_table.update().values(progress=text))
+    with pytest.raises(LedgerError, match=f"progress of batch {key} in the ledger is .*10 offsets"):
+        _ = stored(ledger, key).parts

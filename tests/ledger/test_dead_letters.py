@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import a_batch, batch_number, declare_clicks, stored
+from tests.ledger.samples import a_batch, batch_number, convict, declare_clicks, stored
 
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import (
@@ -13,11 +14,9 @@ from headrace.ledger import (
     DeadLetterRecord,
     DeadLetterStatus,
     ErrorReport,
-    FindingKind,
     Ledger,
     Status,
     Unresolved,
-    verify,
 )
 from headrace.testing import ManualClock
 
@@ -48,7 +47,7 @@ def key(ledger: Ledger) -> str:
 
 def a_dead_letter(ledger: Ledger, number: int, gate: str = "orders") -> DeadLetterRecord:
     key = ledger.batches.begin(batch_number(number, gate=gate)).batch_key
-    assert ledger.dead_letters.add(key, replace(LETTER, offset=number * 10))
+    convict(ledger, key, replace(LETTER, offset=number * 10))
     return ledger.dead_letters.oldest(gate, limit=1_000)[-1]
 
 
@@ -56,11 +55,11 @@ def a_dead_letter(ledger: Ledger, number: int, gate: str = "orders") -> DeadLett
     "letter",
     [LETTER, replace(LETTER, key=None, value=None, headers=None), replace(LETTER, headers=())],
 )
-def test_transitions_e_f_and_i_keep_the_record_whole(
+def test_a_convicted_record_is_kept_whole(
     ledger: Ledger, clock: ManualClock, key: str, letter: DeadLetter
 ) -> None:
     clock.now_ms += 60
-    assert ledger.dead_letters.add(key, letter)
+    convict(ledger, key, letter)
     (record,) = ledger.dead_letters.oldest()
     assert record == DeadLetterRecord(
         dead_letter_id=record.dead_letter_id,
@@ -74,16 +73,8 @@ def test_transitions_e_f_and_i_keep_the_record_whole(
     )
     assert ledger.dead_letters.get(record.dead_letter_id) == record
     batch = stored(ledger, key)
-    assert (batch.status, batch.error, batch.attempts) == (Status.DEAD, ERROR, 1)
+    assert (batch.status, batch.error, batch.attempts) == (Status.SUCCESS, None, 1)
     assert (batch.owner, batch.end_time_ms) == (None, clock())
-
-
-def test_a_record_that_is_added_again_after_a_crash_is_one_dead_letter(
-    ledger: Ledger, key: str
-) -> None:
-    assert ledger.dead_letters.add(key, LETTER)
-    assert not ledger.dead_letters.add(key, LETTER)
-    assert len(ledger.dead_letters.oldest()) == 1
 
 
 def test_a_dead_letter_that_cannot_be_written_leaves_its_batch_as_it_was(
@@ -92,7 +83,7 @@ def test_a_dead_letter_that_cannot_be_written_leaves_its_batch_as_it_was(
     before = ledger.batches.get(key)
     execute(text("DROP TABLE dead_letter"))
     with pytest.raises(LedgerError, match="cannot be used"):
-        ledger.dead_letters.add(key, LETTER)
+        ledger.batches.keep_progress(key, "me", Progress(running="0"), LETTER)
     assert ledger.batches.get(key) == before
 
 
@@ -184,7 +175,7 @@ def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledge
         ledger.batches.claim(key, "me", LEASE_MS)
     ledger.batches.backfilled(good, "me")
     ledger.batches.mark_dead(dead, "me", NO)
-    ledger.dead_letters.add(lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, NO))
+    convict(ledger, lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, NO))
 
     def found(gate: str | None = None, limit: int = 100) -> list[str]:
         return [batch.batch_key for batch in ledger.batches.unresolved(gate, limit)]
@@ -205,9 +196,7 @@ def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: Manu
         ledger.batches.fail(key, ErrorReport(error_class, "no", ""))
         lettered = ledger.batches.begin(batch_number(2 * number + 1)).batch_key
         error = ErrorReport(error_class, "no", "")
-        ledger.dead_letters.add(
-            lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, error)
-        )
+        convict(ledger, lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, error))
         keys.append((key, lettered))
         clock.now_ms += 1_000
 
@@ -257,17 +246,6 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     assert {batch.batch_key for batch in ledger.batches.newest("orders")} == {other, newest}
 
 
-def test_children_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
-    whole = ledger.batches.begin(a_batch()).batch_key
-    ledger.batches.attach(whole, 7, owner="me", lease_ms=LEASE_MS)
-    ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
-    left, done = ledger.batches.split(whole, [a_batch(each) for each in ranges], "me", LEASE_MS)
-    ledger.batches.fail(left.batch_key, NO)
-    ledger.batches.succeed(done.batch_key)
-    ledger.batches.succeed(whole)
-    assert [batch.batch_key for batch in ledger.batches.unresolved()] == [left.batch_key]
-
-
 def rejecting(ledger: Ledger, key: str, *letters: DeadLetter, owner: str = "me") -> None:
     with ledger.batches.transaction(key, owner, rejected=lambda: letters):
         pass
@@ -300,9 +278,3 @@ def test_a_batch_with_rejected_letters_that_wait_is_not_pruned(
     (letter,) = ledger.dead_letters.oldest()
     ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "known")
     assert ledger.history.prune(clock() + 1_000).batches == 1
-
-
-def test_a_dead_child_has_not_rejected_its_record(ledger: Ledger) -> None:
-    letter = a_dead_letter(ledger, 1)
-    assert ledger.dead_letters.count_rejected([letter.batch_key]) == {}
-    assert FindingKind.REJECTED not in {it.kind for it in verify(ledger, "orders").findings}

@@ -196,7 +196,6 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
                 key,
                 "deleted\\x00",
                 first.checkpoint_id,
-                was_split=False,
             ),
         )
         for key in (first.batch_key, second.batch_key)

@@ -12,8 +12,6 @@ from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     BatchRecord,
     Covered,
-    DeadLetter,
-    DeadLetterStatus,
     FindingKind,
     Ledger,
     PlannedBatch,
@@ -217,57 +215,17 @@ def test_a_checkpoint_that_reads_again_what_another_one_has_read_keeps_nothing_f
     assert ledger.history.prune(clock()).batches == 3
 
 
-def test_prune_deletes_a_batch_with_its_children_once_none_of_them_is_open(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    def split(key: str, *ranges: tuple[int, int]) -> list[str]:
-        parts = [a_batch(OffsetRange("orders", 0, *each)) for each in ranges]
-        return [part.batch_key for part in ledger.batches.split(key, parts, "me", 1_000)]
-
-    whole = ledger.batches.begin(a_batch()).batch_key
-    ledger.batches.attach(whole, 1, owner="me", lease_ms=1_000)
-    low, high = split(whole, (10, 15), (15, 20))
-    lowest, middle = split(low, (10, 11), (11, 15))
-    for key in (whole, low, high, lowest):
-        ledger.batches.succeed(key)
-    ledger.batches.fail(middle, ERROR)
-    newest = ledger.batches.begin(batch_number(2)).batch_key
-    clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 0
-    leaves = [it.batch_key for it in ledger.history.coverage("orders")]
-    assert leaves == [lowest, middle, high, newest]
-    ledger.batches.claim(middle, "me", 1_000)
-    ledger.batches.backfilled(middle, "me")
-    clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 1
-    assert told(ledger) == [
-        (None, 10, 20, Status.SUCCESS),
-        (newest, 20, 30, Status.IN_PROGRESS),
-    ]
-
-
 @pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_prune_goes_on_behind_batches_with_open_children(
+def test_prune_goes_on_behind_batches_that_are_open(
     ledger: Ledger, clock: ManualClock, at_once: int
 ) -> None:
-    keys = []
-    for number in range(6):
-        key = ledger.batches.begin(batch_number(number)).batch_key
-        keys.append(key)
-        if number < 4:
-            ledger.batches.attach(key, number, owner="me", lease_ms=1_000)
-            start = number * 10
-            halves = [OffsetRange("orders", 0, start + n, start + n + 5) for n in (0, 5)]
-            low, high = ledger.batches.split(key, [a_batch(half) for half in halves], "me", 1_000)
-            ledger.batches.succeed(low.batch_key)
-            if number % 2:
-                ledger.batches.succeed(high.batch_key)
-        ledger.batches.succeed(key)
+    keys = [ledger.batches.begin(batch_number(number)).batch_key for number in range(6)]
+    for number, key in enumerate(keys):
+        (ledger.batches.fail(key, ERROR) if number in {0, 2} else ledger.batches.succeed(key))
     clock.now_ms += 1_000
     assert ledger.history.prune(clock(), rows_at_once=at_once).batches == 3
-    left = [batch.batch_key for batch in ledger.batches.newest("orders", children=False)]
+    left = [batch.batch_key for batch in ledger.batches.newest("orders")]
     assert left == [keys[5], keys[2], keys[0]]
-    assert all(len(ledger.batches.children(keys[number])) == 2 for number in (0, 2))
 
 
 def test_a_long_history_is_read_bit_by_bit(ledger: Ledger) -> None:
@@ -368,22 +326,6 @@ def test_a_dead_batch_holds_what_it_reads_until_it_is_dropped(ledger: Ledger) ->
     )
     ledger.batches.drop(dead, "as agreed")
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 20),)
-
-
-def test_a_dead_letter_holds_its_record_until_it_is_resolved(ledger: Ledger) -> None:
-    whole = ledger.batches.begin(reads(0, 0, 2)).batch_key
-    ledger.batches.attach(whole, 1, owner="me", lease_ms=1_000)
-    good, bad = ledger.batches.split(whole, [reads(0, 0, 1), reads(0, 1, 2)], "me", 1_000)
-    letter = DeadLetter("orders", 0, 1, None, None, None, 0, 0, ERROR)
-    ledger.dead_letters.add(bad.batch_key, letter)
-    ledger.batches.succeed(good.batch_key)
-    ledger.batches.succeed(whole)
-    done(ledger, reads(1, 0, 10))
-    (found,) = ledger.history.processed_until(JOURNAL, [0])
-    assert found == Processed("orders", 0, 1, bad.batch_key, Status.DEAD)
-    (kept,) = ledger.dead_letters.oldest()
-    ledger.dead_letters.resolve(kept.dead_letter_id, DeadLetterStatus.SENT, "to retries")
-    assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 2),)
 
 
 def test_each_gate_is_asked_but_those_that_are_left_out(ledger: Ledger) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.ledger.samples import HALVES, a_batch, batch_number, declare_clicks
+from tests.ledger.samples import a_batch, batch_number, convict, declare_clicks
 from tests.ledger.test_dead_letters import LETTER
 
 from headrace.core.ranges import OffsetRange
@@ -14,6 +14,7 @@ from headrace.ledger import (
     Ledger,
     PlannedBatch,
 )
+from headrace.ledger.error_report import REJECTED
 from headrace.testing import ManualClock
 
 LEASE_MS = 30_000
@@ -27,16 +28,13 @@ def one_of_mine(ledger: Ledger, batch: PlannedBatch) -> BatchRecord:
 
 
 def isolate(ledger: Ledger, *errors: ErrorReport) -> BatchRecord:
-    """Split a batch of offsets 10 to 20 and its first half; of its 5 records the first are bad."""
+    """A batch of offsets 10 to 20, of which the first are bad."""
     whole = one_of_mine(ledger, a_batch())
-    first, second = ledger.batches.split(whole.batch_key, HALVES, "me", LEASE_MS)
-    alone = [a_batch(OffsetRange("orders", 0, offset, offset + 1)) for offset in range(10, 15)]
-    parts = ledger.batches.split(first.batch_key, alone, "me", LEASE_MS)
-    for offset, (part, error) in enumerate(zip(parts, errors, strict=False), start=10):
-        letter = replace(LETTER, topic="orders", partition=0, offset=offset, error=error)
-        assert ledger.dead_letters.add(part.batch_key, letter, owner="me")
-    for part in (*parts[len(errors) :], second, first, whole):
-        assert ledger.batches.succeed(part.batch_key, owner="me")
+    letters = [
+        replace(LETTER, topic="orders", partition=0, offset=offset, error=error)
+        for offset, error in enumerate(errors, start=10)
+    ]
+    convict(ledger, whole.batch_key, *letters)
     return whole
 
 
@@ -48,7 +46,7 @@ def test_a_batch_counts_once_with_the_newest_exception_without_its_trace(ledger:
     declare_clicks(ledger)
     assert ledger.batches.isolated("clicks", 0) is None
     alone = one_of_mine(ledger, a_batch(OffsetRange("orders", 0, 20, 21)))
-    assert ledger.dead_letters.add(alone.batch_key, replace(LETTER, offset=20))
+    convict(ledger, alone.batch_key, replace(LETTER, offset=20))
     found = ledger.batches.isolated("orders", 0)
     assert found is not None
     assert found.keys == {whole.batch_key, alone.batch_key}
@@ -70,7 +68,9 @@ def test_a_dead_letter_that_was_dropped_counts_and_one_of_an_older_batch_does_no
 def test_rejected_records_passed_parts_and_dead_batches_do_not_count(ledger: Ledger) -> None:
     isolate(ledger)
     rejecting = one_of_mine(ledger, batch_number(3))
-    letter = replace(LETTER, topic="orders", partition=0, offset=31)
+    letter = replace(
+        LETTER, topic="orders", partition=0, offset=31, error=ErrorReport(REJECTED, "no", "")
+    )
     with ledger.batches.transaction(rejecting.batch_key, "me", rejected=lambda: [letter]):
         pass
     assert ledger.batches.keep_error(rejecting.batch_key, NEWER)

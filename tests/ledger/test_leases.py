@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.ledger.samples import HALVES, a_batch
+from tests.ledger.samples import a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import Monitor
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS, LONGEST_LEASE_MS
 from headrace.errors import LedgerError
-from headrace.ledger import ErrorReport, Ledger, Status
+from headrace.ledger import ErrorReport, Ledger
 from headrace.testing import ManualClock
 
 DAY_MS = 86_400_000
@@ -71,25 +71,6 @@ def test_a_batch_of_a_host_with_a_wrong_clock_is_its_own_for_one_lease_and_no_lo
 
 
 @pytest.mark.parametrize("off", ["ahead", "behind"])
-def test_children_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_longer(
-    hosts: Hosts, off: str
-) -> None:
-    theirs: Ledger = getattr(hosts, off)
-    key = theirs.batches.begin(a_batch()).batch_key
-    theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
-    theirs.batches.split(key, HALVES, "another host", LEASE_MS)
-    hosts.database.now_ms += LEASE_MS
-    assert hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
-    parts = hosts.right.batches.split(key, HALVES, "me", LEASE_MS)
-    assert [part.owner for part in parts] == ["me", "me"]
-    hosts.database.now_ms += LEASE_MS - 1
-    assert theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == []
-    hosts.database.now_ms += 1
-    settled = theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0)
-    assert set(settled) == {key, *(part.batch_key for part in parts)}
-
-
-@pytest.mark.parametrize("off", ["ahead", "behind"])
 def test_a_backfill_of_a_host_with_a_wrong_clock_is_taken_over_after_one_lease(
     hosts: Hosts, off: str
 ) -> None:
@@ -108,9 +89,8 @@ def test_a_lease_written_while_the_databases_own_clock_ran_ahead_is_taken_over(
     hosts.database.now_ms += DAY_MS
     live = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 0, 10))).batch_key
     hosts.right.batches.attach(live, 1, owner="gone", lease_ms=LEASE_MS)
-    split = hosts.right.batches.begin(a_batch()).batch_key
-    hosts.right.batches.attach(split, 2, owner="gone", lease_ms=LEASE_MS)
-    hosts.right.batches.split(split, HALVES, "gone", LEASE_MS)
+    other = hosts.right.batches.begin(a_batch()).batch_key
+    hosts.right.batches.attach(other, 2, owner="gone", lease_ms=LEASE_MS)
     failed = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).batch_key
     hosts.right.batches.fail(failed, ERROR)
     hosts.right.batches.claim(failed, "gone", LEASE_MS)
@@ -124,9 +104,7 @@ def test_a_lease_written_while_the_databases_own_clock_ran_ahead_is_taken_over(
     assert ready.batch_key == failed
     assert hosts.right.batches.failed("orders", waits_ms=[0, 60_000]) != ()
     assert hosts.right.batches.claim(failed, "me", LEASE_MS) is not None
-    assert hosts.right.batches.attach(split, 2, owner="me", lease_ms=LEASE_MS)
-    parts = hosts.right.batches.split(split, HALVES, "me", LEASE_MS)
-    assert [(part.owner, part.status) for part in parts] == [("me", Status.IN_PROGRESS)] * 2
+    assert hosts.right.batches.attach(other, 2, owner="me", lease_ms=LEASE_MS)
     assert hosts.right.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [live]
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, part_key
 from headrace.ledger.flows import SLACK_MS
 from headrace.testing import ManualClock
 
@@ -77,17 +77,18 @@ def test_of_a_batch_whose_owner_is_gone_nothing_is_open(
     assert ledger.outputs.aborted(TOPIC) == ((key, "a", {0: 5}),)
 
 
-def test_a_batch_that_was_split_is_remembered_for_its_children(ledger: Ledger, key: str) -> None:
-    ledger.batches.attach(key, 7, owner="me", lease_ms=30_000)
-    ledger.outputs.begin(TOPIC, key, "a", {0: 5})
-    ledger.outputs.finish(TOPIC, key, "a")
-    ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
-    parts = ledger.batches.split(key, [a_batch(each) for each in ranges], "me", 30_000)
-    ledger.batches.fail(parts[0].batch_key, ValueError("it is left for later"))
-    ledger.batches.succeed(parts[1].batch_key)
-    assert ledger.batches.succeed(key)
+def test_a_part_is_remembered_until_its_batch_is_over(ledger: Ledger, key: str) -> None:
+    part = part_key(key, "01")
+    ledger.outputs.begin(TOPIC, part, "a", {0: 5})
+    ledger.outputs.finish(TOPIC, part, "a")
+    ledger.batches.fail(key, ValueError("the rest is left for later"))
     ledger.outputs.begin(TOPIC, "the next", "n", {0: 9})
-    assert ledger.outputs.written(TOPIC, [key]) == {key}
+    assert ledger.outputs.written(TOPIC, [part]) == {part}
+    ledger.batches.claim(key, "me", 1_000)
+    ledger.batches.backfilled(key, "me")
+    ledger.outputs.begin(TOPIC, "another", "o", {0: 9})
+    assert ledger.outputs.written(TOPIC, [part]) == set()
+    assert not ledger.outputs.begin(TOPIC, part, "late", {0: 9})
 
 
 def test_who_lost_a_batch_to_one_that_succeeded_writes_nothing(ledger: Ledger, key: str) -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, delete, event
 from tests.ledger.conftest import Execute
 from tests.ledger.readers import Readers, Step, steps
-from tests.ledger.samples import a_batch, a_range, batch_number
+from tests.ledger.samples import a_batch, a_range, batch_number, convict
 from tests.services.examples import examples
 
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DEFECTS,
@@ -144,18 +145,6 @@ def test_a_batch_that_is_gone_is_named_wherever_it_was(
         assert result.spans[0].missing == 10
 
 
-def test_a_part_of_a_split_batch_that_is_gone_is_a_gap(ledger: Ledger, execute: Execute) -> None:
-    key = ledger.batches.begin(a_batch(a_range(0, 30))).batch_key
-    ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
-    parts = [a_batch(a_range(at, at + 10)) for at in range(0, 30, 10)]
-    children = [it.batch_key for it in ledger.batches.split(key, parts, "me", 1_000)]
-    for each_key in (*children, key):
-        ledger.batches.succeed(each_key)
-    assert verify(ledger, "orders").verdict is Verdict.PROVEN
-    execute(delete(batch_table).where(batch_table.c.batch_key == children[1]))
-    assert named(verify(ledger, "orders")) == [(FindingKind.GAP, 10, 20)]
-
-
 def test_an_overlap_names_both_batches_if_they_are_neighbours(ledger: Ledger) -> None:
     low, inner, high = read(ledger, (0, 10), (2, 4), (5, 20))
     overlaps = verify(ledger, "orders").findings
@@ -253,18 +242,13 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
     ledger.batches.succeed(begun[0])
     ledger.batches.fail(begun[1], ERROR)
     ledger.batches.attach(begun[2], 3, owner="me", lease_ms=1_000)
-    lose(ledger, 20, 21, batch_key=begun[2])
-    parts = [a_batch(a_range(20, 21)), a_batch(a_range(21, 30))]
-    bad, good = ledger.batches.split(begun[2], parts, "me", 1_000)
     letter = DeadLetter("orders", 0, 20, None, b"?", None, 1, 0, ERROR)
-    ledger.dead_letters.add(bad.batch_key, letter)
-    ledger.batches.succeed(good.batch_key)
-    ledger.batches.succeed(begun[2])
+    convict(ledger, begun[2], letter)
     result = verify(ledger, "orders")
     assert named(result) == [
         (FindingKind.OPEN, 10, 20),
         (FindingKind.OPEN, 50, 60),
-        (FindingKind.DEAD, 20, 21),
+        (FindingKind.REJECTED, 20, 21),
         (FindingKind.LOST, 30, 50),
     ]
     assert [it.error for it in result.findings] == [SHOWN_ERROR, None, SHOWN_ERROR, None]
@@ -273,6 +257,30 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
         Span("run", a_range(0, 60), first_ms, processed=19, open=20, dead=1, lost=20),
     )
     assert lost_records(ledger.history.losses("orders")) == 20
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.DEAD])
+def test_what_is_done_of_a_batch_in_parts_is_processed(ledger: Ledger, status: Status) -> None:
+    key = ledger.batches.begin(a_batch(a_range(0, 10), a_range(0, 10, 1))).batch_key
+    ledger.batches.fail(key, ERROR)
+    ledger.batches.claim(key, "me", 1_000)
+    letter = DeadLetter("orders", 0, 2, None, b"?", None, 1, 0, ERROR)
+    done = Progress(done=frozenset(["0", "10"]))
+    ledger.batches.keep_progress(key, "me", done, letter)
+    if status is Status.FAILED:
+        ledger.batches.release(key, "me", ERROR, max_backfills=5)
+    else:
+        ledger.batches.mark_dead(key, "me", ERROR)
+    kind = FindingKind.OPEN if status is Status.FAILED else FindingKind.DEAD
+    result = verify(ledger, "orders")
+    assert [(it.kind, it.offsets) for it in result.findings] == [
+        (kind, a_range(8, 10)),
+        (kind, a_range(7, 10, 1)),
+        (FindingKind.REJECTED, a_range(2, 3)),
+    ]
+    first, second = result.spans
+    left = [span.open + span.dead for span in (first, second)]
+    assert (left, first.processed, second.processed) == ([3, 3], 7, 7)
 
 
 def test_what_a_handler_rejected_is_not_processed(ledger: Ledger) -> None:

@@ -30,7 +30,7 @@ def command(request: pytest.FixtureRequest) -> list[str]:
 
 
 def with_a_history(url: str) -> str:
-    fill(url, 100, 1_700_000_000_000, split_every=10)
+    fill(url, 100, 1_700_000_000_000, isolated_every=10)
     return url
 
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import update
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import batch_number, declare_clicks, stored
+from tests.ledger.samples import batch_number, convict, declare_clicks, stored
 
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
@@ -21,7 +21,7 @@ def dead_letter(ledger: Ledger, number: int) -> int:
     key = ledger.batches.begin(batch_number(number)).batch_key
     report = ErrorReport("ValueError", "no number", "")
     letter = DeadLetter("orders", 0, number * 10, None, b"x", None, 0, 0, report)
-    assert ledger.dead_letters.add(key, letter)
+    convict(ledger, key, letter)
     return ledger.repairs.letters_of(key)[0].dead_letter_id
 
 

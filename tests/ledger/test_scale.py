@@ -3,7 +3,6 @@
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +11,16 @@ from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from sqlalchemy import Pool, event
 from tests.services.ledgers import report_sample
 
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
     DeadLetterStatus,
     ErrorReport,
-    Kind,
     Ledger,
     RateSample,
     Status,
+    part_key,
 )
 
 GATE = GATES[0]
@@ -55,7 +55,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folder = tmp_path_factory.mktemp("histories")
     paths = {batches: folder / f"{batches}.db" for batches in (SHORT, LONG)}
     for batches, path in paths.items():
-        fill(f"sqlite:///{path}", batches, NEWEST_MS, split_every=10)
+        fill(f"sqlite:///{path}", batches, NEWEST_MS, isolated_every=10)
     return paths
 
 
@@ -72,15 +72,13 @@ def a_batch_of_the_stream(ledger: Ledger) -> None:
     ledger.history.record_losses(GATE, [OffsetRange("orders", 0, 3, 9)])
 
 
-def a_batch_that_is_split(ledger: Ledger) -> None:
+def a_batch_in_parts(ledger: Ledger) -> None:
     key = ledger.batches.begin(planned(GATE, "new", 0, 2)).batch_key
     ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
-    whole = planned(GATE, "new", 0, 2)
-    halves = [replace(whole, ranges=(each,)) for each in whole.ranges]
-    first, second = ledger.batches.split(key, halves, "me", 1_000)
-    ledger.dead_letters.add(first.batch_key, LETTER, owner="me")
-    ledger.batches.succeed(second.batch_key, owner="me")
-    ledger.batches.children(key)
+    ledger.batches.keep_progress(key, "me", Progress(running="0"))
+    ledger.batches.keep_progress(key, "me", Progress(done=frozenset(["0"])), LETTER)
+    ledger.batches.is_over(part_key(key, "01"))
+    ledger.batches.succeed(key, owner="me")
 
 
 def a_backfill(ledger: Ledger) -> None:
@@ -93,16 +91,14 @@ def a_backfill(ledger: Ledger) -> None:
 
 CALLS: dict[str, Callable[[Ledger], object]] = {
     "a batch of the stream": a_batch_of_the_stream,
-    "a batch that is split": a_batch_that_is_split,
+    "a batch in parts": a_batch_in_parts,
     "a backfill": a_backfill,
     "gates": lambda ledger: ledger.gates.all(),
     "failed": lambda ledger: ledger.batches.failed(limit=10),
     "failed of a gate": lambda ledger: ledger.batches.failed(GATE, limit=10),
     "batches": lambda ledger: ledger.batches.newest(limit=10),
     "batches of a gate": lambda ledger: ledger.batches.newest(GATE, 10),
-    "batches without parts": lambda ledger: ledger.batches.newest(GATE, 10, children=False),
     "batches by status": lambda ledger: ledger.batches.newest(limit=10, statuses=list(Status)),
-    "batches by kind": lambda ledger: ledger.batches.newest(GATE, 10, kind=Kind.LIVE),
     "batches of a time": lambda ledger: ledger.batches.newest(
         limit=10, since_ms=NEWEST_MS - 100 * INTERVAL_MS, until_ms=NEWEST_MS - 50 * INTERVAL_MS
     ),
@@ -164,7 +160,7 @@ def test_how_far_gates_are_through_takes_steps_for_what_is_open_or_dead(tmp_path
     taken = {}
     for batches in (SHORT, LONG):
         url = f"sqlite:///{tmp_path}/{batches}.db"
-        fill(url, batches, NEWEST_MS, split_every=batches)
+        fill(url, batches, NEWEST_MS, isolated_every=batches)
         with Ledger.open(url) as ledger:
             for gate in GATES:
                 ledger.batches.succeed(ledger.batches.begin(planned(gate, "new", 0, 4)).batch_key)

@@ -66,7 +66,7 @@ def index_as_text(index: ReflectedIndex) -> str:
 
 
 def test_versions_are_numbered_one_after_the_other() -> None:
-    assert [f"{number:04}" for number in range(1, len(REVISIONS) + 1)] == REVISIONS
+    assert [f"{number:04}" for number in range(2, len(REVISIONS) + 2)] == REVISIONS
     assert REVISIONS[-1] == SCHEMA_VERSION
 
 
@@ -107,6 +107,17 @@ def test_the_ledger_of_a_newer_headrace_is_refused(
 ) -> None:
     execute(text("UPDATE headrace_version SET version_num = '9999'"))
     with pytest.raises(SchemaError, match="has schema 9999 of a newer Headrace"):
+        Ledger.open(url, create=create)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_ledger_that_keeps_parts_as_rows_is_refused_with_what_to_do(
+    ledger: Ledger, url: str, execute: Execute, create: bool
+) -> None:
+    execute(text("UPDATE headrace_version SET version_num = '0001'"))
+    with pytest.raises(
+        SchemaError, match=r"has schema 0001 of an earlier Headrace.* adopt GATE ID"
+    ):
         Ledger.open(url, create=create)
 
 

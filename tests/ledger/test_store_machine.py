@@ -26,7 +26,6 @@ from headrace.ledger import (
     Attached,
     BatchRecord,
     ErrorReport,
-    Kind,
     Ledger,
     Loss,
     PlannedBatch,
@@ -151,7 +150,6 @@ def new_record(planned: PlannedBatch, created_ms: int) -> BatchRecord:
         batch_key=planned.batch_key,
         gate=planned.gate,
         checkpoint_id=planned.checkpoint_id,
-        kind=Kind.LIVE,
         status=Status.IN_PROGRESS,
         attempts=1,
         query_batch_id=None,
@@ -235,7 +233,6 @@ class LedgerMachine(RuleBasedStateMachine):
         if attached is not None:
             assert attached.batch == self.model.batches[planned.batch_key]
             assert attached.ranges == planned.ranges
-            assert not attached.was_split
             self.count(planned.gate, attached.sequence)
 
     def count(self, gate: str, sequence: int) -> None:

@@ -10,6 +10,7 @@ from tests.ledger.samples import a_batch, a_receiver, a_sample, batch_number
 from tests.services.ledgers import new_ledger, patient, report_sample
 from tests.services.postgresql import NewUrl
 
+from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status, Timeouts
@@ -39,6 +40,9 @@ class Write(NamedTuple):
     call: Callable[[Ledger], object]
 
 
+PROGRESS = Progress(done=frozenset(["0"]), running="1", runs=2)
+
+
 def begun(ledger: Ledger) -> None:
     ledger.batches.begin(batch_number(0))
 
@@ -51,7 +55,7 @@ def owned(ledger: Ledger) -> None:
 def attached(ledger: Ledger, **owner: Any) -> object:
     """Attach the batch; return the answer to its owner, without the run's number."""
     found = ledger.batches.attach(KEY, 7, **owner)
-    return found and (found.batch, found.ranges, found.was_split)
+    return found and (found.batch, found.ranges)
 
 
 def failed(ledger: Ledger) -> None:
@@ -69,18 +73,9 @@ def taken_by_one_who_is_gone(ledger: Ledger) -> None:
     ledger.batches.claim(KEY, "other", 0)
 
 
-def split(ledger: Ledger) -> object:
-    return ledger.batches.split(KEY, HALVES, "me", LEASE_MS)
-
-
-def split_before(ledger: Ledger) -> None:
-    owned(ledger)
-    split(ledger)
-
-
 def buried(ledger: Ledger) -> None:
     owned(ledger)
-    ledger.dead_letters.add(KEY, LETTER)
+    ledger.batches.keep_progress(KEY, "me", PROGRESS, LETTER)
 
 
 def left_behind(ledger: Ledger) -> None:
@@ -127,12 +122,10 @@ WRITES: dict[str, Write] = {
         taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, max_backfills=1)
     ),
     "bury": Write(taken, lambda ledger: ledger.batches.mark_dead(KEY, "me", ERROR)),
-    "split": Write(owned, split),
-    "split again": Write(split_before, split),
-    "bury_record of the stream": Write(owned, lambda ledger: ledger.dead_letters.add(KEY, LETTER)),
-    "bury_record of a backfill": Write(
-        taken, lambda ledger: ledger.dead_letters.add(KEY, LETTER, owner="me")
+    "keep_progress": Write(
+        owned, lambda ledger: ledger.batches.keep_progress(KEY, "me", PROGRESS, LETTER)
     ),
+    "put_back": Write(taken, lambda ledger: ledger.batches.put_back(KEY, "me")),
     "resolve": Write(
         buried, lambda ledger: ledger.dead_letters.resolve(1, DeadLetterStatus.SENT, "to retries")
     ),
@@ -295,7 +288,7 @@ def test_of_two_that_end_a_batch_in_an_outage_one_gets_true(
 
 
 @pytest.mark.parametrize(
-    "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone", "split"]
+    "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone"]
 )
 def test_a_lease_begins_when_the_database_is_back(
     clock: ManualClock, waiting: Ledger, cuts: Cuts, time: ManualClock, name: str

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from tests.flow.samples import state_of_stage
-from tests.ledger.samples import a_sample
+from tests.ledger.samples import a_sample, convict
 from tests.metrics.fleets import ERROR, done, letter, plan
 from tests.services.examples import examples
 from tests.services.ledgers import report_sample
@@ -186,7 +186,7 @@ def test_totals_count_batches_by_end_and_reason_and_never_fall(
 def test_what_waits_for_somebody_is_counted(ledger: Ledger, clock: ManualClock) -> None:
     batch = plan(ledger, 0, 10, 10)
     ledger.batches.attach(batch.batch_key, 1, owner="me", lease_ms=30_000)
-    assert ledger.dead_letters.add(batch.batch_key, letter(3))
+    convict(ledger, batch.batch_key, letter(3))
     ledger.history.record_losses("orders", [OffsetRange("orders", 0, 10, 17)])
     samples = scrape(ledger, clock)
     assert value(samples, "dead_letters_unresolved") == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ledger.samples import convict
 from tests.metrics.fleets import ERROR, letter, plan
 from tests.services.debian import program
 from tests.services.waiting import wait_until
@@ -44,7 +45,7 @@ def troubled(tmp_path: Path) -> str:
         ledger.batches.fail(plan(ledger, 0, 10, 100).batch_key, ERROR)
         batch = plan(ledger, 10, 10, 100)
         ledger.batches.attach(batch.batch_key, 2, owner="me", lease_ms=60_000)
-        ledger.dead_letters.add(batch.batch_key, letter(12))
+        convict(ledger, batch.batch_key, letter(12))
     return url
 
 

@@ -95,7 +95,7 @@ def stay_until_settled(query: StreamingQuery, job: Job) -> None:
     """Return when all records have been planned, and no batch is open any more."""
     with Ledger.open(job.ledger, timeouts=OF_A_QUERY) as ledger:
         while not query.awaitTermination(1):
-            batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
+            batches = ledger.batches.newest(GATE, limit=1_000_000)
             if sum(batch.planned_records for batch in batches) < job.records:
                 continue
             # Asked last: a batch may have begun after any earlier look, and be the last one.

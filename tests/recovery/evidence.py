@@ -7,14 +7,15 @@ The records that were produced are known from outside. Each has as its value whe
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tests.recovery.job import GATE, Job
 from tests.recovery.sinks import READERS
 
+from headrace.control.parts import above, ranges_of
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.ledger import DEFECTS, FindingKind, Ledger, Status, verify
+from headrace.ledger import DEFECTS, FindingKind, Ledger, Status, part_key, part_of, verify
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,9 @@ class Evidence:
         produced: the number of records that each partition was given.
         arrived: the values that the sink has under each batch's key.
         runs: the handler's calls, in their order.
-        planned: the ledger's ranges of each batch and part, by key.
-        wholes: the key of the batch that each part was split off.
-        unsettled: the keys of batches that are neither a success in the ledger, nor dead because
-            of their dead letter.
-        letters: the values of the dead letters, by the key of their part.
+        planned: the ranges of each batch in the ledger, and of each part that was run, by key.
+        unsettled: the keys of batches that are no success in the ledger.
+        letters: the values of the dead letters.
         poison: the values of the records that cannot be processed.
         unproven: the errors and open points that the ledger's own proof finds.
     """
@@ -51,9 +50,8 @@ class Evidence:
     arrived: Mapping[str, tuple[str, ...]]
     runs: tuple[Run, ...]
     planned: Mapping[str, tuple[OffsetRange, ...]]
-    wholes: Mapping[str, str] = field(default_factory=dict)
     unsettled: frozenset[str] = frozenset()
-    letters: Mapping[str, str] = field(default_factory=dict)
+    letters: tuple[str, ...] = ()
     poison: frozenset[str] = frozenset()
     unproven: tuple[str, ...] = ()
 
@@ -69,21 +67,17 @@ def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
             for batch in batches
         }
         found = verify(ledger, GATE).findings
-    buried = {letter.batch_key for letter in letters}
+    runs = tuple(_runs((job.path / "runs").read_text().splitlines()))
+    for key in {run.key for run in runs} | arrived.keys():
+        batch, path = part_of(key)
+        planned[key] = ranges_of(planned.get(batch, ()), path)
     return Evidence(
         produced=produced,
         arrived=arrived,
-        runs=tuple(_runs((job.path / "runs").read_text().splitlines())),
+        runs=runs,
         planned=planned,
-        wholes={batch.batch_key: batch.parent for batch in batches if batch.parent is not None},
-        unsettled=frozenset(
-            b.batch_key
-            for b in batches
-            if not (
-                b.status is Status.SUCCESS or (b.status is Status.DEAD and b.batch_key in buried)
-            )
-        ),
-        letters={each.batch_key: (each.letter.value or b"").decode() for each in letters},
+        unsettled=frozenset(b.batch_key for b in batches if b.status is not Status.SUCCESS),
+        letters=tuple((kept.letter.value or b"").decode() for kept in letters),
         poison=frozenset(job.poison),
         unproven=tuple(
             f"{finding.kind} {finding.offsets}"
@@ -157,7 +151,7 @@ def values(ranges: Iterable[OffsetRange]) -> Iterator[str]:
 
 def _of_records(evidence: Evidence) -> Iterator[str]:
     arrived = Counter(value for found in evidence.arrived.values() for value in found)
-    buried = Counter(evidence.letters.values())
+    buried = Counter(evidence.letters)
     produced = set(values(OffsetRange(*tp, 0, count) for tp, count in evidence.produced.items()))
     there = arrived + buried
     yield from (f"record {value} is missing" for value in sorted(produced - there.keys()))
@@ -177,7 +171,7 @@ def _of_runs(evidence: Evidence) -> Iterator[str]:
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in evidence.runs:
         by_key[run.key].append(run)
-        if (run.batch_id is None) != (run.key in evidence.wholes or run.kind == "backfill"):
+        if (run.batch_id is None) != ("." in run.key or run.kind == "backfill"):
             yield f"batch {run.key} ({run.kind}) was given the number {run.batch_id} of Spark's"
         if run.batch_id is not None:
             by_id[run.batch_id].add(run.key)
@@ -202,16 +196,20 @@ def _of_runs(evidence: Evidence) -> Iterator[str]:
 
 def _of_failures(evidence: Evidence) -> Iterator[str]:
     last = {run.key: run for run in evidence.runs}
-    divided = set(evidence.wholes.values())
+    passed = {key for key, run in last.items() if not run.raised}
     for key, run in last.items():
-        if run.raised and key not in divided and key not in evidence.letters:
+        batch, path = part_of(key)
+        whole = {part_key(batch, part) for part in above(path)} if path else set()
+        divided = {other for other in last if other != key and other.startswith(key)}
+        is_kept = {*values(run.ranges)} <= {*evidence.letters}
+        if run.raised and not (divided or is_kept or passed & whole):
             yield f"batch {key} raised, and nothing was done about it"
 
 
 def _of_ranges(evidence: Evidence) -> Iterator[str]:
     by_partition: dict[TopicPartition, list[OffsetRange]] = {tp: [] for tp in evidence.produced}
     for key, ranges in evidence.planned.items():
-        for each in ranges if key not in evidence.wholes else ():
+        for each in ranges if "." not in key else ():
             by_partition.setdefault(each.topic_partition, []).append(each)
     for tp, found in by_partition.items():
         reached = 0

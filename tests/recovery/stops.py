@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 from headrace.execution.spark_session import CONNECTORS
 from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger.batches import BatchStore
-from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.rates import RateStore
 from headrace.source.readers import SourceStreamReader
 from headrace.testing.memory import watch
@@ -42,14 +41,13 @@ DRIVERS: Final[Mapping[str, type]] = {
             "retry",
             "succeed",
             "fail",
-            "split",
+            "keep_progress",
             "claim",
             "backfilled",
             "release",
         ),
         BatchStore,
     ),
-    "add": DeadLetterStore,
     "report": RateStore,
 }
 """Steps of the driver: the methods of the ledger's stores that write."""

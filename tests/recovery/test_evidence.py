@@ -112,32 +112,29 @@ DEFECTS = {
     "a batch that was divided is there as well as its parts": (
         replace(
             SOUND,
-            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
-            wholes={"b1": "b", "b2": "b"},
-            arrived={**SOUND.arrived, "b1": ("0/3",), "b2": ("0/4",)},
+            planned={**BATCHES, "b.0": HALVES[0], "b.1": HALVES[1]},
+            arrived={**SOUND.arrived, "b.0": ("0/3",), "b.1": ("0/4",)},
         ),
         ["record 0/3 arrived 2 times", "record 0/4 arrived 2 times"],
     ),
     "a part was lost": (
         replace(
             SOUND,
-            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
-            wholes={"b1": "b", "b2": "b"},
-            arrived={"a": SOUND.arrived["a"], "b1": ("0/3",), "c": SOUND.arrived["c"]},
+            planned={**BATCHES, "b.0": HALVES[0], "b.1": HALVES[1]},
+            arrived={"a": SOUND.arrived["a"], "b.0": ("0/3",), "c": SOUND.arrived["c"]},
         ),
         ["record 0/4 is missing"],
     ),
     "a dead letter arrived too": (
-        replace(SOUND, letters={"b1": "0/3"}, poison=frozenset({"0/3"})),
+        replace(SOUND, letters=("0/3",), poison=frozenset({"0/3"})),
         ["record 0/3 arrived 2 times"],
     ),
     "what could be processed is a dead letter": (
         replace(
             SOUND,
-            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
-            wholes={"b1": "b", "b2": "b"},
-            arrived={"a": SOUND.arrived["a"], "b2": ("0/4",), "c": SOUND.arrived["c"]},
-            letters={"b1": "0/3"},
+            planned={**BATCHES, "b.0": HALVES[0], "b.1": HALVES[1]},
+            arrived={"a": SOUND.arrived["a"], "b.1": ("0/4",), "c": SOUND.arrived["c"]},
+            letters=("0/3",),
         ),
         ["record 0/3 is a dead letter without need"],
     ),

@@ -94,7 +94,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     assert any(told.endswith("arrived 2 times") for told in problems(collect(job, produced)))
     moved.with_name("again.json").unlink()
     with Ledger.open(job.ledger, create=False) as ledger:
-        batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
+        batches = ledger.batches.newest(GATE, limit=1_000_000)
     inner = dice.choice(sorted(batch.batch_key for batch in batches[1:-1]))
     with closing(sqlite3.connect(job.path / "headrace.db")) as database:
         (dropped,) = database.execute(
@@ -131,4 +131,4 @@ def test_two_hundred_batches_and_ten_kills_with_what_failed_isolated(
     # A batch whose run was killed is split only when it has failed ten times: hours of waiting.
     job = replace(with_poison(job, produced, dice), hurried=True)
     live_through(job, 10, dice)
-    assert set(judge(job, produced).letters.values()) == set(job.poison)
+    assert set(judge(job, produced).letters) == set(job.poison)

@@ -132,7 +132,7 @@ def test_a_sink_that_is_shut_down_holds_the_stream_over_a_restart_and_nothing_is
     assert places == list(range(len(places)))
     with Ledger.open(ledger_url) as ledger:
         batches = ledger.batches.newest("orders", 1_000)
-    assert {each.parent for each in batches} == {None}
+    assert {each.progress for each in batches} == {None}
     assert [each.batch_key for each in batches if each.attempts > 1] == [began.batch]
     assert {each.status for each in batches} <= {Status.SUCCESS, Status.IN_PROGRESS} | (
         {batches[0].status} if batches[0].interrupted else set()

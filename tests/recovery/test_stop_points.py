@@ -23,7 +23,7 @@ RECORDS_PER_STOP = 60  # in each partition: two batches or more
 UNCOMMITTED = {"before plan": 0, "after plan": 0, "before begin": 1, "after begin": 1}
 """Number of batches in Spark's log of offsets and not in that of its commits, at a point."""
 
-DEFERRING = tuple(point for point in POINTS if not point.endswith(("split", "add")))
+DEFERRING = tuple(point for point in POINTS if not point.endswith("keep_progress"))
 ISOLATING = tuple(point for point in POINTS if not point.endswith("release"))
 """Points that a query with that policy comes to for certain."""
 

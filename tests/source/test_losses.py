@@ -42,7 +42,7 @@ def test_a_loss_is_durable_when_it_is_passed_over_and_counted_once_however_often
     assert rows == [(0, 90, BATCH.batch_key)]
     (loss,) = ledger.history.losses("orders")
     assert (loss.topic_id, loss.reason) == ("an id", "the log begins at 90")
-    assert (loss.checkpoint_id, loss.was_split) == (BATCH.checkpoint_id, False)
+    assert loss.checkpoint_id == BATCH.checkpoint_id
 
 
 def test_losses_that_stop_the_query_are_not_written_down(ledger: Ledger) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ledger.samples import convict
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
@@ -54,7 +55,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
             batch = opened.batches.begin(PlannedBatch("orders", "run", planned, "rate", servers))
             report = ErrorReport("ValueError", "no number", "")
             letter = DeadLetter("orders", 0, offset, b"key", b"12,50", None, 0, 0, report)
-            assert opened.dead_letters.add(batch.batch_key, letter)
+            convict(opened, batch.batch_key, letter)
         yield opened
 
 

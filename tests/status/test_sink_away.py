@@ -99,21 +99,6 @@ def test_a_program_that_has_ended_while_its_batch_waited_has_been_interrupted() 
     assert "its next start runs the batch again" in headline(snapshot)
 
 
-def test_what_failed_says_why_though_its_batch_is_split_and_done(url: str) -> None:
-    with gated_ledger(url, "orders", planned(0, 10)) as ledger:
-        whole = ledger.batches.begin(planned(10, 20)).batch_key
-        ledger.batches.attach(whole, 1, owner="me", lease_ms=60_000)
-        halves = [planned(10, 15), planned(15, 20)]
-        for part in ledger.batches.split(whole, halves, "me", 60_000):
-            ledger.batches.fail(part.batch_key, KeyError("customer_id"))
-        ledger.batches.succeed(whole)
-        gate = ledger.gates.get("orders")
-        assert gate is not None
-        snapshot = take_snapshot(GateHistory.read(ledger, gate), ledger.database_time_ms())
-    assert snapshot.error == "KeyError: 'customer_id'"
-    assert any("KeyError: 'customer_id'" in need.sentence for need in snapshot.needs)
-
-
 def test_a_drain_says_what_it_waits_for(ledger: Ledger) -> None:
     ledger.operator_limits.drain("orders", "ada", "maintenance")
     state = drain_state(ledger, "orders")

@@ -35,15 +35,32 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A batch was split: its children are failed batches of their own now, it is ``success``."""
+class PartlyDone:
+    """Parts of a batch were processed; it is ``failed``, and the rest is run next."""
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
-    children: tuple[BatchRecord, ...]
+    left: int
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} is split into {len(self.children)} batches."
+        return f"{_name(self.batch)} was processed in part; {_records(self.left)} of it are left."
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Some of what a batch has still to read has left the source, and is lost."""
+
+    level: ClassVar[int] = logging.ERROR
+    batch: BatchRecord
+    ranges: tuple[OffsetRange, ...]
+    why: str
+
+    def __str__(self) -> str:
+        gone = ", ".join(map(str, self.ranges))
+        return (
+            f"{_name(self.batch)} has lost {gone}, which left Kafka before they were processed;"
+            f" {self.why}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +130,17 @@ class NearRetention:
         )
 
 
-BackfillEvent = Claimed | Skipped | Split | Done | Failed | MarkedDead | LeaseLost | NearRetention
+BackfillEvent = (
+    Claimed | Skipped | PartlyDone | Lost | Done | Failed | MarkedDead | LeaseLost | NearRetention
+)
 
 
 def _name(batch: BatchRecord) -> str:
-    number = batch.planned_records
-    records = f"{number} record{'' if number == 1 else 's'}"
-    return f"Batch {batch.batch_key} of gate {batch.gate!r} ({records})"
+    return f"Batch {batch.batch_key} of gate {batch.gate!r} ({_records(batch.records_left)})"
+
+
+def _records(number: int) -> str:
+    return f"{number} record{'' if number == 1 else 's'}"
 
 
 def _why(error: ErrorReport) -> str:
@@ -135,8 +156,9 @@ class OpenBatch:
         created_time_ms: When it was planned.
         backfills: How many backfills of it have failed.
         ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
-        ranges: What it reads.
+        ranges: What it has still to read.
         retry_ms: When an operator asked that it be not waited for; None if nobody has.
+        done_records: Offsets of it that are done.
     """
 
     batch_key: str
@@ -145,6 +167,7 @@ class OpenBatch:
     ended_ms: int
     ranges: tuple[PlannedRange, ...]
     retry_ms: int | None = None
+    done_records: int = 0
 
 
 class Monitor:
@@ -237,6 +260,11 @@ class Monitor:
             return True
         return batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
 
+    def _ranges(self, row: BatchRecord, known: OpenBatch | None) -> tuple[PlannedRange, ...]:
+        if known is not None and known.done_records == row.done_records:
+            return known.ranges
+        return row.open_ranges(self._ledger.batches.ranges(row.batch_key))
+
     def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
         # A backfill whose lease has run out has failed, though nobody counted it yet (H).
         abandoned = row.status is Status.BACKFILLING
@@ -249,7 +277,8 @@ class Monitor:
             created_time_ms=row.created_time_ms,
             backfills=row.backfills + abandoned,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
-            ranges=known.ranges if known else self._ledger.batches.ranges(row.batch_key),
+            ranges=self._ranges(row, known),
+            done_records=row.done_records,
             retry_ms=row.retry_ms,
         )
 

@@ -12,23 +12,17 @@ from headrace.backfill.monitor import (
     Done,
     Failed,
     LeaseLost,
+    Lost,
     MarkedDead,
     Monitor,
     NearRetention,
+    PartlyDone,
     RetentionWatch,
     Skipped,
-    Split,
 )
 from headrace.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
-from headrace.backfill.splitting import (
-    ChildRanges,
-    earlier_and_later,
-    gone_and_there,
-    one_of_each,
-    split_batch,
-)
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.core.timing import LEASE_MS, WallClock, is_in_force
+from headrace.core.timing import LEASE_MS, WallClock
 from headrace.errors import (
     DataLossError,
     HandlerExitError,
@@ -40,8 +34,7 @@ from headrace.errors import (
     SinkAwayError,
     SourceError,
 )
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
-from headrace.ledger.error_report import OWNER_GONE
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status, without
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 
@@ -81,20 +74,28 @@ class OwnerSettings:
     poll_ms: int = 100
 
 
-Run = Callable[[BatchRecord], BaseException | None]
-"""Runs the handler on exactly what a batch reads, keeps its lease meanwhile, and answers what the
-handler raised; None if it went through. The row is ``backfilling``, and the owner's. It is left so,
-except where the handler commits it together with its sink, or its records stand alone and are kept
-as dead letters."""
+class Run(Protocol):
+    """Runs the handler on what a batch has still to read."""
+
+    def __call__(
+        self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange], /
+    ) -> BaseException | ErrorReport | None:
+        """Run a batch that is ``backfilling``, and this owner's, and keep its lease meanwhile.
+
+        Args:
+            batch: The batch.
+            allowed: Records that may be run now, at least 1.
+            gone: What of it has left the source.
+
+        Returns:
+            Why nothing of it was done; the row is left as it is. None if it went through; or was
+            run in parts, or committed by its handler: then its row says what it is now.
+        """
+        ...
 
 
 class RangeSource(Protocol):
     """Source of the ranges of batches: the gate's, or a test's."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Address of the source, to be stored with the ranges of a child."""
-        ...
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         """Return the ranges that have left the log or were declared lost; none if all are there.
@@ -192,8 +193,8 @@ class BackfillScheduler:
         batch = monitor.next_ready(self._clock())
         if batch is None:
             return None
-        event = self.run_batch(batch.batch_key, batch.ranges)
-        if isinstance(event, Split):
+        event = self.run_batch(batch.batch_key)
+        if isinstance(event, PartlyDone):
             monitor.refresh()
         elif event is not None:
             monitor.forget(batch.batch_key)
@@ -202,32 +203,22 @@ class BackfillScheduler:
     def run_manually(self, batch_keys: Sequence[str]) -> None:
         """Run these batches: each once, in this order, and no wait is kept.
 
-        The children of a batch that is split follow at once. A batch that another owner has, or
-        that is resolved, is skipped.
+        A batch that was run in part goes on at once. One that another owner has, or that is
+        resolved, is skipped.
         """
         waiting = list(reversed(batch_keys))
         while waiting and not self._closed.is_set():
-            key = waiting[-1]
-            event = self.run_batch(key, self._ledger.batches.ranges(key))
+            event = self.run_batch(waiting[-1])
             if event is None:
                 self._rest()
-                continue
-            waiting.pop()
-            if isinstance(event, Split):
-                waiting += [child.batch_key for child in reversed(event.children)]
+            elif not isinstance(event, PartlyDone):
+                waiting.pop()
 
-    def run_batch(self, batch_key: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
-        """Claim a batch, if the budget allows one, and run it, or split it.
+    def run_batch(self, batch_key: str) -> BackfillEvent | None:
+        """Claim a batch, if the budget allows one, and run it, or as much of it as that allows.
 
-        Ranges that have left Kafka are split from the others, and then marked dead; a batch with
-        more records than are allowed is halved. The children are failed batches of their own from
-        then on, with keys of their own. So a batch with a run whose outcome is unknown, which may
-        be in its sink, is not split, nor is one that a backfill has run as a whole before: it is
-        run so again, under its key, even if less is allowed.
-
-        Args:
-            batch_key: The batch.
-            ranges: What it reads.
+        What has left the source is lost, and the rest is run; a batch of which nothing is left, and
+        nothing was done, is dead.
 
         Returns:
             What became of it; None if nothing is allowed now, and nothing was done.
@@ -241,18 +232,21 @@ class BackfillScheduler:
         if allowed < 1:
             return None
         # Ask before the batch is claimed, so that an outage of Kafka counts as no attempt.
-        gone, there = gone_and_there(ranges, self._source.gone(ranges))
+        ranges = self._ledger.batches.ranges(batch_key)
+        gone = self._source.gone(ranges)
         batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
         if batch is None:
             return self._report(Skipped(batch_key))
         self._report(Claimed(batch))
-        if children := self._ledger.batches.children(batch_key):
-            return self._release_children(batch, children, OWNER_GONE, outcome_unknown=True)
-        if gone:
-            return self._without(batch, gone, there)
-        if batch.planned_records > allowed and not (batch.outcome_unknown or batch.backfills):
-            return self._split(batch, earlier_and_later(there))
-        return self._run(batch, ranges)
+        still_open = batch.open_ranges(ranges)
+        there = without(still_open, gone)
+        lost = without(still_open, [one.offsets for one in there])
+        if lost and not there and not batch.done_records:
+            return self._mark_dead(batch, lost)
+        known = self._ledger.history.losses_of([batch_key]).get(batch_key, ())
+        if new := without(lost, [loss.offsets for loss in known]):
+            self._lose(batch, new)
+        return self._run(batch, allowed, [one.offsets for one in lost])
 
     def wake(self) -> None:
         """Look for something to do at once: a batch of the stream has ended. From any thread."""
@@ -295,23 +289,21 @@ class BackfillScheduler:
         self._on_event(event)
         return event
 
-    def _run(self, batch: BatchRecord, ranges: Sequence[PlannedRange]) -> BackfillEvent:
+    def _run(self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange]) -> BackfillEvent:
         began_ms = self._clock()
-        error = self._run_handler(batch)
+        error = self._run_handler(batch, allowed, gone)
         ended_ms = self._clock()
         elapsed_ms = max(0, ended_ms - began_ms)
-        self._budget.spent(
-            Cost(batch.planned_records, elapsed_ms, ended_ms, succeeded=error is None)
-        )
-        event = self._without_the_gone(batch, ranges, error) or self._resolve(
-            batch, error, elapsed_ms
-        )
-        if error is not None and not isinstance(error, Exception):
+        event = self._resolve(batch, error, elapsed_ms)
+        left = event.left if isinstance(event, PartlyDone) else 0
+        records = batch.records_left - left
+        self._budget.spent(Cost(records, elapsed_ms, ended_ms, succeeded=error is None))
+        if isinstance(error, BaseException) and not isinstance(error, Exception):
             raise error  # Somebody wants the process to end.
         return event
 
     def _resolve(
-        self, batch: BatchRecord, error: BaseException | None, elapsed_ms: int
+        self, batch: BatchRecord, error: BaseException | ErrorReport | None, elapsed_ms: int
     ) -> BackfillEvent:
         key, owner = batch.batch_key, self._owner
         if error is None:
@@ -322,7 +314,8 @@ class BackfillScheduler:
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
             blameless = isinstance(error, _BLAMELESS)
             blameless = blameless or type(error) is OptionError
-            ended = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
+            ended = isinstance(error, BaseException) and not isinstance(error, Exception)
+            ended = ended or isinstance(error, HandlerExitError)
             status = self._ledger.batches.release(
                 key,
                 owner,
@@ -342,22 +335,26 @@ class BackfillScheduler:
             return Done(batch, elapsed_ms)
         if now is not None and now.status is Status.DEAD and now.error is not None:
             return MarkedDead(batch, now.error)
+        if now is not None and now.status is Status.FAILED and now.done_records:
+            return PartlyDone(batch, now.records_left)
         return LeaseLost(batch)
 
-    def _without_the_gone(
-        self, batch: BatchRecord, ranges: Sequence[PlannedRange], error: BaseException | None
-    ) -> BackfillEvent | None:
-        """Split a batch, some of which has gone while it ran, from that; None for any other."""
-        if not isinstance(error, DataLossError) or self._ledger.batches.children(batch.batch_key):
-            return None
-        gone, there = gone_and_there(ranges, self._source.gone(ranges))
-        return self._without(batch, gone, there) if gone else None
+    def _lose(self, batch: BatchRecord, lost: Sequence[PlannedRange]) -> None:
+        """Count what has left the source, once."""
+        ranges = tuple(one.offsets for one in lost)
+        why = self._why_gone(batch.gate, lost)
+        reason = f"it left the source before a backfill read it: {why}"
+        self._ledger.history.record_losses(
+            batch.gate,
+            ranges,
+            {one.offsets.topic: one.topic_id for one in lost if one.topic_id is not None},
+            batch_key=batch.batch_key,
+            reasons=dict.fromkeys(ranges, reason),
+        )
+        self._report(Lost(batch, ranges, why))
 
-    def _without(self, batch: BatchRecord, gone: ChildRanges, there: ChildRanges) -> BackfillEvent:
-        """Split what has gone from the rest; or mark it dead, where there is no rest."""
-        if there:
-            return self._split(batch, (gone, *one_of_each(there)))
-        ranges = ", ".join(str(each.offsets) for each in gone)
+    def _mark_dead(self, batch: BatchRecord, gone: Sequence[PlannedRange]) -> BackfillEvent:
+        ranges = ", ".join(str(one.offsets) for one in gone)
         error = DataLossError(
             f"What batch {batch.batch_key} of gate {batch.gate!r} reads has left Kafka before it"
             f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
@@ -367,7 +364,7 @@ class BackfillScheduler:
             return self._report(LeaseLost(batch))
         return self._report(MarkedDead(batch, report))
 
-    def _why_gone(self, gate: str, gone: ChildRanges) -> str:
+    def _why_gone(self, gate: str, gone: Sequence[PlannedRange]) -> str:
         begins = self._source.earliest([each.offsets for each in gone])
         found = self._ledger.gates.get(gate)
         in_journal = found is not None and found.source == "journal"
@@ -382,46 +379,3 @@ class BackfillScheduler:
             else:
                 reasons.append("make the topic's retention longer than failed batches wait")
         return "; ".join(dict.fromkeys(reasons))
-
-    def _split(self, batch: BatchRecord, children: Sequence[ChildRanges]) -> BackfillEvent:
-        rows = split_batch(
-            self._ledger,
-            batch,
-            children,
-            owner=self._owner,
-            lease_ms=self._settings.lease_ms,
-            bootstrap_servers=self._source.bootstrap_servers,
-            reason=batch.reason,
-        )
-        return self._release_children(batch, rows, batch.error or OWNER_GONE, outcome_unknown=False)
-
-    def _release_children(
-        self,
-        batch: BatchRecord,
-        children: Sequence[BatchRecord],
-        error: ErrorReport,
-        *,
-        outcome_unknown: bool,
-    ) -> BackfillEvent:
-        """Make the children of a batch failed batches of their own, and the batch ``success``.
-
-        Children that are done stay so. If this is interrupted, it is done again once the lease has
-        run out. For a child that is still another's the batch waits, and stays this owner's.
-        """
-        for child in children:
-            if child.status is Status.IN_PROGRESS and self._is_nobodys(child):
-                self._ledger.batches.fail(
-                    child.batch_key, error, owner=child.owner, outcome_unknown=outcome_unknown
-                )
-        children = self._ledger.batches.children(batch.batch_key)
-        if any(child.status is Status.IN_PROGRESS for child in children):
-            return self._report(Skipped(batch.batch_key))
-        if not self._ledger.batches.backfilled(batch.batch_key, self._owner):
-            return self._report(LeaseLost(batch))
-        return self._report(Split(batch, tuple(children)))
-
-    def _is_nobodys(self, child: BatchRecord) -> bool:
-        until_ms = child.lease_until_ms
-        if child.owner == self._owner or until_ms is None:
-            return True
-        return not is_in_force(until_ms, self._ledger.database_time_ms())

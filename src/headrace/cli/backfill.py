@@ -217,9 +217,6 @@ def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
     else:
         opt.gates_of(ledger, choice.gate, url)
         found = [b for b in ledger.batches.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
-    # A child of one of them is run with it.
-    keys = {batch.batch_key for batch in found}
-    found = [batch for batch in found if batch.parent not in keys]
     gates = sorted({batch.gate for batch in found})
     if len(gates) > 1:
         raise OptionError(
@@ -247,8 +244,6 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 "is in_progress, so the live stream runs it; if that has ended, start its query"
                 " again, which runs or fails the batch"
             )
-        case Status.SUCCESS if ledger.batches.children(key):
-            why = f"was split; name the children that failed, which `headrace batches {key}` lists"
         case Status.SUCCESS:
             why = (
                 "is success, so it is processed; name one that failed, as `headrace failures` does"
@@ -327,8 +322,11 @@ def _print_plan(
     as_json: bool,
 ) -> None:
     gone_of = {
-        key: source.connector.gone(source.options, ledger.batches.ranges(key))
-        for key, source in sources.items()
+        batch.batch_key: sources[batch.batch_key].connector.gone(
+            sources[batch.batch_key].options,
+            batch.open_ranges(ledger.batches.ranges(batch.batch_key)),
+        )
+        for batch in batches
     }
     if as_json:
         for batch in batches:
@@ -337,7 +335,7 @@ def _print_plan(
                     "batch_key": batch.batch_key,
                     "created_time_ms": batch.created_time_ms,
                     "gate": batch.gate,
-                    "records": batch.planned_records,
+                    "records": batch.records_left,
                     "attempts": batch.attempts,
                     "error": batch.error and asdict(batch.error),
                     "gone": [asdict(each) for each in gone_of[batch.batch_key]],
@@ -347,7 +345,7 @@ def _print_plan(
     if batches:
         out.show(plan_table(batches, gone_of))
         typer.echo()
-    records = out.plural(sum(batch.planned_records for batch in batches), "record")
+    records = out.plural(sum(batch.records_left for batch in batches), "record")
     typer.echo(
         f"{out.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
     )
@@ -359,8 +357,8 @@ def plan_table(
     """The batches that would be run, and what of them has left Kafka, by key."""
 
     def still_there(batch: BatchRecord) -> str:
-        left = batch.planned_records - sum(each.count for each in gone_of[batch.batch_key])
-        if left == batch.planned_records:
+        left = batch.records_left - sum(each.count for each in gone_of[batch.batch_key])
+        if left == batch.records_left:
             return "all"
         return f"only {out.count(left)}" if left else "nothing"
 
@@ -369,7 +367,7 @@ def plan_table(
         ("key", key_text),
         ("planned", lambda batch: out.short_time(batch.created_time_ms)),
         ("gate|16", lambda batch: out.line(batch.gate)),
-        (">records", lambda batch: out.count(batch.planned_records)),
+        (">records", lambda batch: out.count(batch.records_left)),
         ("in Kafka", still_there),
         ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
     )

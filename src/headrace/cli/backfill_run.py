@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -34,9 +34,10 @@ from headrace.backfill.monitor import (
     Done,
     Failed,
     LeaseLost,
+    Lost,
     MarkedDead,
+    PartlyDone,
     Skipped,
-    Split,
 )
 from headrace.cli.exits import stopped_by_signals
 from headrace.cli.printing import count, plural, print_json, printable
@@ -177,7 +178,7 @@ def _without_exit(handler: Handler) -> Handler:
 
 def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
     """Run batches of one gate in a Spark session of its own; answers whether all is done."""
-    view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
+    view = progress_view(sum(batch.records_left for batch in batches), as_json=as_json)
     with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
         # The view prints the events that are logged there.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
@@ -198,13 +199,14 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json:
 
 
 class Outcome(IntEnum):
-    """Outcome of a batch or a record; if a batch's children differ, the highest."""
+    """Outcome of a batch or a record."""
 
     DONE = 0
     SKIPPED = 1
     """Somebody else has it now."""
     FAILED = 2
     DEAD = 3
+    """Also what has left the source."""
     NOT_RUN = 4
     """The backfill has ended before."""
 
@@ -226,75 +228,65 @@ _WORDS: Final = {
 class Tally:
     """Counts outcomes of the chosen batches as events report them, and the ledger has them.
 
-    A batch that is split counts as one, and its records each by what became of their child.
+    Records of a batch that is run in parts count by what became of their part.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
         self._ledger = ledger
-        self._planned = sum(batch.planned_records for batch in chosen)
-        self._chosen_of = {batch.batch_key: batch.batch_key for batch in chosen}
-        self._open = Counter(self._chosen_of.keys())
-        self._smallest_of: dict[str, set[str]] = {key: set() for key in self._chosen_of}
-        self._outcomes: dict[str, tuple[Outcome, int]] = {}
+        self._left = {batch.batch_key: batch.records_left for batch in chosen}
+        self._outcomes: dict[str, Outcome] = {}
+        self._records: Counter[Outcome] = Counter()
 
     def add(self, event: BackfillEvent) -> None:
         """Count what an event reports."""
         match event:
-            case Split(batch, children):
-                chosen = self._chosen_of[batch.batch_key]
-                self._chosen_of |= {child.batch_key: chosen for child in children}
-                self._open[chosen] += len(children) - 1
+            case PartlyDone(batch, left):
+                self._count(batch.batch_key, Outcome.DONE, self._left[batch.batch_key] - left)
+            case Lost(batch, ranges):
+                lost = sum(offsets.count for offsets in ranges)
+                self._count(batch.batch_key, Outcome.DEAD, lost)
             case Skipped(batch_key):
-                self._count(batch_key)
+                self._end(batch_key)
             case Done() | Failed() | MarkedDead() | LeaseLost():
-                self._count(event.batch.batch_key)
+                self._end(event.batch.batch_key)
 
     @property
     def known_records(self) -> int:
         """The records whose outcome is known."""
-        return sum(records for _, records in self._outcomes.values())
+        return self._records.total()
 
     @property
     def records(self) -> dict[Outcome, int]:
         """Number of records by outcome."""
-        found = Counter({Outcome.NOT_RUN: self._planned - self.known_records})
-        for outcome, records in self._outcomes.values():
-            found[outcome] += records
-        return {each: found[each] for each in Outcome}
+        found = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
+        return {outcome: found[outcome] for outcome in Outcome}
 
     @property
     def batches(self) -> dict[Outcome, int]:
         """Number of the chosen batches by outcome."""
-        found = Counter(map(self._outcome, self._smallest_of))
-        return {each: found[each] for each in Outcome}
+        found = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
+        return {outcome: found[outcome] for outcome in Outcome}
 
     @property
     def is_good(self) -> bool:
         """Whether nothing has failed again, is dead, or was not run."""
         bad = (Outcome.FAILED, Outcome.DEAD, Outcome.NOT_RUN)
-        return not any(self.batches[each] for each in bad)
+        return not any(self.batches[outcome] or self.records[outcome] for outcome in bad)
 
-    def _outcome(self, chosen: str) -> Outcome:
-        if self._open[chosen]:
-            return Outcome.NOT_RUN
-        smallest = self._smallest_of[chosen]
-        return max((self._outcomes[key][0] for key in smallest), default=Outcome.SKIPPED)
+    def _end(self, key: str) -> None:
+        batch = self._ledger.batches.get(key)
+        outcome = Outcome.SKIPPED if batch is None else _OUTCOMES.get(batch.status, Outcome.SKIPPED)
+        letters = self._ledger.dead_letters.count_rejected([key]).get(key, 0)
+        self._outcomes[key] = Outcome.DEAD if letters and outcome is Outcome.DONE else outcome
+        if batch is not None and outcome is Outcome.FAILED:
+            self._count(key, Outcome.DONE, self._left[key] - batch.records_left)
+        self._count(key, outcome, self._left[key])
+        if letters:
+            self._records += Counter({Outcome.DONE: -letters, Outcome.DEAD: letters})
 
-    def _count(self, batch_key: str) -> None:
-        chosen = self._chosen_of[batch_key]
-        self._open[chosen] -= 1
-        for batch in self._smallest(batch_key):
-            outcome = _OUTCOMES.get(batch.status, Outcome.SKIPPED)
-            self._smallest_of[chosen].add(batch.batch_key)
-            self._outcomes[batch.batch_key] = (outcome, batch.planned_records)
-
-    def _smallest(self, batch_key: str) -> Iterator[BatchRecord]:
-        children = self._ledger.batches.children(batch_key)
-        for child in children:
-            yield from self._smallest(child.batch_key)
-        batch = None if children else self._ledger.batches.get(batch_key)
-        if batch is not None:
-            yield batch
+    def _count(self, key: str, outcome: Outcome, records: int) -> None:
+        self._records[outcome] += records
+        self._left[key] -= records
 
 
 def progress_view(records: int, *, as_json: bool) -> "ProgressLines":

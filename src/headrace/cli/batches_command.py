@@ -20,7 +20,6 @@ from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
     ErrorReport,
-    Kind,
     Ledger,
     Loss,
     PlannedRange,
@@ -53,9 +52,6 @@ Statuses = Annotated[
         metavar="STATUS", help=f"Only those of this status: {', '.join(Status)}; can be repeated."
     ),
 ]
-KindOption = Annotated[
-    Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
-]
 
 
 def batches(
@@ -66,18 +62,16 @@ def batches(
     status: Statuses = None,
     since: opt.Since = None,
     until: opt.Until = None,
-    kind: KindOption = None,
     limit: opt.Limit = 20,
     watch: Watch = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """List the newest batches, or show everything about one.
 
-    Children of batches that were split (↳) are listed too.
     The time is that of the latest attempt.
     In JSON, times are milliseconds since the epoch.
     """
-    filtered = any((gate, status, since, until, kind))
+    filtered = any((gate, status, since, until))
     with Ledger.open(ledger, create=False) as opened:
         if key is not None:
             if filtered:
@@ -97,7 +91,6 @@ def batches(
                 statuses=status or (),
                 since_ms=since_ms,
                 until_ms=until_ms,
-                kind=kind,
             )
             shown = found[:limit]
             keys = [batch.batch_key for batch in shown]
@@ -137,13 +130,12 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges = ledger.batches.ranges(batch.batch_key)
-    children = ledger.batches.children(batch.batch_key)
-    keys = [each.batch_key for each in (batch, *children)]
+    keys = [batch.batch_key]
     losses = ledger.history.losses_of(keys)
     rejected = ledger.dead_letters.count_rejected(keys)
     if not as_json:
         now_ms = ledger.database_time_ms()
-        out.show(batch_view(batch, ranges, children, losses, now_ms, rejected=rejected))
+        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected))
         return
     own = losses.get(batch.batch_key, ())
     out.print_json(
@@ -151,14 +143,15 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
             **_with_missing(batch, losses, rejected),
             "ranges": [out.flat(each) for each in ranges],
             "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
-            "children": [_with_missing(child, losses, rejected) for child in children],
         }
     )
 
 
 def batch_values(batch: BatchRecord) -> dict[str, Any]:
-    """A batch in JSON: its row, and whether it was interrupted by a stop of its query."""
-    return {**asdict(batch), "interrupted": batch.interrupted}
+    """A batch in JSON: its row, what is left, and whether a stop of its query interrupted it."""
+    row = asdict(batch)
+    del row["progress"]
+    return {**row, "records_left": batch.records_left, "interrupted": batch.interrupted}
 
 
 def _with_missing(
@@ -202,13 +195,12 @@ def batches_view(
 def batch_view(
     batch: BatchRecord,
     ranges: Sequence[PlannedRange],
-    children: Sequence[BatchRecord],
     losses: Mapping[str, Sequence[Loss]],
     now_ms: int,
     *,
     rejected: Mapping[str, int] = _NO_REJECTED,
 ) -> RenderableType:
-    """Everything about one batch; what is by key is its own and its children's."""
+    """Everything about one batch."""
     facts = (
         (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
         for name, value in _facts(batch, rejected.get(batch.batch_key, 0), now_ms)
@@ -217,11 +209,6 @@ def batch_view(
     if own := losses.get(batch.batch_key, ()):
         headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
-    if children:
-        shown += [Text(), out.line(f"split into {len(children)} children", style="bold")]
-        shown.append(
-            batches_view(children, now_ms, name_gates=False, losses=losses, rejected=rejected)
-        )
     if batch.error is not None:
         shown.append(Text())
         if batch.status is Status.SUCCESS:
@@ -235,8 +222,6 @@ def batch_view(
 
 def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     yield "batch", Text(batch.batch_key, style="bold")
-    if batch.parent is not None:
-        yield "parent", batch.parent
     yield "gate", batch.gate
     yield "checkpoint", batch.checkpoint_id
     yield "status", status_text(batch)
@@ -253,7 +238,10 @@ def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str
     yield "records", planned
     if rejected:
         records = out.plural(rejected, "record")
-        yield "rejected", f"{records} by the handler; see headrace dead-letters list"
+        yield "rejected", f"{records}; see headrace dead-letters list"
+    if batch.progress is not None:
+        done = f"{out.count(batch.done_records)} records done, {out.count(batch.records_left)} left"
+        yield "in parts", f"{done}, {out.plural(batch.parts.runs, 'run')}"
     yield "limited by", batch.reason
     yield "lag", f"{out.count(batch.lag)} when it was planned"
     yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"
@@ -261,8 +249,6 @@ def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str
         "in Spark",
         out.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
     )
-    if batch.kind is not Kind.LIVE:
-        yield "planned by", batch.kind
     if batch.resolution is not None:
         yield "dropped", batch.resolution
     if batch.owner is not None:
@@ -310,8 +296,8 @@ def status_text(batch: BatchRecord) -> Text:
 
 
 def key_text(batch: BatchRecord) -> Text:
-    """The first digits of its key, with a sign that it is a child of another one."""
-    return out.line(f"{'' if batch.parent is None else '↳ '}{batch.batch_key[:SHORT]}")
+    """The first digits of its key."""
+    return out.line(batch.batch_key[:SHORT])
 
 
 def _took_ms(batch: BatchRecord, now_ms: int) -> int:

@@ -263,8 +263,7 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
 
 
 def _isolating(found: IsolationSnapshot) -> list[str]:
-    bad = out.plural(found.bad, "record") + " failed alone so far" if found.bad else ""
-    return [f"of about {found.expected_runs} runs", f"{out.count(found.records)} records", bad]
+    return ["runs", f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:

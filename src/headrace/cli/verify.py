@@ -198,7 +198,7 @@ def _comparisons(
         from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
 
         yield compare_with_checkpoint(ledger, gate, checkpoint, known)
-    newest = () if given is None else ledger.batches.newest(gate, 1, children=False)
+    newest = () if given is None else ledger.batches.newest(gate, 1)
     if newest and given is not None:
         from headrace.source.comparison import compare_with_log  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from headrace.control.isolation import Isolated
+from headrace.control.bisection import Isolated
 from headrace.errors import OptionError
 
 COARSE: Final = 1.25

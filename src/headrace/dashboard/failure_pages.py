@@ -68,7 +68,7 @@ ROWS: Final = 100
 """Batches or records on a page of a group; the oldest, for they are resolved first."""
 
 PARTS: Final = 200
-"""Ranges, children and dead letters of a batch on a page."""
+"""Ranges and dead letters of a batch on a page."""
 
 
 def failures_page(site: Site, _name: str, query: Query) -> Page:
@@ -190,7 +190,7 @@ def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[s
 
 
 def batch_page(site: Site, name: str, query: Query) -> Page:
-    """Everything about one batch; of its parts those after the first ``skip``."""
+    """Everything about one batch; of its ranges and dead letters those after the first ``skip``."""
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
@@ -232,19 +232,16 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
 
 
 def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
-    children, ranges = ledger.batches.children(key), ledger.batches.ranges(key)
+    ranges = ledger.batches.ranges(key)
     letters = ledger.repairs.letters_of(key, PARTS + 1, skip=skip)
     shown = slice(skip, skip + PARTS)
-    keys = [key, *(each.batch_key for each in children[shown])]
-    has_more = max(len(children), len(ranges), skip + len(letters)) > skip + PARTS
+    has_more = max(len(ranges), skip + len(letters)) > skip + PARTS
     return {
         "ranges": ranges[shown],
-        "children": children[shown],
         "letters": letters[:PARTS],
-        "number": len(children),
         "next": skip + PARTS if has_more else None,
-        "losses": ledger.history.losses_of(keys),
-        "rejected": ledger.dead_letters.count_rejected(keys),
+        "losses": ledger.history.losses_of([key]),
+        "rejected": ledger.dead_letters.count_rejected([key]),
     }
 
 

@@ -18,7 +18,7 @@ from headrace.dashboard.pages import (
     refuse_no_gate,
     whole_number,
 )
-from headrace.ledger import Kind, Ledger, SeriesPoint
+from headrace.ledger import Ledger, SeriesPoint
 from headrace.status.attention import BY_OPERATORS, Need
 from headrace.status.limiting import drain_state
 from headrace.status.observer import Observer
@@ -173,9 +173,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
         record = ledger.gates.get(gate)
         if record is None:
             return View({"list": site.render("no_gate.html", name=gate)})
-        found = ledger.batches.newest(
-            gate, ROWS + 1, until_ms=before_ms, kind=Kind.LIVE, children=False
-        )
+        found = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
         batches, more = found[:ROWS], None
         if len(found) > ROWS:
             more = f"/batches?{urlencode({'gate': gate, 'before': batches[-1].created_time_ms})}"
@@ -209,7 +207,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
         record = ledger.gates.get(gate)
         if record is None:
             return View({"list": site.render("no_gate.html", name=gate)})
-        newest = ledger.batches.newest(gate, 1, kind=Kind.LIVE, children=False)
+        newest = ledger.batches.newest(gate, 1)
         ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
         history = GateHistory(record, newest, ranges=ranges)
         partitions = by_lag(take_snapshot(history, now_ms).partitions)

@@ -15,7 +15,7 @@ from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import Kind, Ledger, RepairRecord, Verdict, verify
+from headrace.ledger import Ledger, RepairRecord, Verdict, verify
 from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.sentences import (
@@ -357,7 +357,7 @@ def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str,
 def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
     gate = ledger.gates.get(gate_name)
     since_ms = None
-    for batch in ledger.batches.newest(gate_name, 200, kind=Kind.LIVE, children=False):
+    for batch in ledger.batches.newest(gate_name, 200):
         ended_ms = batch.end_time_ms
         if gate is None or (
             ended_ms is not None and ended_ms - batch.created_time_ms < 0.9 * gate.interval_ms

@@ -22,10 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from headrace.control.record_form import Place, form_of
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.decoding.decode import decode
-from headrace.execution.rejections import RecordReader, letters_in
+from headrace.execution.rejections import Place, RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
@@ -191,12 +190,9 @@ class BatchReader(RecordReader, Protocol):
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
         """Read these ranges once, for parts of them that are run within the ``with``.
 
-        The yielded reader serves children of these ranges as this one does. If they cannot be kept,
-        it reads each child again.
+        The yielded reader serves parts of these ranges as this one does. If they cannot be kept,
+        it reads each part again.
         """
-
-    def forms(self, ranges: Sequence[OffsetRange]) -> Mapping[Place, str]:
-        """The form of each record in these ranges; none where it is not known."""
 
     def close(self) -> None:
         """End what was started to read again; it is started when it is needed."""
@@ -287,15 +283,6 @@ class SparkBatchReader:
             yield self if size is None else replace(self, kept=kept, rows=rows, is_dense=is_dense)
         finally:
             kept.unpersist()
-
-    def forms(self, ranges: Sequence[OffsetRange]) -> Mapping[Place, str]:
-        """The forms of those that are in this process."""
-        if self.rows is None:
-            return {}
-        wanted = self.rows.filter(reduce(pc.or_, (_are_in(self.rows, each) for each in ranges)))
-        names = ("topic", "partition", "offset", "value")
-        columns = (wanted.column(name).to_pylist() for name in names)
-        return {(t, p, o): form_of(value) for t, p, o, value in zip(*columns, strict=True)}
 
     def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records in these ranges, without a job where they are in this process."""

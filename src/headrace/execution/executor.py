@@ -1,22 +1,31 @@
-"""Runs a batch, live or again, and its children, and does what the failure policy says."""
+"""Runs a batch, live or again, whole or in parts, and does what the failure policy says."""
 
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
 from pyspark.sql import DataFrame
 
-from headrace.control.isolation import UNLIKE, Isolated, IsolationBudget
-from headrace.control.parts import count
+from headrace.control.bisection import UNLIKE, Isolated, IsolationBudget
+from headrace.control.parts import size
 from headrace.control.sink_outage import OnOutage
-from headrace.errors import LedgerError, NotProcessedError, OptionError
+from headrace.core.ranges import OffsetRange
+from headrace.errors import BatchSplitError, LedgerError, NotProcessedError, OptionError
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, not_the_records, took_too_much
-from headrace.execution.handler_runs import BatchLeases, HandlerRuns, RunContext
-from headrace.execution.isolator import Cause, IsolationTerms, Isolator
+from headrace.execution.handler_runs import BatchLeases, BatchPart, HandlerRuns, RunContext
+from headrace.execution.isolator import (
+    Cause,
+    IsolationTerms,
+    Isolator,
+    nothing_passes,
+)
 from headrace.execution.sink_waiting import SinkWaiting, is_away
-from headrace.ledger import Attached, BatchRecord, ErrorReport
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Status, without
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -55,8 +64,8 @@ class BatchExecutor:
         self._on_isolated = on_isolated
         self._runs = HandlerRuns(context)
         self._waiting = SinkWaiting(context)
-        self._is_split = False
-        """Whether the live batch stands in the ledger as parts."""
+        self._in_parts = False
+        """Whether parts of the live batch are done, or may be."""
         self._left = 0
         """Records of it that a backfill is to run."""
         self.had_no_sink = False
@@ -75,21 +84,21 @@ class BatchExecutor:
             Exception: what the handler raised, where the policy stops then.
         """
         batch = attached.batch
-        ranges = tuple(planned.offsets for planned in attached.ranges)
         may_try = self._policy.skips and not self._runs.is_unknown(batch)
 
         def run(row: BatchRecord, sequence: int | None = None) -> Exception | None:
-            if self._is_split:
-                return self._try_parts(batch, leases, None)
-            return self._runs.live(df, row, ranges, number, sequence)
+            if self._in_parts:
+                return self._try_parts(batch, None)
+            return self._runs.live(df, BatchPart(row, attached.ranges), number, sequence)
 
-        with self._leases(batch) as leases:
+        with self._leases(batch):
             # Step 4: wait on for a sink that was away, call the handler, and retry in place.
-            self._is_split, self._left = attached.was_split, 0
-            waited = self._waiting.resume(batch, waits=not self._is_split)
+            self._in_parts, self._left = batch.progress is not None, 0
+            was_in_parts = self._in_parts
+            waited = self._waiting.resume(batch, waits=not was_in_parts)
             error = run(batch, None if waited else attached.sequence)
-            at_once = error is None and not waited and not attached.was_split
-            if error is not None and not self._is_split:
+            at_once = error is None and not waited and not was_in_parts
+            if error is not None and not self._in_parts:
                 error = self._retry(error, batch, run)
             # Step 5: hold the gate while the sink is away.
             if error is not None:
@@ -97,71 +106,107 @@ class BatchExecutor:
                     batch,
                     error,
                     run=run,
-                    try_parts=partial(self._try_parts, batch, leases) if may_try else None,
-                    has_parts=count(ranges) >= UNLIKE,
+                    try_parts=partial(self._try_parts, batch) if may_try else None,
+                    has_parts=batch.planned_records >= UNLIKE,
                 )
             self.had_no_sink = self._waiting.end(is_back=error is None, left=self._left)
             # Step 6: write down the success, or do what the failure policy says.
             if error is None:
                 self._ledger.batches.succeed(batch.batch_key, owner=self._context.owner)
-            elif self._is_split and not self._context.is_ended_by(error):
-                self._isolate(batch, leases, None)
+            elif self._in_parts and not self._context.is_ended_by(error):
+                self._isolate(self._row(batch), None)
             else:
-                self._apply_policy(batch, leases, error)
+                self._apply_policy(batch, error)
             return at_once
 
-    def _try_parts(
-        self, batch: BatchRecord, leases: BatchLeases, error: Exception | None
-    ) -> Exception | None:
-        """Run parts of a batch that failed; None where some passed, and each has its outcome.
+    def _try_parts(self, batch: BatchRecord, error: Exception | None) -> Exception | None:
+        """Run parts of a batch that failed; None where some passed, and it has its outcome.
 
-        Else the answer is what was raised last, and the batch is whole again; or it stays split, as
-        a part may be in the sink, and its parts are run when this is called again.
+        Else the answer is what was raised last, and the batch is whole again, unless a part may be
+        in the sink: then its parts are run when this is called again.
         """
         # Without isolation, run a few parts, only to see whether any of them passes.
-        asks = self._policy.last != "isolate" and not self._is_split
+        asks = self._policy.last != "isolate" and not self._in_parts
         budget = IsolationBudget(max_runs=UNLIKE) if asks else None
-        why = None if self._is_split else error
-        isolated = self._isolate(batch, leases, why, IsolationTerms(budget, undo=True))
-        self._is_split = isolated.nothing_passed and not isolated.is_undone
-        if not isolated.nothing_passed:
-            self._left = sum(count(part) for part, _ in isolated.left)
+        why = None if self._in_parts else error
+        isolated = self._isolate(self._row(batch), why, IsolationTerms(budget), undo=True)
+        if not nothing_passes(isolated):
+            self._in_parts = False
+            self._left = sum(size(batch.planned_records, part) for part, _ in isolated.left)
             return None
+        self._in_parts = self._row(batch).progress is not None
         if error is not None and self._health.is_wrong(error, isolated.down):
             self._fail(batch, error)
             self._stop(batch, error)
         raised = [isolated.down, *(why for _, why in reversed(isolated.left)), error]
         return next(
-            (each for each in raised if isinstance(each, Exception)),
+            (why for why in raised if isinstance(why, Exception)),
             NotProcessedError("No part of the batch was run."),
         )
 
-    def run(self, batch: BatchRecord) -> Exception | None:
-        """Run a batch that had failed: ``backfilling``, this owner's, and without children.
+    def _row(self, batch: BatchRecord) -> BatchRecord:
+        """The batch as the ledger has it now."""
+        return self._ledger.batches.get(batch.batch_key) or batch
 
-        The caller writes the outcome, unless it is isolated; the answer is why it failed again.
+    def run(
+        self, batch: BatchRecord, allowed: int = sys.maxsize, gone: Sequence[OffsetRange] = ()
+    ) -> Exception | ErrorReport | None:
+        """Run a batch that had failed: ``backfilling``, and this owner's.
+
+        Args:
+            batch: The batch.
+            allowed: Records that may be run now; a batch with more is run in parts. Default: all.
+            gone: What of it has left the source, and is lost.
+
+        Returns:
+            Why nothing of it was done; the caller writes that. None where it has passed, which the
+            caller writes too; or was run in parts, and has its outcome: the rest of it is put back.
         """
-        with self._leases(batch) as leases:
-            error = self._runs.again(batch, self._reader)
+        # A whole that may be in the sink keeps its key, and one that a backfill has run.
+        keeps_key = self._runs.is_unknown(batch) or batch.backfills > 0
+        is_too_large = batch.planned_records > allowed and not keeps_key
+        final = batch.backfills + 1 >= self._context.max_backfills
+        terms = IsolationTerms(
+            final=final,
+            max_records=allowed,
+            isolates=self._policy.last == "isolate",
+            gone=tuple(gone),
+        )
+        with self._leases(batch):
+            if batch.progress is not None or is_too_large:
+                return self._run_parts(batch, None, terms)
+            planned = without(self._ledger.batches.ranges(batch.batch_key), gone)
+            error = self._runs.again(BatchPart(batch, planned), self._reader)
+            if isinstance(error, BatchSplitError):
+                return self._run_parts(batch, error, replace(terms, max_records=sys.maxsize))
             why = None if error is None else not_the_records(error)
             ended = error is not None and (why is not None or self._context.is_ended_by(error))
-            final = batch.backfills + 1 >= self._context.max_backfills
             down = None if final else self._health.down
             if error is None or ended or down is not None or not self._may_isolate(batch):
                 self._reader.close()
                 return why or (error and down) or error
-            try:
-                idle = self._health.is_idle(self._control_wait_s)
-                wait_s = 0 if idle else self._control_wait_s
-                terms = IsolationTerms(control_wait_s=wait_s, final=final)
-                isolated = self._isolate(batch, leases, error, terms)
-            except LedgerError:
-                raise
-            except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
-                return raised
-            # A batch that was split is resolved, and so is a convicted record.
-            ranges = tuple(each.offsets for each in self._ledger.batches.ranges(batch.batch_key))
-            return error if any(part == ranges for part, _ in isolated.left) else None
+            return self._run_parts(batch, error, replace(terms, max_records=sys.maxsize))
+
+    def _run_parts(
+        self, batch: BatchRecord, error: Exception | None, terms: IsolationTerms
+    ) -> Exception | ErrorReport | None:
+        """Run parts in a backfill, and write down what came of it; why nothing was done."""
+        if not self._health.is_idle(self._control_wait_s):
+            terms = replace(terms, control_wait_s=self._control_wait_s)
+        done_before = batch.done_records
+        try:
+            isolated = self._isolate(batch, error, terms)
+        except LedgerError:
+            raise
+        except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
+            return raised
+        if not isolated.left:
+            return None
+        if self._row(batch).done_records > done_before:
+            self._ledger.batches.put_back(batch.batch_key, self._context.owner)
+            return None
+        down = None if isolated.down is None else self._health.stopped_by(isolated.down)
+        return down or isolated.left[0][1]
 
     @property
     def _reader(self) -> BatchReader:
@@ -206,7 +251,7 @@ class BatchExecutor:
             last = run(again)
         return last
 
-    def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
+    def _apply_policy(self, batch: BatchRecord, error: Exception) -> None:
         if (report := self._context.end_report(error)) is not None:
             self._ledger.batches.fail(
                 batch.batch_key, report, owner=self._context.owner, outcome_unknown=True
@@ -223,7 +268,7 @@ class BatchExecutor:
         of_parts: Cause | None = None
         isolates = self._policy.last == "isolate" and not self._runs.is_unknown(batch)
         if blameless is None and isolates:
-            of_parts = self._isolate(batch, leases, error).down
+            of_parts = self._isolate(batch, error).down
         else:
             self._fail(batch, blameless or error)
         if self._health.is_wrong(error, of_parts):
@@ -268,33 +313,47 @@ class BatchExecutor:
     def _isolate(
         self,
         batch: BatchRecord,
-        leases: BatchLeases,
         error: Exception | None,
         terms: IsolationTerms = _USUAL,
+        *,
+        undo: bool = False,
     ) -> Isolated[Cause]:
-        """Isolate a batch that failed, or go on where a crash interrupted that."""
-        planned = self._ledger.batches.ranges(batch.batch_key)
+        """Isolate a batch that failed, or go on with its parts.
+
+        A live batch of which something is left has failed then; with ``undo``, only where something
+        of it has passed.
+        """
         try:
-            with self._reader.persisted(planned) as reader:
-                isolator = Isolator(self._context, self._runs, leases, reader, terms)
-                isolated = (
-                    isolator.resume(batch) if error is None else isolator.isolate(batch, error)
-                )
+            with self._kept(batch, terms) as reader:
+                isolated = Isolator(self._context, self._runs, reader, batch, terms).run(error)
         finally:
             self._reader.close()
-        self._log_isolated(batch, isolated)
+        nothing_passed = nothing_passes(isolated)
+        if isolated.left and batch.status is Status.IN_PROGRESS and not (undo and nothing_passed):
+            down = None if isolated.down is None else self._health.stopped_by(isolated.down)
+            why = down or isolated.left[0][1]
+            self._ledger.batches.fail(batch.batch_key, why, owner=self._context.owner)
+        if not nothing_passed:
+            self._log_isolated(batch, isolated)
         # A sink that was away, and is back for the parts, says nothing of the batch's size.
         if error is not None and (took_too_much(error) or not is_away(error)):
             self._on_isolated(batch, isolated)
         return isolated
 
+    def _kept(
+        self, batch: BatchRecord, terms: IsolationTerms
+    ) -> AbstractContextManager[BatchReader]:
+        """A reader that has read what is open at once, unless only some of that may be run."""
+        if terms.max_records < batch.records_left:
+            return nullcontext(self._reader)
+        planned = self._ledger.batches.ranges(batch.batch_key)
+        return self._reader.persisted(without(batch.open_ranges(planned), terms.gone))
+
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
-        if isolated.nothing_passed:
-            return
-        left = sum(r.count for ranges, _ in isolated.left for r in ranges)
+        left = sum(size(batch.planned_records, part) for part, _ in isolated.left)
         _LOG.warning(
-            "Batch %s of gate %r failed; %d runs on its children have isolated %d records, and %d"
-            " are deferred.",
+            "Batch %s of gate %r failed; %d runs of its parts have isolated %d records, and %d are"
+            " deferred.",
             batch.batch_key,
             batch.gate,
             isolated.runs,

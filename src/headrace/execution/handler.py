@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.control.isolation import Isolated
+from headrace.control.bisection import Isolated
 from headrace.control.rate_law import LIMITS
 from headrace.control.size_ceiling import (
     BatchSize,
@@ -81,7 +81,7 @@ class CeilingKeeper:
             return
         self._largest, self._doubted = split.passed, 0
         try:
-            if self._ledger.dead_letters.count_rejected(self._parts(batch.batch_key)):
+            if self._ledger.dead_letters.count_rejected([batch.batch_key]):
                 return
         except HeadraceError as error:
             self._warn(error)
@@ -101,10 +101,6 @@ class CeilingKeeper:
             self._may_be_there = text is not None
         except HeadraceError as error:
             self._warn(error)
-
-    def _parts(self, key: str) -> list[str]:
-        children = [each.batch_key for each in self._ledger.batches.children(key)]
-        return [key, *(part for child in children for part in self._parts(child))]
 
     def _log(self, batch: BatchRecord, split: Split) -> None:
         _LOG.warning(

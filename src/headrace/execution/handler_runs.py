@@ -12,8 +12,7 @@ from typing import Final, Self
 from pyspark.sql import DataFrame
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.control.parts import Ranges
-from headrace.control.record_form import BadForms
+from headrace.control.parts import WHOLE, Progress, Ranges, above
 from headrace.control.schema_fit import (
     FIT_BATCHES,
     LOOKED_AT,
@@ -31,7 +30,15 @@ from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, machinery_error, not_the_records
 from headrace.execution.policy import STOP, OnFailure
 from headrace.execution.rejections import RecordReader, Rejections
-from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Kind,
+    Ledger,
+    PlannedRange,
+    Status,
+    part_key,
+)
 from headrace.ledger.error_report import query_stopped
 from headrace.source.source_options import FAIL_ON_MISFIT
 from headrace.source.stream_offset import planned_ids
@@ -76,7 +83,6 @@ class HandlerHealth:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
         self.failures = 0
-        self.bad_forms: Final = BadForms()
         self._clock = clock
         self._last_s = clock()
         self._changing = threading.Lock()
@@ -233,6 +239,38 @@ class RunContext:
         return not self.stopped()
 
 
+@dataclass(frozen=True)
+class BatchPart:
+    """What the handler is called with.
+
+    Attributes:
+        batch: The batch.
+        planned: What is read: of the batch, or of this part.
+        path: The part; "" for the whole.
+        done: Progress of the batch once a part has passed. Default: None, the batch is a success.
+    """
+
+    batch: BatchRecord
+    planned: tuple[PlannedRange, ...]
+    path: str = WHOLE
+    done: Progress | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key for a sink."""
+        return part_key(self.batch.batch_key, self.path)
+
+    @property
+    def parent_keys(self) -> tuple[str, ...]:
+        """Keys of what it is within, the nearest first."""
+        return tuple(part_key(self.batch.batch_key, path) for path in above(self.path))
+
+    @property
+    def ranges(self) -> Ranges:
+        """The offsets that are read."""
+        return tuple(planned.offsets for planned in self.planned)
+
+
 OWNER_POLL_S: Final = 0.5
 """Interval at which another owner's lease is checked for its end (s)."""
 
@@ -267,16 +305,16 @@ class HandlerRuns:
         """Batches that have failed in a run that asked its sink what it has of them."""
 
     def is_unknown(self, batch: BatchRecord) -> bool:
-        """Whether an interrupted run may have left a batch in its sink, under its own key."""
-        return batch.outcome_unknown and batch.batch_key not in self._asked
+        """Whether an interrupted run may have left a whole batch in its sink, under its own key."""
+        known = batch.progress is not None or self.has_asked(batch.batch_key)
+        return batch.outcome_unknown and not known
+
+    def has_asked(self, key: str) -> bool:
+        """Whether a run of this key that has failed asked its sink what that has of it."""
+        return key in self._asked
 
     def live(
-        self,
-        df: DataFrame,
-        batch: BatchRecord,
-        ranges: Ranges,
-        number: int,
-        sequence: int | None = None,
+        self, df: DataFrame, part: BatchPart, number: int, sequence: int | None = None
     ) -> Exception | None:
         """Call the handler with a batch of the stream; what it raised.
 
@@ -284,34 +322,32 @@ class HandlerRuns:
         ledger, before the handler is called, and what it raised though the batch is done, if that
         ends the query.
         """
-        transaction = self._transaction(batch, ranges, partial(self._check_fit, batch))
+        transaction = self._transaction(part, partial(self._check_fit, part.batch))
         with self._context.turn as was_free:
             counted = sequence if was_free else None
-            described = self._describe(batch, ranges, number, transaction, counted)
+            described = self._describe(part, number, transaction, counted)
             try:
                 with transaction.watched():
                     self._context.handler(df, described)
                 self._context.health.note(df)
             except Exception as error:
-                if not self._is_done(batch, transaction, error):
+                if not self._is_done(part, transaction, error):
                     self._context.health.note_failed()
-                    self._note_asked(batch, transaction)
+                    self._note_asked(part, transaction)
                     return error
                 if not self._context.policy.skips or self._context.ends(error):
                     raise
-        self._report_rejected(batch, transaction)
+        self._report_rejected(part.batch, transaction)
         return None
 
-    def again(self, batch: BatchRecord, reader: BatchReader) -> Exception | None:
-        """Call the handler with what the batch planned, read once more; what either raised."""
-        planned = self._ledger.batches.ranges(batch.batch_key)
-        ranges = tuple(each.offsets for each in planned)
-        transaction = self._transaction(batch, ranges)
+    def again(self, part: BatchPart, reader: BatchReader) -> Exception | None:
+        """Call the handler with a batch or a part of it, read once more; what either raised."""
+        transaction = self._transaction(part)
         raised: list[Exception] = []
 
         def handle(df: DataFrame) -> None:
             with self._context.turn:
-                described = self._describe(batch, ranges, None, transaction)
+                described = self._describe(part, None, transaction)
                 try:
                     with transaction.watched():
                         self._context.handler(df, described)
@@ -325,17 +361,17 @@ class HandlerRuns:
                 self._context.health.note(df, is_dense=reader.is_dense)
 
         try:
-            reader.run(planned, handle)
+            reader.run(part.planned, handle)
         except Exception as error:  # noqa: BLE001
-            if not self._is_done(batch, transaction, error):
-                self._note_asked(batch, transaction)
+            if not self._is_done(part, transaction, error):
+                self._note_asked(part, transaction)
                 if raised or self._context.ends(error):
                     return error
                 # The handler was not called, or it had returned.
                 return not_the_records(error) or machinery_error(
                     "The batch could not be run", error
                 )
-        self._report_rejected(batch, transaction)
+        self._report_rejected(part.batch, transaction)
         return None
 
     def _check_fit(self, batch: BatchRecord, rejections: Rejections) -> None:
@@ -369,11 +405,11 @@ class HandlerRuns:
 
     def _transaction(
         self,
-        batch: BatchRecord,
-        ranges: Ranges,
+        part: BatchPart,
         check_fit: Callable[[Rejections], None] = lambda _rejections: None,
     ) -> HandlerTransaction:
-        key, batches = batch.batch_key, self._ledger.batches
+        batch, batches = part.batch, self._ledger.batches
+        key = batch.batch_key
 
         def planned() -> Sequence[PlannedRange]:
             return batches.ranges(key)
@@ -390,9 +426,15 @@ class HandlerRuns:
             )
 
         reader = self._context.record_reader
-        rejections = Rejections(key, ranges, reader, planned, lose, check_fit=check_fit)
-        open_ = partial(batches.transaction, key, self._context.owner, rejected=rejections.read)
-        return HandlerTransaction(key, open_, rejections)
+        rejections = Rejections(part.key, part.ranges, reader, planned, lose, check_fit=check_fit)
+        open_ = partial(
+            batches.transaction,
+            key,
+            self._context.owner,
+            rejected=rejections.read,
+            progress=part.done,
+        )
+        return HandlerTransaction(part.key, open_, rejections)
 
     def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
         letters = transaction.rejections.kept
@@ -418,58 +460,45 @@ class HandlerRuns:
 
     def _describe(
         self,
-        batch: BatchRecord,
-        ranges: Ranges,
+        part: BatchPart,
         number: int | None,
         transaction: HandlerTransaction,
         sequence: int | None = None,
     ) -> Batch:
         """A batch as the handler sees it; within the handler's turn."""
         if sequence is None:
-            sequence = self._ledger.gates.next_sequence(batch.gate)
+            sequence = self._ledger.gates.next_sequence(part.batch.gate)
         # A backfill counts as an attempt only when it has failed.
-        again = batch.status is Status.BACKFILLING
+        again = part.batch.status is Status.BACKFILLING
         return Batch(
-            batch.batch_key,
+            part.key,
             number,
-            ranges,
-            batch.attempts + again,
-            Kind.BACKFILL if again else batch.kind,
+            part.ranges,
+            part.batch.attempts + again,
+            Kind.BACKFILL if again else Kind.LIVE,
             sequence,
-            self._parents(batch),
+            part.parent_keys,
             transaction.open,
             transaction.reject,
             transaction.ask,
         )
 
-    def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
-        """The keys of the batches that this one was split off, the nearest first."""
-        found: list[str] = []
-        row: BatchRecord | None = batch
-        while row is not None and row.parent is not None:
-            found.append(row.parent)
-            row = self._ledger.batches.get(row.parent)
-        return tuple(found)
-
-    def _is_done(
-        self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
-    ) -> bool:
-        """Whether a batch was committed before the handler raised; the error is kept then."""
+    def _is_done(self, part: BatchPart, transaction: HandlerTransaction, error: Exception) -> bool:
+        """Whether a part was committed before the handler raised; the error is kept then."""
         done = transaction.committed
         if transaction.is_in_doubt:
-            found = self._ledger.batches.get(batch.batch_key)
-            done = found is not None and found.status is Status.SUCCESS
+            done = self._ledger.batches.is_over(part.key)
         if done:
-            self._ledger.batches.keep_error(batch.batch_key, error)
+            self._ledger.batches.keep_error(part.batch.batch_key, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
                 " success and is not run again; what its handler raised then is kept with it: %s",
-                batch.batch_key,
-                batch.gate,
+                part.key,
+                part.batch.gate,
                 ErrorReport.of(error).line,
             )
         return done
 
-    def _note_asked(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
+    def _note_asked(self, part: BatchPart, transaction: HandlerTransaction) -> None:
         if transaction.asked:
-            self._asked.add(batch.batch_key)
+            self._asked.add(part.key)

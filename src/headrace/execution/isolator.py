@@ -1,153 +1,156 @@
-"""Isolates what cannot be processed in a batch: each half is a child, with a run and a row."""
+"""Runs a batch in parts: halves what fails until what cannot be processed stands alone."""
 
 import logging
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from headrace.backfill.splitting import split_batch
-from headrace.control.isolation import Isolated, Isolation, IsolationBudget
-from headrace.control.parts import AwaitControl, Cut, Ranges, Run, Step
-from headrace.control.record_form import Place
-from headrace.core.system import is_gone
-from headrace.errors import DataLossError, HeadraceError, LedgerError
+from headrace.control.bisection import (
+    AwaitControl,
+    Bisection,
+    Isolated,
+    IsolationBudget,
+    Run,
+    Step,
+)
+from headrace.control.parts import WHOLE, Progress, ranges_of, size
+from headrace.core.ranges import OffsetRange
+from headrace.errors import BatchSplitError, DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, no_connection, not_the_records
-from headrace.execution.handler_runs import OWNER_POLL_S, BatchLeases, HandlerRuns, RunContext
+from headrace.execution.handler_runs import BatchPart, HandlerRuns, RunContext
 from headrace.execution.sink_waiting import is_away
-from headrace.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
+from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, PlannedRange, Status, without
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
 Cause = Exception | ErrorReport
-"""Why a batch, or a child, failed."""
+"""Why a batch, or a part of it, failed."""
 
 _LOOK_S: Final = 0.05
 """Interval at which another batch is checked for its success (s)."""
 
-_NOT_RUN: Final = ErrorReport(
-    "NotRun", "It is a child of a batch that failed, and was not run.", ""
-)
+_NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, and was not run.", "")
 
 
 @dataclass(frozen=True)
 class IsolationTerms:
-    """Limits of one isolation, and how it ends.
+    """Limits of one isolation.
 
     Attributes:
         budget: Runs and time. Default: the policy's.
         control_wait_s: How long to wait for a run of another batch that passes (s). Default: 0.
-        final: Whether a batch of one record has been tried as often as it may be.
-        undo: Whether a batch of which nothing passes is made whole again, if it can be, and is left
-            to the caller.
+        final: Whether a single record has been tried as often as it may be.
+        max_records: Offsets that may be run. Default: all.
+        isolates: Whether a part that fails is halved. Default: True.
+        gone: What of the batch has left the source, and is counted as lost. Default: nothing.
     """
 
     budget: IsolationBudget | None = None
     control_wait_s: float = 0
     final: bool = False
-    undo: bool = False
+    max_records: int = sys.maxsize
+    isolates: bool = True
+    gone: tuple[OffsetRange, ...] = ()
 
 
 class Isolator:
-    """Halves a batch until what cannot be processed stands alone.
+    """Runs the parts of one batch; what was done of them stands in its row.
 
-    The outcome of a child is in the ledger before the next one is run, so that after a crash the
-    same batch goes on where it was left. A record becomes a dead letter when a test has convicted
-    it; ranges that are not proved or not run are ``failed``, and so backfilled. So is the rest when
-    a child could not be run, or nothing passes any more: that says nothing of the child's records.
+    A part is written down as running before the handler is called with it, and as done before the
+    next one is: after a crash that part runs first, under its own key. A record becomes a dead
+    letter when a test has convicted it; what is not proved or not run is left. So is the rest when
+    a part could not be run, or nothing passes any more: that says nothing of its records.
 
     Args:
         context: How the gate's batches are run.
         runs: Runs of its handler.
-        leases: Keep the batch, and its children, for their owner.
-        reader: Reads the children.
-        terms: How much this may take, and how it ends.
+        reader: Reads the parts.
+        batch: This owner's; its row is left in its status.
+        terms: How much this may take.
+
+    Attributes:
+        progress: What was done of the batch, as the ledger has it at the end of `run`.
     """
 
     def __init__(
         self,
         context: RunContext,
         runs: HandlerRuns,
-        leases: BatchLeases,
         reader: BatchReader,
+        batch: BatchRecord,
         terms: IsolationTerms,
     ) -> None:
         self._context = context
         self._ledger = context.ledger
         self._health = context.health
         self._runs = runs
-        self._leases = leases
-        self._owner = leases.owner
         self._reader = reader
-        self._letters = reader.dead_letter_topic(context.policy.topic)
+        self._batch = batch
+        planned = self._ledger.batches.ranges(batch.batch_key)
+        self._planned = [one.offsets for one in planned]
+        self._topic_ids = {one.offsets.topic_partition: one.topic_id for one in planned}
         self._terms = terms
-        self._isolation: Callable[..., Isolation[Cause]] = partial(
-            Isolation,
+        self._letters = reader.dead_letter_topic(context.policy.topic)
+        self._work: Callable[..., Bisection[Cause]] = partial(
+            Bisection,
+            batch.planned_records,
             terms.budget or context.policy.budget,
             shuffle=random.SystemRandom().shuffle,
             can_wait=terms.control_wait_s > 0,
             final=terms.final,
+            max_records=terms.max_records,
         )
-        self._rows: dict[Ranges, BatchRecord] = {}
-        self._parents: list[BatchRecord] = []
-        self._has_run: set[str] = set()
-        self._root: Ranges | None = None
-        self._batch: BatchRecord | None = None
-        self._has_passed = False
-        self._forms: Mapping[Place, str] = {}
+        self.progress = batch.parts
 
-    def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
-        """Isolate a batch that failed; this owner's.
-
-        A batch of one record that is left stays as it is where it is ``backfilling``: the caller
-        writes its outcome.
+    def run(self, error: Exception | None) -> Isolated[Cause]:
+        """Run the parts of a batch that failed with this error; None to go on with its parts.
 
         Raises:
             LedgerError: the batch is not this owner's any more.
-            DataLossError, CorruptionError: a child cannot be read, and the stream stops at that.
+            DataLossError, CorruptionError: a part cannot be read, and the stream stops at that.
             OptionError, SetupError: the handler's program is wrong.
             Exception: what the handler raised with which the query ends.
         """
-        ranges = self._ranges(batch)
-        self._rows[ranges] = batch
-        self._root = ranges
-        self._batch = batch
-        self._has_run.add(batch.batch_key)
-        isolation = self._isolation()
-        self._forms = self._reader.forms(ranges) if self._health.bad_forms else {}
-        isolation.begin(ranges, error, self._health.bad_forms.hints(self._forms))
-        return self._run_all(isolation)
-
-    def resume(self, batch: BatchRecord) -> Isolated[Cause]:
-        """Go on with a batch whose isolation a crash interrupted; without children, run it first.
-
-        It raises what `isolate` does.
-        """
-        self._batch = batch
-        not_run = [(self._ranges(row), row.error or _NOT_RUN) for row in self._open(batch)]
-        return self._run_all(self._isolation(not_run))
-
-    def _run_all(self, isolation: Isolation[Cause]) -> Isolated[Cause]:
+        if error is not None:
+            work = self._work()
+            if self._batch.planned_records > 1:
+                self.progress = replace(self.progress, halved=frozenset({WHOLE}))
+            work.begin(error)
+        else:
+            work = self._work(not_run=[(part, self._why) for part in self._open()])
         began = time.monotonic()
         with self._health:
-            while (step := self._next_step(isolation, began)) is not None:
+            while (step := self._next_step(work, began)) is not None:
                 match step:
                     case Run(part):
-                        self._run_part(isolation, part)
-                    case Cut(part, children):
-                        self._split(self._rows[part], children)
+                        self._run_part(work, part)
                     case AwaitControl():
-                        self._await_control(isolation)
-        return self._resolve(isolation.result)
+                        self._await_control(work)
+        return self._resolve(work.result)
 
-    def _next_step(self, isolation: Isolation[Cause], began_s: float) -> Step | None:
+    @property
+    def _why(self) -> ErrorReport:
+        return self._batch.error or _NOT_RUN
+
+    def _open(self) -> list[str]:
+        """What is not done, in order; first what was interrupted, of which nobody knows."""
+        running = self.progress.running
+        if running is not None:
+            unknown = self.progress.unknown | ({running} if running else set())
+            self.progress = replace(self.progress, running=None, unknown=unknown)
+        parts = self.progress.open
+        return sorted(parts, key=lambda part: (part != running, part))
+
+    def _next_step(self, work: Bisection[Cause], began_s: float) -> Step | None:
         elapsed_ms = round((time.monotonic() - began_s) * 1000)
-        return isolation.next_step(elapsed_ms, self._health.passes)
+        return work.next_step(elapsed_ms, self._health.passes)
 
-    def _await_control(self, isolation: Isolation[Cause]) -> None:
+    def _await_control(self, work: Bisection[Cause]) -> None:
         passes, failures = self._health.passes, self._health.failures
 
         def has_ended() -> bool:
@@ -155,183 +158,142 @@ class Isolator:
 
         self._context.wait(self._terms.control_wait_s, has_ended, look_s=_LOOK_S)
         if has_ended():
-            isolation.record_other(passed=self._health.failures == failures)
+            work.record_other(passed=self._health.failures == failures)
         else:
-            isolation.give_up_waiting()
+            work.give_up_waiting()
 
-    def _run_part(self, isolation: Isolation[Cause], part: Ranges) -> None:
-        row = self._counted(self._rows[part])
-        error = self._runs.again(row, self._reader)
+    def _run_part(self, work: Bisection[Cause], part: str) -> None:
+        before = self.progress
+        is_unknown = part in before.unknown
+        done = replace(before.with_done(part), runs=before.runs + 1)
+        ranges = self._ranges(part)
+        if not ranges:
+            self.progress = done
+            work.record(part, None)
+            return
+        failed = replace(before, unknown=done.unknown, runs=done.runs)
+        self._keep(replace(failed, running=part))
+        call = BatchPart(self._batch, ranges, part, done)
+        error = self._runs.again(call, self._reader)
         if error is None:
-            self._has_passed = True
-            self._succeed(row)
-            isolation.record(part, None)
-        elif (end := self._context.end_report(error)) is not None:
-            self._abandon(end, running=row)
+            self.progress = done
+            work.record(part, None)
+            return
+        if (end := self._context.end_report(error)) is not None:
+            self._abandon(end, outcome_unknown=True)
             raise error
+        is_split = isinstance(error, BatchSplitError)
+        if is_unknown and not (is_split or self._runs.has_asked(call.key)):
+            failed = replace(failed, unknown=failed.unknown | {part})
+        self.progress = failed
+        if is_split:  # parts of it are in the sink, which lost the answer to their commits
+            self._halve(work, part, error)
         elif (unread := ends_query(error)) is not None:
-            self._leave_unread(row, unread)
-            isolation.leave(part, unread)
+            self._leave_unread(unread)
+            work.leave(part, unread)
         elif (blameless := not_the_records(error)) is not None:
-            isolation.defer(part, blameless)
-        elif self._runs.is_unknown(row) and part != self._root:
-            # It may be in the sink, under its own key.
-            isolation.leave(part, error)
+            work.defer(part, blameless)
+        elif part in failed.unknown or not self._terms.isolates:
+            # It may be in the sink, under its own key; or nobody asked which record it is.
+            work.leave(part, error)
         else:
-            isolation.record(part, error)
+            self._halve(work, part, error)
 
-    def _counted(self, row: BatchRecord) -> BatchRecord:
-        """A row that is about to be run, with one attempt more where it was run before."""
-        key = row.batch_key
-        again = key in self._has_run and row.status is Status.IN_PROGRESS
-        self._has_run.add(key)
-        if not (again and self._ledger.batches.retry(key, self._owner, self._leases.lease_ms)):
-            return row
-        counted = replace(row, attempts=row.attempts + 1)
-        self._rows[self._ranges(row)] = counted
-        return counted
+    def _halve(self, work: Bisection[Cause], part: str, error: Exception) -> None:
+        if size(self._batch.planned_records, part) > 1:
+            self.progress = replace(self.progress, halved=self.progress.halved | {part})
+        work.record(part, error)
+
+    def _keep(self, progress: Progress, *letters: DeadLetter) -> None:
+        """Write the progress down; what it takes back is not kept."""
+        key = self._batch.batch_key
+        if not self._ledger.batches.keep_progress(key, self._context.owner, progress, *letters):
+            raise LedgerError(
+                f"Batch {key} of gate {self._batch.gate!r} does not belong to this process any"
+                " more, so the rest of it is not run here; whoever owns it now runs it."
+            )
+        self.progress = progress
 
     def _resolve(self, result: Isolated[Cause]) -> Isolated[Cause]:
-        """Keep who is convicted, and leave the others to a backfill.
+        """Keep who is convicted, and leave the others; a batch without others is a success.
 
-        Also left, but for its last backfill, is what could not reach its part of the sink.
+        Also left, but for its last backfill, is what could not reach its part of the sink. A batch
+        of which nothing is done is whole again.
         """
-        whys = [result.down, *(why for _, why in result.left)]
-        away = any(isinstance(why, Exception) and is_away(why) for why in whys)
-        nothing_passes = not self._has_passed and (result.down is not None or away)
-        if self._terms.undo and self._batch is not None and nothing_passes:
-            key, lease_ms = self._batch.batch_key, self._leases.lease_ms
-            result.nothing_passed = True
-            result.is_undone = self._ledger.batches.undo_split(key, self._owner, lease_ms)
-            return result
-        down = None if result.down is None else self._health.stopped_by(result.down)
-        for each, why in list(result.alone):
+        for part, why in list(result.alone):
             is_spared = no_connection(why) and not self._terms.final
-            if is_spared or not self._keep_dead_letter(self._rows[(each,)], why):
-                result.alone.remove((each, why))
-                result.left.append(((each,), why))
-        self._learn(result)
-        for part, why in result.left:
-            key = self._rows[part].batch_key
-            self._ledger.batches.fail(key, down or why, owner=self._owner)
-        for parent in reversed(self._parents):
-            self._succeed(parent)
+            if is_spared or not self._keep_dead_letter(part, why):
+                result.alone.remove((part, why))
+                result.left.append((part, why))
         if self._letters is not None:
             self._letters.flush()
+        if not result.left:
+            self._succeed()
+        elif not (self.progress.done or self.progress.unknown):
+            self._keep(Progress())
+        else:
+            self._keep(self.progress)
         return result
 
-    def _learn(self, result: Isolated[Cause]) -> None:
-        convicted = [(each.topic, each.partition, each.start) for each, _ in result.alone]
-        if convicted and not self._forms and self._batch is not None:
-            self._forms = self._reader.forms(self._ranges(self._batch))
-        unknown = (
-            (each.topic, each.partition, offset)
-            for part, _ in result.left
-            for each in part
-            for offset in range(each.start, each.until)
-        )
-        if self._forms:
-            self._health.bad_forms.learn(self._forms, convicted, unknown)
-
-    def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
+    def _leave_unread(self, why: HeadraceError) -> None:
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
-        if row.kind is Kind.BACKFILL or goes_on:
+        if self._batch.status is Status.BACKFILLING or goes_on:
             return
+        self._keep(self.progress)
         self._abandon(self._context.end_report(why) or ErrorReport.of(why))
         raise why from None
 
-    def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
-        """Fail what is not done; it is run again when the query is started again."""
-        for row in [*self._rows.values(), *self._parents]:
-            unknown = running is not None and row.batch_key == running.batch_key
-            self._ledger.batches.fail(
-                row.batch_key, report, owner=self._owner, outcome_unknown=unknown
-            )
+    def _abandon(self, report: ErrorReport, *, outcome_unknown: bool = False) -> None:
+        """Fail the batch; it is run again when the query is started again."""
+        key, owner = self._batch.batch_key, self._context.owner
+        self._ledger.batches.fail(key, report, owner=owner, outcome_unknown=outcome_unknown)
 
-    def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
-        """Write the children down; those that are in progress are this owner's then.
-
-        The process that crashed had them until its leases run out, or it is known to be gone.
-        """
-        topic_ids = {
-            each.offsets.topic_partition: each.topic_id
-            for each in self._ledger.batches.ranges(parent.batch_key)
-        }
-        gone: set[str] = set()
-        while True:
-            rows = split_batch(
-                self._ledger,
-                parent,
-                [
-                    tuple(PlannedRange(r, topic_id=topic_ids[r.topic_partition]) for r in child)
-                    for child in children
-                ],
-                owner=self._owner,
-                lease_ms=self._leases.lease_ms,
-                bootstrap_servers=self._reader.bootstrap_servers,
-                reason="a child of a batch that failed",
-                gone=gone,
-            )
-            others = {
-                row.owner
-                for row in rows
-                if row.status is Status.IN_PROGRESS and row.owner not in {None, self._owner}
-            }
-            if not others:
-                break
-            gone = {owner for owner in others if owner is not None and is_gone(owner)}
-            if self._context.stopped():
-                raise LedgerError(
-                    f"The query was stopped before it could take over children of batch"
-                    f" {parent.batch_key} of gate {parent.gate!r} from another process; they are"
-                    " run when the query is started again."
-                )
-            if not gone:
-                self._context.sleep(OWNER_POLL_S)
-        self._parents.append(parent)
-        self._rows.update(zip(children, rows, strict=True))
-        self._leases.keep(*[row.batch_key for row in rows])
-        return rows
-
-    def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
-        children = self._ledger.batches.children(batch.batch_key)
-        if not children:
-            self._rows[self._ranges(batch)] = batch
-            yield batch
-            return
-        for child in self._split(batch, [self._ranges(child) for child in children]):
-            if child.status is Status.IN_PROGRESS:
-                yield from self._open(child)
-
-    def _keep_dead_letter(self, row: BatchRecord, why: Cause) -> bool:
-        """Keep the one record that cannot be processed; False where it is failed instead."""
-        (planned,) = self._ledger.batches.ranges(row.batch_key)
-        offset = planned.offsets
+    def _keep_dead_letter(self, part: str, why: Cause) -> bool:
+        """Keep a convicted record; False where it cannot be kept, and is left."""
+        done = self.progress.with_done(part)
+        ranges = self._ranges(part)
+        if not ranges:
+            self.progress = done
+            return True
+        (planned,) = ranges
         try:
             letter = self._reader.dead_letter(planned, why)
         except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
-            _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
+            _LOG.warning("The record %s is not kept, and stays failed: %s", planned.offsets, unread)
             return False
-        if letter is None:
-            self._succeed(row)  # There is nothing at this offset.
+        if letter is None:  # There is nothing at this offset.
+            self.progress = done
             return True
-        kept = self._ledger.dead_letters.add(row.batch_key, letter, owner=self._owner)
-        if kept and self._letters is not None:
+        self._keep(done, letter)
+        if self._letters is not None:
             self._letters.send(letter)
         _LOG.error(
             "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %r",
-            offset,
-            row.gate,
+            planned.offsets,
+            self._batch.gate,
             letter.error.error_class,
             letter.error.message,
         )
         return True
 
-    def _succeed(self, row: BatchRecord) -> None:
-        if row.status is Status.BACKFILLING:
-            self._ledger.batches.backfilled(row.batch_key, self._owner)
+    def _succeed(self) -> None:
+        batches, key, owner = self._ledger.batches, self._batch.batch_key, self._context.owner
+        if self._batch.status is Status.BACKFILLING:
+            batches.backfilled(key, owner)
         else:
-            self._ledger.batches.succeed(row.batch_key, owner=self._owner)
+            batches.succeed(key, owner=owner)
 
-    def _ranges(self, row: BatchRecord) -> Ranges:
-        return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.batch_key))
+    def _ranges(self, part: str) -> tuple[PlannedRange, ...]:
+        """What a part reads, without what has left the source."""
+        ranges = [
+            PlannedRange(offsets, topic_id=self._topic_ids[offsets.topic_partition])
+            for offsets in ranges_of(self._planned, part)
+        ]
+        return without(ranges, self._terms.gone)
+
+
+def nothing_passes(result: Isolated[Cause]) -> bool:
+    """Whether no part has passed, and it is the sink that keeps them."""
+    whys = [result.down, *(why for _, why in result.left)]
+    away = any(isinstance(why, Exception) and is_away(why) for why in whys)
+    return not result.has_passed and (result.down is not None or away)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
-from headrace.control.isolation import IsolationBudget
+from headrace.control.bisection import IsolationBudget
 from headrace.control.sink_outage import OnOutage, OutageSettings
 from headrace.core.backoff import Backoff
 from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms

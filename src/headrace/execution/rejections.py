@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace.control.record_form import Place
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.ledger.dead_letters import BAD_VALUE
+from headrace.ledger.error_report import BAD_VALUE, REJECTED
 from headrace.source.connector import DeadLetterSink
 from headrace.source.losses import OnLoss
 
@@ -24,6 +23,9 @@ MAX_REJECTED: Final = 10_000
 
 MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
 """Greatest total size of these records (bytes)."""
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
 
 _COLUMNS: Final = ("topic", "partition", "offset")
 _REASON: Final = "reason"
@@ -342,4 +344,4 @@ def _report(reason: object) -> ErrorReport:
             f"The reason to reject rows is {reason!r}; give a sentence that says what is wrong with"
             " them."
         )
-    return ErrorReport("Rejected", reason.strip(), "")
+    return ErrorReport(REJECTED, reason.strip(), "")

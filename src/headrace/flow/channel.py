@@ -8,8 +8,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from headrace.control.input_queue import InputQueue
+from headrace.control.parts import above
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, Status
+from headrace.ledger import Ledger, Status, part_key, part_of
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
@@ -144,29 +145,21 @@ def _wrong(location: str, what: str) -> OptionError:
 
 def is_finished(key: str, ledger: Ledger) -> bool:
     """Whether a batch is done: whoever still runs it has lost it to another process."""
-    record = ledger.batches.get(key)
-    return record is not None and record.status in _FINAL
+    return ledger.batches.is_over(key)
 
 
-def ancestry(key: str, ledger: Ledger) -> Iterator[str]:
-    """The batch, its parent, and so on: what was written before it was divided is written."""
-    at: str | None = key
-    while at is not None:
-        yield at
-        record = ledger.batches.get(at)
-        at = None if record is None else record.parent
+def ancestry(key: str) -> Iterator[str]:
+    """A part, what it is within, and the batch: what was written as a whole is written."""
+    batch, path = part_of(key)
+    return (part_key(batch, part) for part in (path, *above(path)))
 
 
 def never_run_again(written: tuple[str, ...], ledger: Ledger) -> list[str]:
-    """Return the batches, the oldest first, that nobody will run again.
+    """Return the batches, and the parts of batches, the oldest first, that nobody will run again.
 
-    A batch that was divided is not among them: it may be done while children of it still run.
+    Parts are not among them before their batch is over.
     """
-    records = {key: ledger.batches.get(key) for key in written}
-    done = [
-        key
-        for key, record in records.items()
-        if record and record.status in _FINAL and not ledger.batches.children(key)
-    ]
+    records = {key: ledger.batches.get(part_of(key)[0]) for key in written}
+    done = [key for key, record in records.items() if record and record.status in _FINAL]
     unknown = [key for key, record in records.items() if record is None]
     return done + unknown[:-_MAX_UNKNOWN]

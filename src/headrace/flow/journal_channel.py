@@ -237,7 +237,7 @@ class JournalChannel:
         journal = Journal.open(self.path, create=True)
         with _claimed(journal, self.lane, self.lane_timeout_s) as writer:
             writer.forget(never_run_again(writer.written, ledger))
-            is_written = any(key in writer.written for key in ancestry(batch_key, ledger))
+            is_written = any(key in writer.written for key in ancestry(batch_key))
             if is_written or is_finished(batch_key, ledger):
                 _LOG.info("Batch %s is in %s already.", batch_key, self.location)
                 return

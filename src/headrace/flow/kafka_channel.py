@@ -192,7 +192,7 @@ class KafkaChannel:
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
         attempt = secrets.token_hex(8)
-        written = ledger.outputs.written(topic_id, ancestry(key, ledger))
+        written = ledger.outputs.written(topic_id, ancestry(key))
         starts = {tp.partition: end for tp, end in ends.items()}
         if written or not ledger.outputs.begin(topic_id, key, attempt, starts):
             _LOG.info("Batch %s is in %s already.", key, self.location)

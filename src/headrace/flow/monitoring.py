@@ -8,7 +8,7 @@ from headrace.control import ChunkRate, InputQueue, Upstream, takes_per_s
 from headrace.control.pressure import RateLimit
 from headrace.flow.signal_codec import StageState
 from headrace.flow.stage_signals import Signals
-from headrace.ledger import BatchRecord, Kind, Ledger, Status
+from headrace.ledger import BatchRecord, Ledger, Status
 
 _MAX_NEW_BATCHES: Final = 20
 """Batches that may begin between two polls, and be counted."""
@@ -54,9 +54,7 @@ class StageProgress:
             return
         known, self._newest = self._newest, begun[1]
         if known is not None and known.batch_key != self._newest.batch_key:
-            for batch in self._ledger.batches.newest(
-                self._gate, _MAX_NEW_BATCHES, kind=Kind.LIVE, children=False
-            ):
+            for batch in self._ledger.batches.newest(self._gate, _MAX_NEW_BATCHES):
                 if batch.batch_key == known.batch_key:
                     break
                 self._admitted += batch.planned_records

@@ -24,7 +24,7 @@ from headrace.flow.channel import Channel
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.stage import Stage, errors_of, refuse_aliases
 from headrace.flow.stage_signals import Signals
-from headrace.ledger import ErrorReport, Kind, Ledger
+from headrace.ledger import ErrorReport, Ledger
 from headrace.spark_versions import Py4JError, is_remote
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def _says_where_it_begins(stage: Stage) -> bool:
 
 def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
     """Return the ids of what a gate's newest batch has read."""
-    newest = ledger.batches.newest(gate, 1, kind=Kind.LIVE, children=False)
+    newest = ledger.batches.newest(gate, 1)
     return {each.topic_id for batch in newest for each in ledger.batches.ranges(batch.batch_key)}
 
 

@@ -44,6 +44,9 @@ from headrace.ledger.records import (
     Rejected,
     Unresolved,
     batch_key,
+    part_key,
+    part_of,
+    without,
 )
 from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
@@ -99,7 +102,10 @@ __all__ = [
     "extended",
     "lost_records",
     "normalize_url",
+    "part_key",
+    "part_of",
     "redact_url",
     "verify",
+    "without",
     "without_secrets",
 ]

@@ -30,7 +30,7 @@ from headrace.ledger.records import PlannedBatch
 from headrace.ledger.tables import batch_range, batch_table, checkpoint, gate, position
 
 _NEW_BATCH: Final = (
-    *("batch_key", "gate", "checkpoint_id", "kind", "status", "attempts", "reason"),
+    *("batch_key", "gate", "checkpoint_id", "status", "attempts", "reason"),
     *("planned_records", "planned_bytes", "lag", "rate_per_s", "last_call"),
 )
 _RANGE: Final = [

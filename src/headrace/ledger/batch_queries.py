@@ -15,42 +15,38 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    null,
     or_,
     select,
 )
 
+from headrace.control.parts import is_within
 from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.ledger.batch_rows import (
     BATCH,
-    CHILDREN,
     RANGES,
     UNRESOLVED_COUNTS,
     WAITING_LETTERS,
     batch_from,
     created_within,
-    has_children,
-    has_dead_letters,
     is_error,
     range_from,
     together,
     unresolved,
     unresolved_from,
 )
-from headrace.ledger.database import Store, changed_rows
-from headrace.ledger.error_report import ErrorReport
+from headrace.ledger.database import Store
+from headrace.ledger.error_report import BAD_VALUE, REJECTED, ErrorReport
 from headrace.ledger.gates import GATES
-from headrace.ledger.pruning import DELETE_BATCHES
-from headrace.ledger.records import BatchRecord, PlannedRange, Unresolved
+from headrace.ledger.records import BatchRecord, PlannedRange, Unresolved, part_of
 from headrace.ledger.tables import (
     NowMs,
     batch_range,
     batch_table,
+    dead_letter,
     gate,
     has_run_out,
-    lost,
 )
-from headrace.ledger.transitions import RENEW, Kind, Status
+from headrace.ledger.transitions import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +56,14 @@ class IsolationProgress:
     Attributes:
         batch_key: The batch.
         records: The offsets in it.
-        runs: About how often its children were run so far; what was cut off for a control, and not
-            run as a whole, counts too.
-        bad: Records that have failed alone so far.
+        runs: How often the handler was called with its parts so far.
+        left: Offsets of it that are not done.
     """
 
     batch_key: str
     records: int
     runs: int
-    bad: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class IsolatedBatches:
     """Batches with records that were found bad because the handler raised.
 
     Attributes:
-        keys: The batches that the engine asked for, not their children.
+        keys: The batches.
         error: What the handler raised for the newest of the records, without its trace.
     """
 
@@ -84,155 +79,28 @@ class IsolatedBatches:
     error: ErrorReport
 
 
-_columns = (
-    batch_table.c.batch_key,
-    batch_table.c.parent,
-    batch_table.c.status,
-    batch_table.c.attempts,
-    batch_table.c.planned_records,
-    batch_table.c.owner,
-    batch_table.c.outcome_unknown,
-)
-
-_ROOT: Final = (
-    select(*_columns)
+_IN_PARTS: Final = (
+    select(batch_table)
     .where(batch_table.c.gate == bindparam("gate"))
     .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
-    .where(or_(batch_table.c.parent.is_(null()), batch_table.c.status == Status.BACKFILLING))
-    .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.status == Status.BACKFILLING))
-    .where(has_children(batch_table.c.batch_key))
+    .where(batch_table.c.progress.is_not(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
-)
-
-_below = (
-    select(*_columns)
-    .where(batch_table.c.parent == bindparam("root", type_=Text))
-    .cte("below", recursive=True)
-)
-_below = _below.union_all(select(*_columns).where(batch_table.c.parent == _below.c.batch_key))
-_parents = _below.alias("parents")
-_DESCENDANTS: Final = select(
-    _below,
-    select(func.count())
-    .select_from(_parents)
-    .where(_parents.c.parent == _below.c.batch_key)
-    .scalar_subquery()
-    .label("children"),
 )
 
 _MOST_BAD: Final = 1_000
 """Bad records that are looked at for one gate, the newest ones."""
 
-_MOST_PARENTS: Final = 300
-"""Parents of these whose ancestors are looked up, the newest ones: five for each of 60 batches, as
-many as the default budget of an isolation finds in a batch of a thousand records."""
-
-# A record that was rejected is a dead letter of a batch that is a success.
+# A record that the handler or the schema rejected has another class.
 _BAD: Final = (
-    select(
-        func.coalesce(batch_table.c.parent, batch_table.c.batch_key).label("key"),
-        batch_table.c.created_time_ms,
-    )
-    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.DEAD)
+    select(dead_letter.c.batch_key, dead_letter.c.error_class, dead_letter.c.error_message)
+    .join(batch_table, batch_table.c.batch_key == dead_letter.c.batch_key)
+    .where(batch_table.c.gate == bindparam("gate"))
     .where(batch_table.c.created_time_ms >= bindparam("since_ms"))
-    .where(batch_table.c.error_class.is_not(None), has_dead_letters)
-    .order_by(batch_table.c.created_time_ms.desc())
-    .limit(bindparam("limit"))
+    .where(dead_letter.c.error_class.not_in([REJECTED, BAD_VALUE]))
+    .order_by(dead_letter.c.dead_letter_id.desc())
+    .limit(_MOST_BAD)
 )
-_bad = _BAD.subquery("bad")
-_parents_of_bad = (
-    select(_bad.c.key)
-    .group_by(_bad.c.key)
-    .order_by(func.max(_bad.c.created_time_ms).desc())
-    .limit(_MOST_PARENTS)
-    .subquery("parents_of_bad")
-)
-_above = (
-    select(batch_table.c.batch_key, batch_table.c.parent)
-    .join(_parents_of_bad, _parents_of_bad.c.key == batch_table.c.batch_key)
-    .cte("above", recursive=True)
-)
-# UNION, without ALL: the children of one batch have ancestors in common.
-_above = _above.union(
-    select(batch_table.c.batch_key, batch_table.c.parent).where(
-        batch_table.c.batch_key == _above.c.parent
-    )
-)
-_ISOLATED: Final = select(_above.c.batch_key).where(_above.c.parent.is_(null()))
-_NEWEST_BAD: Final = _BAD.with_only_columns(batch_table.c.error_class, batch_table.c.error_message)
-
-_HAS_LOST: Final = select(func.count()).where(
-    lost.c.batch_key.in_(bindparam("keys", [""], expanding=True))
-)
-
-
-class IsolationQueries(Store):
-    """Queries of batches that are being isolated."""
-
-    def isolating(self, gate_name: str) -> IsolationProgress | None:
-        """The newest batch of a gate that is isolated now, live or in a backfill, if there is one.
-
-        A batch that a crash has left so counts too, until it is taken over.
-        """
-        root = next(iter(self._database.rows(_ROOT, gate=gate_name)), None)
-        if root is None:
-            return None
-        rows = self._database.rows(_DESCENDANTS, root=root.batch_key)
-        runs = sum(
-            row.attempts - (row.status == Status.IN_PROGRESS and row.children == 0) for row in rows
-        )
-        bad = sum(
-            row.planned_records == 1
-            and (
-                row.status == Status.DEAD or (row.status == Status.IN_PROGRESS and row.attempts > 1)
-            )
-            for row in rows
-        )
-        return IsolationProgress(root.batch_key, root.planned_records, runs, bad)
-
-    def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
-        """Batches of a gate since then with records that are bad because the handler raised.
-
-        Batches of which each part passed, and records that the handler rejected, do not count. Of
-        very many such records the newest are looked at. None if there is none.
-        """
-        values = {"gate": gate_name, "since_ms": since_ms}
-
-        def isolated(connection: Connection) -> IsolatedBatches | None:
-            roots = connection.scalars(_ISOLATED, values | {"limit": _MOST_BAD}).all()
-            if not roots:
-                return None
-            newest = connection.execute(_NEWEST_BAD, values | {"limit": 1}).first()
-            return newest and IsolatedBatches(frozenset(roots), ErrorReport(*newest, ""))
-
-        return self._database.read(isolated)
-
-    def undo_split(self, batch_key: str, owner: str, lease_ms: int) -> bool:
-        """Undo the split of a batch that has no passed part, and keep it; whether it is whole.
-
-        It stays as it is where it is another owner's, or one of its parts has passed, is done in
-        another way, may be in the sink although it failed, or has lost records.
-        """
-
-        def undo(connection: Connection) -> bool:
-            mine = {"batch": batch_key, "by": owner, **self._leased(lease_ms)}
-            if changed_rows(connection, RENEW, mine) == 0:
-                return False
-            parts = connection.execute(_DESCENDANTS, {"root": batch_key}).all()
-            keys = [each.batch_key for each in parts]
-            failed = all(
-                each.status == Status.IN_PROGRESS
-                and each.owner == owner
-                and not each.outcome_unknown
-                for each in parts
-            )
-            if not failed or connection.scalar(_HAS_LOST, {"keys": keys}):
-                return False
-            connection.execute(DELETE_BATCHES, {"keys": keys})
-            return True
-
-        return self._database.write(undo)
 
 
 _SERVERS: Final = (
@@ -244,7 +112,6 @@ _SERVERS: Final = (
 _OPEN_BATCH: Final = (
     select(batch_table)
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.IN_PROGRESS)
-    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
@@ -252,7 +119,6 @@ _OPEN_BATCH: Final = (
 _LIVE: Final = (
     select(batch_table)
     .where(batch_table.c.gate == bindparam("gate"))
-    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
 )
@@ -313,8 +179,32 @@ _UNRESOLVED: Final = (
 )
 
 
-class BatchQueries(IsolationQueries):
+class BatchQueries(Store):
     """Queries of batches."""
+
+    def isolating(self, gate_name: str) -> IsolationProgress | None:
+        """The newest batch of a gate that is run in parts now, live or in a backfill.
+
+        A batch that a crash has left so counts too, until it is taken over.
+        """
+        for batch in self._select(_IN_PARTS, gate=gate_name):
+            runs = batch.parts.runs
+            return IsolationProgress(
+                batch.batch_key, batch.planned_records, runs, batch.records_left
+            )
+        return None
+
+    def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
+        """Batches planned since then with records that are bad because the handler raised.
+
+        Batches of which each part passed, and records that the handler rejected, do not count. Of
+        very many such records the newest are looked at. None if there is none.
+        """
+        bad = self._database.rows(_BAD, gate=gate_name, since_ms=since_ms)
+        if not bad:
+            return None
+        keys = frozenset(row.batch_key for row in bad)
+        return IsolatedBatches(keys, ErrorReport(bad[0].error_class, bad[0].error_message, ""))
 
     def get(self, batch_key: str) -> BatchRecord | None:
         """One batch, if it is in the ledger."""
@@ -329,9 +219,13 @@ class BatchQueries(IsolationQueries):
         servers: str | None = self._database.scalar(_SERVERS, batch_key=batch_key)
         return servers
 
-    def children(self, batch_key: str) -> tuple[BatchRecord, ...]:
-        """Return the children of a batch, in the order of the split; empty if it was not split."""
-        return self._select(CHILDREN, batch_key=batch_key)
+    def is_over(self, key: str) -> bool:
+        """Whether what has this key, a batch or a part of one, will not be run any more."""
+        batch_key, path = part_of(key)
+        batch = self.get(batch_key)
+        if batch is None:
+            return False
+        return batch.status in {Status.SUCCESS, Status.DEAD} or is_within(path, batch.parts.done)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
@@ -350,21 +244,14 @@ class BatchQueries(IsolationQueries):
         statuses: Collection[Status] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
-        kind: Kind | None = None,
-        children: bool = True,
     ) -> tuple[BatchRecord, ...]:
         """The last batches of one gate or of all, newest first; of every status if none is named.
 
-        They were created at ``since_ms`` or later, and before ``until_ms``. The children of batches
-        that were split may be left out.
+        They were created at ``since_ms`` or later, and before ``until_ms``.
         """
         created = created_within(batch_table.c.created_time_ms, since_ms, until_ms)
         query = select(batch_table).where(*created)
         query = query.order_by(batch_table.c.created_time_ms.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(batch_table.c.kind == kind)
-        if not children:
-            query = query.where(batch_table.c.parent.is_(None))
 
         def newest(connection: Connection) -> list[BatchRecord]:
             names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
@@ -414,9 +301,9 @@ class BatchQueries(IsolationQueries):
     ) -> tuple[BatchRecord, ...]:
         """Return the failed, unresolved batches, oldest first, of one gate or of all.
 
-        They are ``failed``, ``backfilling``, or ``dead`` as a whole; neither single dead letters,
-        nor dropped batches. They were created at ``since_ms`` or later, and before ``until_ms``;
-        the class of the exception is named with its module or without.
+        They are ``failed``, ``backfilling`` or ``dead``; neither dead letters, nor dropped batches.
+        They were created at ``since_ms`` or later, and before ``until_ms``; the class of the
+        exception is named with its module or without.
         """
         created = created_within(batch_table.c.created_time_ms, since_ms, until_ms)
         query = _UNRESOLVED.where(*created).limit(limit)
@@ -425,7 +312,7 @@ class BatchQueries(IsolationQueries):
         return self._select(query, gate=gate_name)
 
     def count_unresolved(self, gate_name: str) -> Unresolved:
-        """Count a gate's unresolved batches, children and records."""
+        """Count a gate's unresolved batches and records."""
 
         def count(connection: Connection) -> Unresolved:
             batches, letters = (
@@ -437,7 +324,7 @@ class BatchQueries(IsolationQueries):
         return self._database.read(count)
 
     def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
-        """Batches and children whose key begins with these hexadecimal digits, by key."""
+        """Batches whose key begins with these hexadecimal digits, by key."""
         above = prefix + "g"  # above all digits
         return self._select(_BY_PREFIX, prefix=prefix, above=above, limit=limit)
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
 )
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError
 from headrace.ledger import transitions
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
 from headrace.ledger.records import (
@@ -34,7 +33,7 @@ from headrace.ledger.records import (
     Unresolved,
 )
 from headrace.ledger.tables import batch_range, batch_table, dead_letter, gate, has_run_out
-from headrace.ledger.transitions import PLANNED, Kind, Status
+from headrace.ledger.transitions import PLANNED, Status
 
 Values = dict[str, Any]
 
@@ -45,7 +44,6 @@ def control_row(batch: PlannedBatch, batch_key: str, created_ms: int, call_id: s
         "batch_key": batch_key,
         "gate": batch.gate,
         "checkpoint_id": batch.checkpoint_id,
-        "kind": batch.kind,
         "status": PLANNED.after,
         "attempts": PLANNED.attempts,
         "created_time_ms": created_ms,
@@ -77,21 +75,6 @@ def failure_rows(batch: PlannedBatch, batch_key: str) -> list[Values]:
     ]
 
 
-def refuse_other_children(parent: BatchRecord, children: Sequence[PlannedBatch]) -> None:
-    """Raise unless these share just the offsets of their parent."""
-    own = all(
-        (child.gate, child.checkpoint_id) == (parent.gate, parent.checkpoint_id)
-        for child in children
-    )
-    counts = [child.records for child in children]
-    if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
-        raise LedgerError(
-            f"Batch {parent.batch_key} of gate {parent.gate!r} has {parent.planned_records} "
-            f"offsets and cannot be split into children of {counts}; two or more children of the "
-            "same gate and run share its offsets, and none is empty."
-        )
-
-
 def error_values(error: ErrorReport | None) -> Values:
     """The columns of ``batch`` that describe why a batch failed; None clears them."""
     return {
@@ -106,7 +89,6 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
     values = dict(row)
     error = [values.pop(name, None) for name in error_values(None)]
     del values["last_call"]  # between the ledger's calls only
-    values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])
     return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
 
@@ -146,14 +128,6 @@ def created_within(
         yield created_ms < until_ms
 
 
-_child = batch_table.alias("child")
-
-
-def has_children(batch_key: Column[str]) -> ColumnElement[bool]:
-    """Whether a batch was divided."""
-    return exists().where(_child.c.parent == batch_key)
-
-
 def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
     """Whether an exception is of this class, named with its module or without."""
     return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))
@@ -173,12 +147,6 @@ RANGES: Final = (
     )
     .where(batch_range.c.batch_key == bindparam("batch_key"))
     .order_by(batch_range.c.topic, batch_range.c.partition, batch_range.c.start_offset)
-)
-
-CHILDREN: Final = (
-    select(batch_table)
-    .where(batch_table.c.parent == bindparam("batch_key"))
-    .order_by(batch_table.c.created_time_ms, batch_table.c.batch_key)
 )
 
 _now_ms = bindparam("now_ms", type_=BigInteger)
@@ -234,7 +202,10 @@ KEEP_ERROR: Final = (
     .values({name: bindparam(name) for name in error_values(None)})
 )
 
-has_dead_letters = exists().where(dead_letter.c.batch_key == batch_table.c.batch_key)
+letter_waits = exists().where(
+    dead_letter.c.batch_key == batch_table.c.batch_key,
+    dead_letter.c.status == DeadLetterStatus.WAITING,
+)
 
 interrupted: Final = and_(
     batch_table.c.status == Status.FAILED,
@@ -243,11 +214,10 @@ interrupted: Final = and_(
 
 unresolved: Final = and_(
     batch_table.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]),
-    ~and_(batch_table.c.status == Status.DEAD, has_dead_letters),
     batch_table.c.resolution.is_(None),
     ~interrupted,
 )
-"""A batch has failed and is not done with; if its records are dead letters, these count instead."""
+"""A batch has failed and is not done with; its dead letters count apart."""
 
 UNRESOLVED_COUNTS: Final = (
     select(gate.c.name, batch_table.c.status, func.count().label("number"))
@@ -289,7 +259,6 @@ LEAVE_INTERRUPTED: Final = (
     update(batch_table)
     .where(batch_table.c.gate == bindparam("of"), interrupted)
     .where(batch_table.c.batch_key != bindparam("but"))
-    .where(func.coalesce(batch_table.c.parent, "") != bindparam("but"))
     .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
 )
 
@@ -307,7 +276,6 @@ _resolved_by_this = and_(
 LEFT_BEHIND: Final = (
     select(batch_table.c.created_time_ms, batch_table.c.batch_key)
     .where(batch_table.c.gate == bindparam("gate"))
-    .where(or_(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_not(None)))
     .where(batch_table.c.batch_key != bindparam("but"))
     .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
     .where(

@@ -1,10 +1,12 @@
 """Batches: their plans, and their transitions; `batch_queries` has the queries."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
 from sqlalchemy import Connection
 
+from headrace.control.parts import Progress
 from headrace.errors import LedgerError
 from headrace.ledger import at_once, batch_rows, checkpoints, transitions
 from headrace.ledger.batch_queries import BatchQueries, ranges_of
@@ -14,19 +16,20 @@ from headrace.ledger.batch_rows import (
     control_row,
     error_values,
     failure_rows,
-    refuse_other_children,
 )
 from headrace.ledger.database import changed_rows, insert_rows
 from headrace.ledger.dead_letters import insert_letters
 from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport, storable
 from headrace.ledger.gates import refuse_but
 from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch
-from headrace.ledger.tables import LEASE_END, batch_range, batch_table
-from headrace.ledger.transitions import Kind, Status
+from headrace.ledger.tables import batch_range, batch_table
+from headrace.ledger.transitions import Status
+
+_PLANNED_RECORDS: Final = batch_rows.BATCH.with_only_columns(batch_table.c.planned_records)
 
 
 class BatchStore(BatchQueries):
-    """The batches of a ledger, and the children of split ones.
+    """The batches of a ledger.
 
     A method with a key and an owner changes nothing if the batch is not in the state that its
     transition begins in, or has another owner; its return value says so. An owner names one run of
@@ -185,9 +188,7 @@ class BatchStore(BatchQueries):
 
         def attached(connection: Connection, row: Values) -> Attached:
             sequence = row.pop("counted")
-            batch, key = batch_from(row), {"batch_key": batch_key}
-            was_split = batch.attempts > 1 and connection.execute(batch_rows.CHILDREN, key).first()
-            return Attached(batch, ranges_of(connection, batch_key), bool(was_split), sequence)
+            return Attached(batch_from(row), ranges_of(connection, batch_key), sequence)
 
         if self._database.is_sqlite:
             return self._database.write(attach)
@@ -257,12 +258,14 @@ class BatchStore(BatchQueries):
         *,
         records: int | None = None,
         rejected: Callable[[], Sequence[DeadLetter]] = tuple,
+        progress: Progress | None = None,
     ) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database; its writes commit with ``success``.
 
         At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
-        the same transaction, and the records returned by ``rejected``, which is called then, become
-        dead letters: either all is durable, or nothing has happened. An earlier commit, rollback or
+        the same transaction, or has the ``progress`` of one of its parts; and the records returned
+        by ``rejected``, which is called then, become dead letters: either all is durable, or
+        nothing has happened. An earlier commit, rollback or
         close of the connection is refused; savepoints (``begin_nested``) are not. A SQLite file has
         one writer at a time: until the end every other one waits, and methods of this ledger that
         write are refused within it in the same thread.
@@ -275,11 +278,16 @@ class BatchStore(BatchQueries):
         """
 
         def end(connection: Connection) -> None:
-            values = self._ended(batch_key, owner, records)
-            if not any(
-                changed_rows(connection, transition, values)
-                for transition in (transitions.SUCCEED, transitions.BACKFILLED)
-            ):
+            if progress is not None:
+                parts = _progress_values(connection, batch_key, owner, progress)
+                is_ours = changed_rows(connection, transitions.KEEP_PROGRESS, parts) > 0
+            else:
+                values = self._ended(batch_key, owner, records)
+                is_ours = any(
+                    changed_rows(connection, transition, values)
+                    for transition in (transitions.SUCCEED, transitions.BACKFILLED)
+                )
+            if not is_ours:
                 raise LedgerError(
                     f"Batch {batch_key} in the ledger {self._database.name} does not belong to "
                     f"{owner!r} any more, so what was written for it is undone; whoever owns it "
@@ -289,75 +297,23 @@ class BatchStore(BatchQueries):
 
         return self._database.lend(end)
 
-    def split(
-        self,
-        batch_key: str,
-        children: Sequence[PlannedBatch],
-        owner: str,
-        lease_ms: int,
-        *,
-        gone: Collection[str] = (),
-    ) -> tuple[BatchRecord, ...]:
-        """Write the children of a batch down, before any of them is read.
-
-        A child that is not in the ledger yet becomes ``in_progress`` (transition A), created right
-        after its parent; of the kind ``backfill`` where that is ``backfilling``. One that is there
-        was split off before a crash: ``in_progress`` or ``failed`` is begun again (B, C) unless it
-        is another owner's; any other status stays. The parent's lease is renewed; the caller
-        decides about its row.
-
-        Args:
-            batch_key: The batch, or child, to split.
-            children: Together they read just what it reads.
-            owner: The owner of the batch, and of the children.
-            lease_ms: Length of the lease (ms).
-            gone: Owners that are known to be dead, who are replaced at once.
+    def keep_progress(
+        self, batch_key: str, owner: str, progress: Progress, *letters: DeadLetter
+    ) -> bool:
+        """Write down what was done of a batch's parts, and keep records that are convicted.
 
         Returns:
-            The children's rows as they are now, in the order given. Those that are
-            ``in_progress`` and the owner's are the caller's to run.
-
-        Raises:
-            LedgerError: The batch is not the owner's, or these are not its children.
+            Whether it is still the owner's; if not, nothing is changed.
         """
-        splitter = {"batch": batch_key, "by": owner, "call": transitions.new_call_id()}
 
-        def split(connection: Connection) -> tuple[BatchRecord, ...]:
-            leased = splitter | self._leased(lease_ms)
-            if changed_rows(connection, transitions.RENEW, leased) == 0:
-                raise LedgerError(
-                    f"Batch {batch_key} in the ledger {self._database.name} does not belong to "
-                    f"{owner!r}, so it is not split; whoever owns it runs it."
-                )
-            parent = _batch(connection, batch_key)
-            refuse_other_children(parent, children)
-            for number, child in enumerate(children, start=1):
-                created_ms = parent.created_time_ms + number
-                row = control_row(child, child.batch_key, created_ms, splitter["call"])
-                row |= {"owner": owner, "lease_ms": lease_ms, "parent": batch_key}
-                if parent.status is Status.BACKFILLING or parent.kind is Kind.BACKFILL:
-                    row["kind"] = Kind.BACKFILL
-                self._begin_child(connection, child, row, gone)
-            return tuple(_batch(connection, child.batch_key) for child in children)
+        def keep(connection: Connection) -> bool:
+            values = _progress_values(connection, batch_key, owner, progress)
+            if changed_rows(connection, transitions.KEEP_PROGRESS, values) == 0:
+                return False
+            insert_letters(self._database, connection, batch_key, letters, self._clock())
+            return True
 
-        return self._database.write(split)
-
-    def _begin_child(
-        self, connection: Connection, child: PlannedBatch, row: Values, gone: Collection[str]
-    ) -> None:
-        insert = self._database.insert(batch_table).on_conflict_do_nothing()
-        if changed_rows(connection, insert.values(lease_until_ms=LEASE_END), row):
-            insert_rows(connection, batch_range, failure_rows(child, row["batch_key"]))
-            return
-        values = {
-            "batch": row["batch_key"],
-            "child_of": row["parent"],
-            "by": row["owner"],
-            "call": row["last_call"],
-            "lease_ms": row["lease_ms"],
-            "gone": list(gone),
-        }
-        connection.execute(transitions.BEGIN_CHILD_AGAIN, values)
+        return self._database.write(keep)
 
     def claim(self, batch_key: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (transition F).
@@ -410,6 +366,10 @@ class BatchStore(BatchQueries):
 
         return self._database.write(release)
 
+    def put_back(self, batch_key: str, owner: str) -> bool:
+        """Move a batch from ``backfilling`` to ``failed`` (transition J): a part of it is done."""
+        return self._changes(transitions.PUT_BACK_REST, self._ended(batch_key, owner, None))
+
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
         return self._changes(transitions.MARK_DEAD, self._failed(batch_key, owner, error))
@@ -425,7 +385,7 @@ class BatchStore(BatchQueries):
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int
     ) -> list[str]:
-        """Move live batches and children that nobody runs any more to ``failed`` (transition E).
+        """Move live batches that nobody runs any more to ``failed`` (transition E).
 
         These are ``in_progress``, and either their owner's lease has run out, or they never had an
         owner and were created before ``unowned_before_ms``. Batches that a stop of the query
@@ -459,6 +419,18 @@ class BatchStore(BatchQueries):
             ]
 
         return self._database.write(resolve_abandoned)
+
+
+def _progress_values(
+    connection: Connection, batch_key: str, owner: str, progress: Progress
+) -> Values:
+    records = connection.scalar(_PLANNED_RECORDS, {"batch_key": batch_key}) or 0
+    return {
+        "batch": batch_key,
+        "by": owner,
+        "progress": progress.to_text() if progress != Progress() else None,
+        "done_records": records - progress.records_left(records),
+    }
 
 
 def _batch(connection: Connection, batch_key: str) -> BatchRecord:

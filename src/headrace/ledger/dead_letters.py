@@ -15,12 +15,12 @@ from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, transitions
 from headrace.ledger.batch_rows import Values, error_values
 from headrace.ledger.database import Database, Store, changed_rows
-from headrace.ledger.error_report import ErrorReport, storable
+from headrace.ledger.error_report import BAD_VALUE, ErrorReport, storable
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
 from headrace.ledger.tables import NowMs, batch_range, batch_table, dead_letter, pruned
-from headrace.ledger.transitions import Kind, Status
+from headrace.ledger.transitions import Status
 
 Headers = tuple[tuple[str, bytes | None], ...]
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
@@ -68,18 +68,14 @@ RESOLVE: Final = (
     )
 )
 
-_IS_REJECTED: Final = and_(
-    batch_table.c.batch_key == dead_letter.c.batch_key, batch_table.c.status == Status.SUCCESS
-)
-
-REJECTED: Final = (
+_REJECTED: Final = (
     select(
         *dead_letter.c["batch_key", "topic", "partition", "offset"],
         *dead_letter.c["error_class", "error_message"],
         batch_table.c.checkpoint_id,
         batch_range.c.topic_id,
     )
-    .join(batch_table, _IS_REJECTED)
+    .join(batch_table, batch_table.c.batch_key == dead_letter.c.batch_key)
     .join(
         batch_range,
         and_(
@@ -102,14 +98,10 @@ REJECTED: Final = (
 
 COUNT_REJECTED: Final = (
     select(dead_letter.c.batch_key, func.count().label("number"))
-    .join(batch_table, _IS_REJECTED)
     .where(dead_letter.c.batch_key.in_(bindparam("batches", [""], expanding=True)))
     .group_by(dead_letter.c.batch_key)
 )
 
-
-BAD_VALUE: Final = "BadValue"
-"""Class of the error of a record that was rejected because its value could not be decoded."""
 
 _number_of_bad_values = (
     select(func.count())
@@ -138,7 +130,6 @@ _BAD_VALUES: Final = (
 _FIT_COUNTS: Final = (
     select(batch_table.c.planned_records, _number_of_bad_values.label("unfit"))
     .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
-    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(bindparam("limit"))
 )
@@ -157,12 +148,12 @@ class ClaimedLetters:
 
 
 def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected]:
-    """Yield the ranges that batches of a gate rejected, by run, topic, partition and offset.
+    """Yield the ranges of a gate's dead letters, by run, topic, partition and offset.
 
-    Neighbours that one batch rejected for one reason are one range.
+    Neighbours of one batch with one reason are one range.
     """
     last: Rejected | None = None
-    for row in connection.execute(REJECTED, {"gate": gate_name}):
+    for row in connection.execute(_REJECTED, {"gate": gate_name}):
         one = Rejected(
             row.checkpoint_id,
             row.batch_key,
@@ -183,33 +174,8 @@ def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected
 class DeadLetterStore(Store):
     """Records that cannot be processed, with the reason and their resolution."""
 
-    def add(self, batch_key: str, letter: DeadLetter, *, owner: str | None = None) -> bool:
-        """Keep the one record of a batch or child, which becomes ``dead`` in the same transaction.
-
-        It moves from ``backfilling`` (transition I), or from ``in_progress`` (E, F and I at once).
-
-        Returns:
-            Whether it stood there, and was that owner's, if one is named; if not, nothing is
-            changed, so that a record that is added again, after a crash, is one dead letter.
-        """
-        values = self._failed(batch_key, owner, letter.error)
-        # A retried call, whose answer was lost, finds the letter already there.
-        statement = self._database.insert(dead_letter).on_conflict_do_nothing()
-
-        def add(connection: Connection) -> bool:
-            if changed_rows(connection, transitions.MARK_RECORD_DEAD, values) == 0:
-                return False
-            row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
-            connection.execute(statement, _letter_row(letter, row.gate, batch_key, self._clock()))
-            return True
-
-        return self._database.write(add)
-
     def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
-        """Count the rejected records of each batch, by key; batches with none are left out.
-
-        A child that is ``dead`` with its one record has not rejected it: its handler failed.
-        """
+        """Count the dead letters of each batch, by key; batches with none are left out."""
         return {
             row.batch_key: row.number
             for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)

@@ -13,6 +13,12 @@ MAX_MESSAGE_LENGTH: Final = 4_000
 QUERY_STOPPED: Final = "QueryStopped"
 """The class of the error of a batch whose query was stopped on purpose while it ran."""
 
+REJECTED: Final = "Rejected"
+"""The class of the error of a record that the handler rejected."""
+
+BAD_VALUE: Final = "BadValue"
+"""Class of the error of a record that was rejected because its value could not be decoded."""
+
 MAX_TRACE_LENGTH: Final = 16_000
 """Characters of an exception's trace that are kept, up to its end, where the cause stands."""
 

@@ -25,7 +25,7 @@ from headrace.ledger.tables import (
     repair,
     stage_state,
 )
-from headrace.ledger.transitions import Kind, Status
+from headrace.ledger.transitions import Status
 
 _PULSE: Final = select(
     gate.c.name,
@@ -54,7 +54,6 @@ _ELSEWHERE: Final = select(
 _NEWEST: Final = (
     select(batch_table)
     .where(batch_table.c.gate == bindparam("gate"))
-    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(bindparam("limit"))
 )
@@ -87,7 +86,6 @@ _SERIES: Final = (
     )
     .where(batch_table.c.gate == bindparam("gate"))
     .where(batch_table.c.created_time_ms >= _since, batch_table.c.created_time_ms < _until)
-    .where(batch_table.c.kind == Kind.LIVE, batch_table.c.parent.is_(None))
     .group_by(_created_bucket)
     .order_by(func.min(batch_table.c.created_time_ms))
 )

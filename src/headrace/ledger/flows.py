@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
+from headrace.ledger.batch_rows import Values, offsets_in, offsets_text
 from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.tables import NowMs, batch_table, flow_secret, output, signal, stage_state
 from headrace.ledger.transitions import Status
@@ -162,12 +162,15 @@ _runs = and_(
     ),
 )
 
-_row = batch_table.c.batch_key == output.c.batch_key
-_batch_is_final = exists().where(batch_table.c.batch_key == bindparam("batch"), _final)
+# A part's key begins with its batch's.
+_row = batch_table.c.batch_key == func.substr(output.c.batch_key, 1, 32)
+_batch_is_final = exists().where(
+    batch_table.c.batch_key == func.substr(bindparam("batch"), 1, 32), _final
+)
 _DONE: Final = select(output.c.attempt).where(_of_batch, output.c.state == DONE)
 
 _IS_FINAL: Final = select(batch_table.c.status).where(
-    batch_table.c.batch_key == bindparam("batch"), _final
+    batch_table.c.batch_key == func.substr(bindparam("batch"), 1, 32), _final
 )
 
 _ABORT_OTHERS: Final = update(output).where(_others).values(state=ABORTED)
@@ -184,12 +187,10 @@ _ABORT_ABANDONED: Final = (
     .values(state=ABORTED)
 )
 
-# Keep a batch that was split: it may be done while children of it are still to run.
 _FORGET_DONE: Final = delete(output).where(
     _of_topic,
     output.c.state == DONE,
     exists().where(_row, _final),
-    ~has_children(output.c.batch_key),
 )
 
 _STATE: Final = select(output.c.state).where(_of_attempt)

@@ -19,11 +19,7 @@ from sqlalchemy import (
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows
-from headrace.ledger.batch_rows import (
-    Values,
-    has_children,
-    offsets_in,
-)
+from headrace.ledger.batch_rows import Values, offsets_in
 from headrace.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
@@ -49,9 +45,9 @@ from headrace.ledger.transitions import Status
 
 
 def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
-    """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
+    """Losses with the checkpoint of their batch, if they have one."""
     return (
-        select(lost, batch_table.c.checkpoint_id, has_children(lost.c.batch_key).label("was_split"))
+        select(lost, batch_table.c.checkpoint_id)
         .outerjoin_from(lost, batch_table, batch_table.c.batch_key == lost.c.batch_key)
         .where(which)
         .order_by(
@@ -215,8 +211,7 @@ class HistoryStore(Store):
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
-        A batch that was split is listed as its children. Pruned ranges are included, with
-        neighbouring ranges as one. All is as of the first row.
+        Pruned ranges are included, with neighbouring ranges as one. All is as of the first row.
         """
         with self._database.snapshot() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
@@ -254,8 +249,8 @@ class HistoryStore(Store):
     ) -> tuple[Processed, ...]:
         """Return each gate's progress in each of these partitions, by gate and partition.
 
-        A gate needs every batch or child that is neither ``success``, nor ``dead`` with all its
-        dead letters resolved, or dropped. It needs its last batch, which the engine may ask for
+        A gate needs every batch that is neither ``success`` nor dropped, whole, and whose dead
+        letters are not all resolved. It needs its last batch, which the engine may ask for
         again after a crash (left out without ``keeps_last``), and the offsets that its newest run
         has not read yet. Once a run has begun in a partition, it needs nothing from below that for
         itself. Offsets that one answer calls done stay so, unless a fresh checkpoint, or an old
@@ -296,8 +291,8 @@ class HistoryStore(Store):
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
         """Delete batches and rate samples of all gates that ended before this time.
 
-        A batch goes with its children and dead letters, once each of them is ``success`` or
-        ``dead``, with dead letters that are all resolved. Anything else is open, and never deleted,
+        A batch goes with its dead letters, once it is ``success`` or was dropped, and they are all
+        resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
         after a crash would process it twice; nor is a batch that overlaps with another one of its
         run: the overlap would be forgotten. Losses are kept, and so is which offsets the deleted
@@ -312,14 +307,10 @@ class HistoryStore(Store):
 
 
 def lost_records(losses: Iterable[Loss]) -> int:
-    """Count the lost offsets; a batch that was split leaves its losses to its children.
-
-    Offsets that several rows name, as tasks that run at the same time may write them, count once.
-    """
+    """Count the lost offsets; those that several rows name count once, as tasks may write them."""
     by_topic: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for loss in losses:
-        if not loss.was_split:
-            by_topic[loss.topic_id].append(loss.offsets)
+        by_topic[loss.topic_id].append(loss.offsets)
     merged = (ranges for own in by_topic.values() for ranges in merge(own).values())
     return sum(offsets.count for ranges in merged for offsets in ranges)
 
@@ -377,5 +368,4 @@ def _loss_from(row: Row[Any]) -> Loss:
         batch_key=row.batch_key or None,
         reason=row.reason,
         checkpoint_id=row.checkpoint_id,
-        was_split=bool(row.was_split),
     )

@@ -76,7 +76,7 @@ class GateNow:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatches:
-    """The batches and children of a gate that have one status: how many, and since when (ms)."""
+    """The batches of a gate that have one status: how many, and since when (ms)."""
 
     gate: str
     status: Status
@@ -86,14 +86,14 @@ class OpenBatches:
 
 @dataclass(frozen=True, slots=True)
 class BatchCount:
-    """Batches and children of a gate that have these values in common.
+    """Batches of a gate that have these values in common.
 
     Attributes:
         is_old: Whether they were created before the bound that was asked for.
         bucket: The place in `BUCKETS_MS` of how long they took; -1 for those that say nothing.
-        is_root, is_leaf: Whether they are no children, and have none.
         number: Number of batches.
         records: Their records, or offsets where these were not counted.
+        letters: Those of them that are dead letters.
         retries: Number of their repeated runs.
         duration_ms: Total duration, if the bucket is not -1.
     """
@@ -103,12 +103,16 @@ class BatchCount:
     status: str
     reason: str
     bucket: int
-    is_root: bool
-    is_leaf: bool
     number: int
     records: int
+    letters: int
     retries: int
     duration_ms: int
+
+    @property
+    def sums(self) -> "Sums":
+        """What is added up."""
+        return self.number, self.records, self.letters, self.retries, self.duration_ms
 
 
 _limit_action = operator_action.alias("limit_action")
@@ -192,20 +196,19 @@ _bucket = " ".join(
 )
 _COUNTED: Final = f"""
     c.status, c.reason,
-    CASE WHEN c.status <> 'success' OR c.parent IS NOT NULL OR c.end_time_ms IS NULL THEN -1
+    CASE WHEN c.status <> 'success' OR c.end_time_ms IS NULL THEN -1
         {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
-    c.parent IS NULL AS is_root,
-    NOT EXISTS (SELECT 1 FROM batch AS child WHERE child.parent = c.batch_key) AS is_leaf,
-    count(*), sum(coalesce(c.records, c.planned_records)), sum(c.attempts - 1),
-    sum(coalesce({_duration}, 0))
+    count(*), sum(coalesce(c.records, c.planned_records)),
+    sum((SELECT count(*) FROM dead_letter AS d WHERE d.batch_key = c.batch_key)),
+    sum(c.attempts - 1), sum(coalesce({_duration}, 0))
 """  # noqa: S608  (constants alone)
 _GROUPED: Final = f"""
     SELECT c.gate, c.created_time_ms < {{cut}} AS is_old, {_COUNTED}
     FROM {{bounds}} JOIN batch AS c ON c.gate = {{gate}} AND c.created_time_ms >= {{least}}
-    GROUP BY 1, 2, 3, 4, 5, 6, 7
+    GROUP BY 1, 2, 3, 4, 5
 """  # noqa: S608  (constants alone)
 _COUNT_KEYS: Final = text(
-    f"SELECT {_COUNTED} FROM batch AS c WHERE c.batch_key IN :keys GROUP BY 1, 2, 3, 4, 5"  # noqa: S608
+    f"SELECT {_COUNTED} FROM batch AS c WHERE c.batch_key IN :keys GROUP BY 1, 2, 3"  # noqa: S608
 ).bindparams(bindparam("keys", expanding=True))
 _COUNTS: Final = {
     True: _GROUPED.format(
@@ -235,7 +238,6 @@ _backlog = (
     )
     .where(batch_table.c.gate == bindparam("gate", type_=Text))
     .where(batch_table.c.checkpoint_id == bindparam("checkpoint_id", type_=Text))
-    .where(batch_table.c.kind == "live", batch_table.c.parent.is_(None))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(bindparam("limit"))
     .subquery()
@@ -255,7 +257,7 @@ class MetricStore(Store):
         return tuple(GateNow(*row) for row in rows)
 
     def open_batches(self) -> tuple[OpenBatches, ...]:
-        """The batches and children that are not done, by gate and status."""
+        """The batches that are not done, by gate and status."""
         rows: Sequence[Any] = self._database.rows(_OPEN_BATCHES)
         return tuple(OpenBatches(row[0], Status(row[1]), row[2], row[3]) for row in rows)
 
@@ -293,7 +295,7 @@ class MetricStore(Store):
 
 
 def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) -> None:
-    """Keep the counts of these batches and children in a gate's row, before they are deleted.
+    """Keep the counts of these batches in a gate's row, before they are deleted.
 
     So the totals of a gate never fall, which a monitoring system would take for a restart.
     """
@@ -301,29 +303,28 @@ def count_pruned(connection: Connection, gate_name: str, keys: Sequence[str]) ->
     known = pruned_counts(connection.scalar(_PRUNED, {"of": gate_name}))
     for row in connection.execute(_COUNT_KEYS, values):
         found = _count_from((gate_name, True, *row))
-        kind = (found.status, found.reason, found.bucket, found.is_root, found.is_leaf)
-        added = (found.number, found.records, found.retries, found.duration_ms)
-        before = known.get(kind, (0, 0, 0, 0))
-        known[kind] = tuple(one + other for one, other in zip(before, added, strict=True))
+        kind = (found.status, found.reason, found.bucket)
+        before = known.get(kind, NO_SUMS)
+        known[kind] = tuple(one + other for one, other in zip(before, found.sums, strict=True))
     totals = json.dumps([[*kind, *sums] for kind, sums in known.items()], separators=(",", ":"))
     connection.execute(_KEEP_PRUNED, {"of": gate_name, "totals": totals})
 
 
 Sums = tuple[int, ...]
-"""Number, records, retries and duration (ms) of a `BatchCount`."""
+"""Number, records, dead letters, retries and duration (ms) of a `BatchCount`."""
+
+NO_SUMS: Final[Sums] = (0, 0, 0, 0, 0)
 
 
 def pruned_counts(totals: str | None) -> dict[tuple[Any, ...], Sums]:
-    """The sums of deleted batches, by status, reason, bucket, is_root and is_leaf."""
-    return {tuple(row[:5]): tuple(row[5:]) for row in json.loads(totals or "[]")}
+    """The sums of deleted batches, by status, reason and bucket."""
+    return {tuple(row[:3]): tuple(row[3:]) for row in json.loads(totals or "[]")}
 
 
 def _count_from(row: Any) -> BatchCount:
-    gate_name, is_old, status, reason, bucket, is_root, is_leaf, *sums = row
-    return BatchCount(
-        gate_name, bool(is_old), status, reason, bucket, bool(is_root), bool(is_leaf),
-        *(int(each or 0) for each in sums),
-    )  # fmt: skip
+    gate_name, is_old, status, reason, bucket, *sums = row
+    counts = (int(number or 0) for number in sums)
+    return BatchCount(gate_name, bool(is_old), status, reason, bucket, *counts)
 
 
 _PRUNED: Final = select(gate.c.pruned_totals).where(gate.c.name == bindparam("of"))

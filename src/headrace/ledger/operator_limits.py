@@ -309,7 +309,7 @@ class OperatorLimitStore(Store):
         return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
     def open_batches(self, gate_name: str) -> Mapping[Status, int]:
-        """Count a gate's open batches and children, by status; dead ones are not open."""
+        """Count a gate's open batches, by status; dead ones are not open."""
         rows = self._database.rows(_OPEN_BATCHES, of=gate_name)
         return {Status(row.status): row.number for row in rows}
 

@@ -27,8 +27,11 @@ from sqlalchemy import (
     select,
 )
 
+from headrace.control.parts import Progress
+from headrace.control.parts import ranges_of as part_of
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
-from headrace.ledger.batch_rows import has_children, offsets_in
+from headrace.ledger.batch_queries import ranges_of
+from headrace.ledger.batch_rows import offsets_in
 from headrace.ledger.database import Store
 from headrace.ledger.dead_letters import rejected_ranges
 from headrace.ledger.error_report import ErrorReport
@@ -196,6 +199,7 @@ _Place = tuple[str | None, str | None, TopicPartition]
 _Row = Any  # of a statement here: its columns are the names of its labels
 _Rows = Iterable[_Row]
 _Merged = Mapping[_Lane, Sequence[OffsetRange]]
+_Cover = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 _of_gate: Final = bindparam("gate", type_=Text)
 _every: Final = bindparam("every", type_=Boolean)
@@ -240,7 +244,7 @@ _ranges = select(
 
 # The ranges that do not begin where those before them end, or are not processed.
 _UNEVEN: Final = (
-    select(_ranges, batch_table.c.error_class, batch_table.c.error_message)
+    select(_ranges, *batch_table.c["error_class", "error_message", "progress", "planned_records"])
     .outerjoin(batch_table, batch_table.c.batch_key == _ranges.c.batch_key)
     .where(or_(_ranges.c.reached != _ranges.c.start_offset, _ranges.c.status != Status.SUCCESS))
 )
@@ -275,7 +279,7 @@ _LOSSES: Final = (
     )
     .outerjoin(batch_table, batch_table.c.batch_key == lost.c.batch_key)
     .outerjoin(pruned, _is_pruned)
-    .where(or_(_every, lost.c.gate == _of_gate), ~has_children(lost.c.batch_key))
+    .where(or_(_every, lost.c.gate == _of_gate))
     .where(or_(lost.c.batch_key == "", _kept.gate.is_not(None), _is_done))
     .order_by(lost.c.time_ms, _from)
 )
@@ -351,7 +355,16 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
     runs = list(_runs(connection.execute(_RUNS, values)))
     losses = connection.execute(_LOSSES, values).all()
     unread = _merged(row for row in losses if not row.batch_key)
-    uneven = _uneven(connection.execute(_UNEVEN, values))
+    rows = connection.execute(_UNEVEN, values).all()
+    done = _done_parts(connection, rows)
+    for row in rows:
+        of_row = _offsets(row)
+        left = of_row.subtract(done[row.batch_key].get(of_row.topic_partition, ()))
+        passed = of_row.count - sum(piece.count for piece in left)
+        own = counts[row.checkpoint_id, _topic_id(row), of_row.topic_partition]
+        own["processed"] += passed
+        own["dead" if row.status == Status.DEAD else "open"] -= passed
+    uneven = _uneven(rows, done)
     findings = list(_explained([*uneven, *_ends(runs, spans), *_between(runs)], unread))
     for finding in findings:
         if finding.kind is FindingKind.GAP:
@@ -368,8 +381,19 @@ def _proven(connection: Connection, values: Mapping[str, Any]) -> Verification:
     )
 
 
-def _uneven(rows: _Rows) -> Iterator[Finding]:
-    """Yield the gaps and overlaps before these ranges, and those that are not processed."""
+def _done_parts(connection: Connection, rows: _Rows) -> Mapping[str, _Cover]:
+    """Return what is done of batches that are run in parts and are no success, by key."""
+    done: dict[str, _Cover] = defaultdict(dict)
+    for row in {row.batch_key: row for row in rows}.values():
+        if row.progress is not None and row.status != Status.SUCCESS:
+            planned = [planned.offsets for planned in ranges_of(connection, row.batch_key)]
+            parts = Progress.from_text(row.progress, row.planned_records, row.batch_key)
+            done[row.batch_key] = merge(r for part in parts.done for r in part_of(planned, part))
+    return done
+
+
+def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
+    """Yield the gaps and overlaps before these ranges, and what of them is not processed."""
     for row in rows:
         offsets, reached = _offsets(row), row.reached
         it = Finding(FindingKind.OPEN, offsets, row.checkpoint_id, row.batch_key)
@@ -389,7 +413,9 @@ def _uneven(rows: _Rows) -> Iterator[Finding]:
         if row.status != Status.SUCCESS:
             kind = FindingKind.DEAD if row.status == Status.DEAD else FindingKind.OPEN
             error = row.error_class and ErrorReport(row.error_class, row.error_message, "")
-            yield replace(it, kind=kind, status=Status(row.status), error=error)
+            it = replace(it, kind=kind, status=Status(row.status), error=error)
+            for left in offsets.subtract(done[row.batch_key].get(offsets.topic_partition, ())):
+                yield replace(it, offsets=left)
 
 
 def _ends(runs: Iterable[Span], spans: Mapping[_Place, Span]) -> Iterator[Finding]:

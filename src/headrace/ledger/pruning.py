@@ -21,20 +21,15 @@ from sqlalchemy import (
     union_all,
 )
 
-from headrace.ledger.batch_rows import Values, has_children, has_dead_letters
+from headrace.ledger.batch_rows import Values, letter_waits
 from headrace.ledger.database import Database, insert_rows
 from headrace.ledger.metric_rows import count_pruned
-from headrace.ledger.records import DeadLetterStatus
-from headrace.ledger.tables import batch_range, batch_table, dead_letter, gate, pruned, rate
+from headrace.ledger.tables import batch_range, batch_table, gate, pruned, rate
 from headrace.ledger.transitions import Status
 
-_no_letter_waits = ~has_dead_letters.where(dead_letter.c.status == DeadLetterStatus.WAITING)
-_processed = and_(batch_table.c.status == Status.SUCCESS, _no_letter_waits)
-_resolved = and_(batch_table.c.status == Status.DEAD, has_dead_letters, _no_letter_waits)
-
 _dropped = and_(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_not(None))
-CLOSED: Final = or_(_processed, _resolved, _dropped)
-"""Nobody needs the ranges of the batch any more, nor a record that it rejected."""
+CLOSED: Final = and_(or_(batch_table.c.status == Status.SUCCESS, _dropped), ~letter_waits)
+"""Nobody needs the ranges of the batch any more, nor one of its dead letters."""
 
 _range = (
     batch_range.c.topic,
@@ -54,7 +49,7 @@ _own_ranges = (
         batch_table.c.created_time_ms,
     )
     .join(batch_range, batch_range.c.batch_key == batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"), ~has_children(batch_table.c.batch_key))
+    .where(batch_table.c.gate == bindparam("gate"))
 )
 
 _pruned_ranges = select(
@@ -65,7 +60,7 @@ _pruned_ranges = select(
 ).where(pruned.c.gate == bindparam("gate"))
 
 COVERED: Final = union_all(_own_ranges, _pruned_ranges)
-"""Each range of a gate's batches once: a batch that was split has left its own to its children."""
+"""Each range of a gate's batches."""
 
 COVERAGE: Final = COVERED.order_by(
     "checkpoint_id", "topic", "topic_id", "partition", "start_offset"
@@ -77,7 +72,7 @@ LOCK_GATE: Final = (
 
 _newest_batch = (
     select(batch_table.c.batch_key)
-    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
+    .where(batch_table.c.gate == bindparam("gate"))
     .order_by(batch_table.c.created_time_ms.desc())
     .limit(1)
     .scalar_subquery()
@@ -87,7 +82,7 @@ _newest_batch = (
 # before it ends: the created time serves the index, the end time decides.
 OLD_BATCHES: Final = (
     select(batch_table.c.batch_key, batch_table.c.created_time_ms)
-    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.parent.is_(None))
+    .where(batch_table.c.gate == bindparam("gate"))
     .where(CLOSED)
     .where(batch_table.c.created_time_ms > bindparam("after_ms"))
     .where(batch_table.c.created_time_ms < bindparam("before_ms"))
@@ -98,10 +93,6 @@ OLD_BATCHES: Final = (
 )
 
 _keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
-
-CHILDREN_OF: Final = select(
-    batch_table.c.batch_key, batch_table.c.parent, CLOSED.label("is_closed")
-).where(batch_table.c.parent.in_(_keys))
 
 OLD_RANGES: Final = (
     select(
@@ -151,52 +142,18 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     connection.execute(LOCK_GATE, {"gate": old["gate"]})
     found = connection.execute(OLD_BATCHES, old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
-    roots = [row.batch_key for row in found]
-    root_of, leaves = _closed_families(connection, roots, old["limit"])
+    keys = [row.batch_key for row in found]
     known = connection.execute(PRUNED_RANGES, {"gate": old["gate"]}).all()
-    own = [
-        (*row, root_of[key])
-        for keys in some_at_once(leaves, old["limit"])
-        for key, *row in connection.execute(OLD_RANGES, {"keys": keys})
-    ]
+    own = [(*row, key) for key, *row in connection.execute(OLD_RANGES, {"keys": keys})]
     read_twice = _read_twice([*((*row, None) for row in known), *own])
-    closed = [key for key, root in root_of.items() if root not in read_twice]
+    closed = [key for key in keys if key not in read_twice]
     if closed:
         _remember(
             connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
         )
-        # Before any is deleted: a split batch has its children then.
-        for keys in some_at_once(closed, old["limit"]):
-            count_pruned(connection, old["gate"], keys)
-        for keys in some_at_once(closed, old["limit"]):
-            connection.execute(DELETE_BATCHES, {"keys": keys})
-    return len({*roots}.intersection(closed)), last_ms
-
-
-def _closed_families(
-    connection: Connection, roots: Sequence[str], at_once: int
-) -> tuple[dict[str, str], list[str]]:
-    """Return the batches with no open child, with their roots, and the batches that were not split.
-
-    One recursive query would do. But PostgreSQL, which cannot tell how many children it will find,
-    reads the whole table for it; therefore the children are queried level by level.
-    """
-    root_of, split, still_open = {key: key for key in roots}, set[str](), set[str]()
-    level = roots
-    while level:
-        children = [
-            child
-            for keys in some_at_once(level, at_once)
-            for child in connection.execute(CHILDREN_OF, {"keys": keys})
-        ]
-        for child in children:
-            root_of[child.batch_key] = root_of[child.parent]
-            split.add(child.parent)
-            if not child.is_closed:
-                still_open.add(root_of[child.parent])
-        level = [child.batch_key for child in children]
-    closed = {key: root for key, root in root_of.items() if root not in still_open}
-    return closed, [key for key in closed if key not in split]
+        count_pruned(connection, old["gate"], closed)
+        connection.execute(DELETE_BATCHES, {"keys": closed})
+    return len(closed), last_ms
 
 
 def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:

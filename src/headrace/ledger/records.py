@@ -1,19 +1,20 @@
 """Values that the ledger stores and returns. Times are ms since the epoch."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
 
 from headrace.control.limits import OperatorLimits
+from headrace.control.parts import Progress, ranges_of
 from headrace.control.pressure import RateLimit
 from headrace.control.sink_outage import SinkOutage
 from headrace.control.size_ceiling import SizeCeiling
-from headrace.core.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, merge
 from headrace.ledger.error_report import QUERY_STOPPED, ErrorReport
-from headrace.ledger.transitions import Kind, Status
+from headrace.ledger.transitions import Status
 
 
 def batch_key(
@@ -43,6 +44,21 @@ def batch_key(
     return sha256(canonical.encode("ascii")).hexdigest()[:32]
 
 
+def part_key(batch: str, path: str) -> str:
+    """The key of a part of a batch; the batch's own of the whole.
+
+    >>> part_key("5d41", ""), part_key("5d41", "01")
+    ('5d41', '5d41.01')
+    """
+    return f"{batch}.{path}" if path else batch
+
+
+def part_of(key: str) -> tuple[str, str]:
+    """The batch that a key is of, and the part of it: the opposite of `part_key`."""
+    batch, _, path = key.partition(".")
+    return batch, path
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
     """A range of a batch, and its partition's data in the plan."""
@@ -54,6 +70,18 @@ class PlannedRange:
     """Limit that determined the partition's range."""
     topic_id: str | None = None
     """Id that distinguishes the topic from a later one of its name, if the broker reports it."""
+
+
+def without(
+    planned: Sequence[PlannedRange], cover: Iterable[OffsetRange]
+) -> tuple[PlannedRange, ...]:
+    """Return what of these ranges is not among others."""
+    merged = merge(cover)
+    return tuple(
+        replace(one, offsets=left)
+        for one in planned
+        for left in one.offsets.subtract(merged.get(one.offsets.topic_partition, ()))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +100,6 @@ class PlannedBatch:
     """Offsets not yet read, over all partitions, before this batch."""
     rate_per_s: float | None = None
     """The rate that was in force."""
-    kind: Kind = Kind.LIVE
     bytes: int | None = None
     """About how many bytes it is; None where the records' sizes were not measured."""
 
@@ -100,7 +127,6 @@ class BatchRecord:
     batch_key: str
     gate: str
     checkpoint_id: str
-    kind: Kind
     status: Status
     attempts: int
     """Number of times it was begun."""
@@ -124,8 +150,6 @@ class BatchRecord:
     """Owner that runs it: one run of a query, or of a backfill; None while it has none."""
     lease_until_ms: int | None = None
     """End of the owner's lease; after that, anyone may claim it."""
-    parent: str | None = None
-    """The batch it was split off, if it is a child of one."""
     resolution: str | None = None
     """Reason for which a dead batch needs no attention any more."""
     backfills: int = 0
@@ -138,6 +162,35 @@ class BatchRecord:
     retry_ms: int | None = None
     """When an operator asked that its next backfill be not waited for; it was, if that is later
     than its end."""
+    progress: str | None = None
+    """What was done of its parts (`Progress`), as text; None while it is run as a whole."""
+    done_records: int = 0
+    """Offsets that are done by its progress."""
+
+    @property
+    def parts(self) -> Progress:
+        """What was done of its parts.
+
+        Raises:
+            LedgerError: The text is none, or of another batch.
+        """
+        if self.progress is None:
+            return Progress()
+        return Progress.from_text(self.progress, self.planned_records, self.batch_key)
+
+    @property
+    def records_left(self) -> int:
+        """Offsets that are not done."""
+        return 0 if self.status is Status.SUCCESS else self.planned_records - self.done_records
+
+    def open_ranges(self, planned: Sequence[PlannedRange]) -> tuple[PlannedRange, ...]:
+        """Return what of its ranges is not done.
+
+        Raises:
+            LedgerError: Its progress is none.
+        """
+        offsets = [one.offsets for one in planned]
+        return without(planned, (r for part in self.parts.done for r in ranges_of(offsets, part)))
 
     @property
     def interrupted(self) -> bool:
@@ -154,13 +207,12 @@ def was_interrupted(status: Status | None, error: ErrorReport | None) -> bool:
 class Attached:
     """Everything that the owner of a batch needs to run it, from one consistent read.
 
-    Its ranges are by topic, partition and offset; it was split if a run before has written
-    children. The sequence numbers this run of the gate's handler, above every number before.
+    Its ranges are by topic, partition and offset. The sequence numbers this run of the gate's
+    handler, above every number before.
     """
 
     batch: BatchRecord
     ranges: tuple[PlannedRange, ...]
-    was_split: bool
     sequence: int
 
 
@@ -267,8 +319,6 @@ class Loss:
     """Why they could not be read."""
     checkpoint_id: str | None = None
     """The run of that batch; None where its row was pruned, or there is none."""
-    was_split: bool = False
-    """Whether that batch was split since: its children then have the outcome of the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +327,7 @@ class Covered:
 
     checkpoint_id: str
     batch_key: str | None
-    """The batch or child; None where its row was pruned, and the range was processed."""
+    """The batch; None where its row was pruned, and the range was processed."""
     status: Status
     offsets: OffsetRange
     topic_id: str | None = None
@@ -315,7 +365,7 @@ class Processed:
         until: The first offset that it still needs; it has done with those below, or begins behind
             them. 0 where its newest run has read nothing of the partition, whose beginning is then
             where it may begin.
-        batch_key: The batch or child that begins there and may have to be read again. None where
+        batch_key: The batch that begins there and may have to be read again. None where
             there is none, and the next batch begins there.
         status: Status of that batch. If ``success``, it is the gate's last one, which the engine
             asks for once more if it crashed before it could note the end.
@@ -355,11 +405,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Records that the handler of a batch rejected; the batch itself is ``success``."""
+    """Records of a batch that are dead letters: its handler rejected them, or raised on each."""
 
     checkpoint_id: str
     batch_key: str
-    """The batch or child."""
     offsets: OffsetRange
     error: ErrorReport
     """The reason, without a trace."""
@@ -382,7 +431,7 @@ class DeadLetterRecord:
 
     dead_letter_id: int
     batch_key: str
-    """The batch, or child of one, that it was alone in, or that rejected it."""
+    """The batch that it is of."""
     gate: str
     letter: DeadLetter
     created_ms: int

@@ -112,7 +112,7 @@ _BATCHES: Final = (
         func.min(batch_table.c.error_message).label("message"),
         batch_table.c.status,
         func.count().label("number"),
-        func.sum(batch_table.c.planned_records).label("records"),
+        func.sum(batch_table.c.planned_records - batch_table.c.done_records).label("records"),
         func.min(batch_table.c.created_time_ms).label("oldest_ms"),
         func.max(batch_table.c.created_time_ms).label("newest_ms"),
         func.min(batch_table.c.batch_key).label("key"),

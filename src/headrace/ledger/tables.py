@@ -39,7 +39,7 @@ from headrace.errors import LedgerError
 VERSION_TABLE: Final = "headrace_version"
 """Table of the schema's version; not Alembic's default, so that a database can be shared."""
 
-SCHEMA_VERSION: Final = "0001"
+SCHEMA_VERSION: Final = "0002"
 """The newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
@@ -180,7 +180,6 @@ batch_table: Final = Table(
     Column("batch_key", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
     Column("checkpoint_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("query_batch_id", BigInteger),
@@ -202,15 +201,16 @@ batch_table: Final = Table(
     Column("resolution", Text),
     # The call that changed it last: one that is repeated, as its answer was lost, finds itself.
     Column("last_call", Text),
-    # No foreign key, which SQLite adds to no table that is there: a child is written in one
-    # transaction with a change of its parent, and deleted with it.
-    Column("parent", Text, index=True),
     # Number of attempts that are failed backfills.
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether the outcome of one of its runs is unknown: it may be in its sink.
     Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
     # When an operator asked that its next backfill be not waited for.
     Column("retry_ms", BigInteger),
+    # A JSON object (`control.parts.Progress`): what was done of a batch that is run in parts.
+    Column("progress", Text),
+    # Number of offsets that are done by it.
+    Column("done_records", BigInteger, nullable=False, server_default="0"),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
@@ -319,7 +319,7 @@ checkpoint: Final = Table(
     # JSON objects, by partition: where its first batch began and its newest one ended.
     Column("start_offsets", Text, nullable=False),
     Column("until_offsets", Text, nullable=False),
-    # Number of offsets that its batches have planned, children not counted.
+    # Number of offsets that its batches have planned.
     Column("offsets", BigInteger, nullable=False),
     # The batch that the engine asked for last, and how often it had asked the gate for any.
     Column("begun", Text),

@@ -10,7 +10,7 @@
                       failed ───────────────> backfilling ──┤
                         ^                       │           │
                         └───────────────────────┘           │ I
-                                   H                        v
+                                 H, J                       v
                                                           dead
 
 ====== =================================================================== =========
@@ -25,11 +25,12 @@ F      a backfill takes the batch
 G      the backfill finished
 H      the backfill raised; there are attempts left                        + 1
 I      the last backfill that there may be raised                          + 1
-       or its ranges have left Kafka, or its one record is a dead letter   0
+       or its ranges have left Kafka                                       0
+J      the backfill has done a part of it; the rest is the next one's      0
 ====== =================================================================== =========
 
-If a backfill's lease has run out, the next claim of the batch performs H and F at once; a live
-batch whose one record cannot be processed performs E, F and I at once.
+If a backfill's lease has run out, the next claim of the batch performs H and F at once. What was
+done of a batch's parts (``progress``) changes within a status, and goes with ``success``.
 
 There is no other transition. ``success`` and ``dead`` are final: a row never leaves them.
 
@@ -72,7 +73,7 @@ class Status(StrEnum):
 
 
 class Kind(StrEnum):
-    """Origin of a batch: the live stream, or a backfill of one that failed."""
+    """Who runs a batch: the live stream, or a backfill of one that failed."""
 
     LIVE = "live"
     BACKFILL = "backfill"
@@ -97,6 +98,7 @@ BACKFILL_BEGAN: Final = Transition("F", Status.FAILED, Status.BACKFILLING)
 BACKFILL_SUCCEEDED: Final = Transition("G", Status.BACKFILLING, Status.SUCCESS)
 BACKFILL_FAILED: Final = Transition("H", Status.BACKFILLING, Status.FAILED, attempts=1, backfills=1)
 BACKFILL_GAVE_UP: Final = Transition("I", Status.BACKFILLING, Status.DEAD)
+PUT_BACK: Final = Transition("J", Status.BACKFILLING, Status.FAILED)
 
 TRANSITIONS: Final = (
     PLANNED,
@@ -108,6 +110,7 @@ TRANSITIONS: Final = (
     BACKFILL_SUCCEEDED,
     BACKFILL_FAILED,
     BACKFILL_GAVE_UP,
+    PUT_BACK,
 )
 
 _BATCH = batch_table.c.batch_key == bindparam("batch")
@@ -124,7 +127,7 @@ _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
 _UNKNOWN_IF_SAID: Final = or_(batch_table.c.outcome_unknown, bindparam("unknown", type_=Boolean))
 _COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), batch_table.c.records)
 _ENDED: Final[dict[str, Any]] = {"end_time_ms": bindparam("ended_ms"), **_NOBODYS}
-_DONE: Final = {**_ENDED, "records": _COUNTED}
+_DONE: Final = {**_ENDED, "records": _COUNTED, "progress": None, "done_records": 0}
 _FAILED: Final = {**_ENDED, **_ERROR}
 
 
@@ -277,32 +280,12 @@ RELEASE_AS_DEAD: Final = _update_by(
 
 MARK_DEAD: Final = _update_by(BACKFILL_GAVE_UP, _OWNED, **_FAILED)
 
-# Transition I; of a live batch E, F and I at once.
-MARK_RECORD_DEAD: Final = _update_to(
-    BACKFILL_GAVE_UP,
-    and_(batch_table.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]), _OWNED_IF_ASKED),
-    **_FAILED,
-)
+# Its failures before say nothing of what is left.
+PUT_BACK_REST: Final = _update_by(PUT_BACK, _OWNED, backfills=0, **_ENDED)
 
-# Transitions B and C of a child, which its owner runs again.
-BEGIN_CHILD_AGAIN: Final = _update_to(
-    RUN_AGAIN,
-    and_(
-        batch_table.c.parent == bindparam("child_of"),
-        or_(
-            batch_table.c.status == FAILED_RUN_AGAIN.before,
-            and_(
-                batch_table.c.status == RUN_AGAIN.before,
-                or_(
-                    batch_table.c.owner.is_(None),
-                    _OWNED,
-                    _LEASE_HAS_RUN_OUT,
-                    batch_table.c.owner.in_(bindparam("gone", [""], expanding=True)),
-                ),
-            ),
-        ),
-    ),
-    unknown_from=RUN_AGAIN.before,
-    **_AFRESH,
-    **_LEASED,
+# Within a status: the text is whole each time, so a repeated call changes nothing more.
+KEEP_PROGRESS: Final = (
+    update(batch_table)
+    .where(_BATCH, batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
+    .values(progress=bindparam("progress"), done_records=bindparam("done_records"))
 )

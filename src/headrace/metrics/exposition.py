@@ -169,7 +169,7 @@ def open_families(
     now_ms: int,
 ) -> list[Family]:
     """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
-    number = gauge("batches_open", "Batches and children of batches that are not done.")
+    number = gauge("batches_open", "Batches that are not done.")
     unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
     oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
     counts = {(each.gate, each.status): each for each in open_batches}

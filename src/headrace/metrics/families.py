@@ -16,6 +16,7 @@ from headrace.control import Reason
 from headrace.ledger import Ledger, Status
 from headrace.ledger.metric_rows import (
     BUCKETS_MS,
+    NO_SUMS,
     BatchCount,
     GateNow,
     OpenBatches,
@@ -130,7 +131,7 @@ _BOUNDS: Final = tuple(f"{most / 1000:g}" for most in BUCKETS_MS)
 _REASONS: Final = sorted(map(str, Reason), key=len, reverse=True)
 
 _Kind = tuple[Any, ...]
-"""Status, reason, bucket, is_root, is_leaf."""
+"""Status, reason, bucket."""
 
 
 @dataclass(slots=True)
@@ -208,10 +209,9 @@ class Totals:
 
 
 def _add(sums: dict[_Kind, Sums], count: BatchCount) -> None:
-    kind = (count.status, count.reason, count.bucket, count.is_root, count.is_leaf)
-    added = (count.number, count.records, count.retries, count.duration_ms)
-    before = sums.get(kind, (0, 0, 0, 0))
-    sums[kind] = tuple(one + other for one, other in zip(before, added, strict=True))
+    kind = (count.status, count.reason, count.bucket)
+    before = sums.get(kind, NO_SUMS)
+    sums[kind] = tuple(one + other for one, other in zip(before, count.sums, strict=True))
 
 
 @dataclass(slots=True)
@@ -230,21 +230,20 @@ class _GateTotals:
         return sum(self.batches.values())
 
 
-_OUTCOMES: Final = {str(Status.SUCCESS): "processed", str(Status.DEAD): "dead"}
-
-
 def _of_gate(sums: Mapping[_Kind, Sums]) -> _GateTotals:
     totals = _GateTotals()
-    for (status, reason, bucket, is_root, is_leaf), values in sums.items():
-        number, records, retries, duration_ms = values
+    for (status, reason, bucket), values in sums.items():
+        number, records, letters, retries, duration_ms = values
         totals.retries += retries
-        if is_root:
-            kind = reason_kind(reason)
-            totals.limited[kind] = totals.limited.get(kind, 0) + number
-            if status in totals.batches:
-                totals.batches[status] += number
-        if is_leaf and status in _OUTCOMES:
-            totals.records[_OUTCOMES[status]] += records
+        kind = reason_kind(reason)
+        totals.limited[kind] = totals.limited.get(kind, 0) + number
+        if status in totals.batches:
+            totals.batches[status] += number
+        if status == Status.SUCCESS:
+            totals.records["processed"] += records - letters
+            totals.records["dead"] += letters
+        elif status == Status.DEAD:
+            totals.records["dead"] += records
         if bucket >= 0:
             totals.buckets[bucket] += number
             totals.duration_ms += duration_ms

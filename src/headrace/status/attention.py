@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.control.schema_fit import FIT_BATCHES
-from headrace.ledger.dead_letters import BAD_VALUE
+from headrace.ledger.error_report import BAD_VALUE
 from headrace.status import words as out
 from headrace.status.sentences import headline, records_in_all, records_waiting, since
 from headrace.status.states import GateState, ReceiverState

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headrace.control.isolation import expected_runs
 from headrace.ledger import BatchRecord, IsolatedBatches, IsolationProgress
 from headrace.status.words import count, plural, short_error
 
@@ -22,17 +21,14 @@ class IsolationSnapshot:
     records: int
     """The offsets in the batch."""
     runs: int
-    """About how often the handler was run on its children."""
-    expected_runs: int
-    """About how many runs it takes, from the bad records found so far."""
-    bad: int
-    """Records that have failed alone; they are run again before they are dead letters."""
+    """How often the handler was run on its parts."""
+    left: int
+    """Offsets that are not done."""
 
     @classmethod
     def of(cls, progress: IsolationProgress) -> Self:
-        """Estimate the runs of an isolation from its progress."""
-        expected = max(expected_runs(progress.records, progress.bad), progress.runs)
-        return cls(progress.records, progress.runs, expected, progress.bad)
+        """The same, without the batch's key."""
+        return cls(progress.records, progress.runs, progress.left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, Kind, Ledger, Status
+from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.status.states import query_behind
 from headrace.status.words import duration, plural
 
@@ -126,7 +126,7 @@ class RetryQueue:
         waits_ms = Backoff().waits_ms
         ready = ledger.batches.failed(gate_name, MOST_READY, waits_ms=waits_ms)
         query, _ = query_behind(ledger, gate_name)
-        live = ledger.batches.newest(gate_name, 1, kind=Kind.LIVE, children=False)
+        live = ledger.batches.newest(gate_name, 1)
         backfilling = ledger.batches.newest(gate_name, MOST_READY, statuses=[Status.BACKFILLING])
         return cls(
             gate_name,

@@ -99,9 +99,8 @@ def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
     """Return the progress of a batch's isolation."""
     if found is None:
         return batch
-    bad = f", {out.plural(found.bad, 'record')} failed alone so far" if found.bad else ""
-    runs = f"{out.count(found.runs)} of about {out.count(found.expected_runs)} runs"
-    return f"{batch}: {runs}, {out.plural(found.records, 'record')}{bad}"
+    left = f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"
+    return f"{batch}: {out.plural(found.runs, 'run')}, {left}"
 
 
 def _for_what(snapshot: "GateSnapshot") -> str:

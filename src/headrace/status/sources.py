@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
-from headrace.ledger import GateRecord, Kind, Ledger, PlannedRange
+from headrace.ledger import GateRecord, Ledger, PlannedRange
 from headrace.status.states import GateHistory
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Sources:
         return not running and time.monotonic() - self._asked_s.get(name, -3600) >= again_s
 
     def _start(self, ledger: Ledger, gate: GateRecord) -> None:
-        batches = ledger.batches.newest(gate.name, 1, kind=Kind.LIVE, children=False)
+        batches = ledger.batches.newest(gate.name, 1)
         if not batches:
             return
         ranges = ledger.batches.ranges(batches[0].batch_key)

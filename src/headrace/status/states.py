@@ -14,7 +14,6 @@ from headrace.ledger import (
     GateRecord,
     IsolatedBatches,
     IsolationProgress,
-    Kind,
     Ledger,
     Loss,
     Missed,
@@ -92,7 +91,7 @@ class GateHistory:
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
         """Read what a snapshot needs from the ledger."""
-        batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
+        batches = ledger.batches.newest(gate.name, HISTORY)
         query, gone = query_behind(ledger, gate.name)
         unresolved = ledger.batches.count_unresolved(gate.name)
         error = _failed_error(ledger, gate.name) if unresolved.failed else None

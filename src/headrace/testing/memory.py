@@ -27,11 +27,11 @@ STEPS: Final[Mapping[str, str]] = {
     "retry": "The next attempt of the batch is counted.",
     "succeed": "The batch is a success; Spark has not committed it yet.",
     "fail": "The batch has failed.",
-    "split": "The ledger has the children of a batch that is isolated, or too large.",
-    "add": "A record that cannot be processed is kept as a dead letter.",
+    "keep_progress": "The ledger has what is done of the batch's parts, and which is run next.",
     "report": "The ledger has the rate that was learnt from the batch.",
     "claim": "The failed batch belongs to the backfill that runs it.",
     "backfilled": "The batch is a success by a backfill.",
+    "put_back": "A backfill has done parts of the batch, and has left the rest.",
     "release": "A backfill of the batch has failed.",
     "mark_dead": "The batch is dead, for what it reads has left the log.",
 }

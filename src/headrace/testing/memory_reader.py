@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from headrace.control.record_form import Place, form_of
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
+from headrace.execution.rejections import Place
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
 from headrace.source.log import beginnings, gone
@@ -101,12 +101,6 @@ class MemoryReader:
     def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
         """Itself: what it reads is in memory."""
         return nullcontext(self)
-
-    def forms(self, ranges: Sequence[OffsetRange]) -> Mapping[Place, str]:
-        """The form of each record in these ranges."""
-        places = [(r.topic, r.partition, at) for r in ranges for at in range(r.start, r.until)]
-        records = {place: self.log.record(TopicPartition(*place[:2]), place[2]) for place in places}
-        return {place: form_of(each.value) for place, each in records.items() if each is not None}
 
     def close(self) -> None:
         """Nothing."""

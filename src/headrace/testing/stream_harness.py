@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID, uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +19,7 @@ from headrace.backfill import (
     OwnerSettings,
     UnlimitedBudget,
 )
+from headrace.control.parts import Progress
 from headrace.core.backoff import Backoff
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
@@ -31,7 +32,7 @@ from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
-from headrace.ledger import DeadLetter, Ledger, PlannedBatch, Status
+from headrace.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.source.decoded_values import DecodedValues
 from headrace.source.planner import StreamPlanner, ToRead
@@ -102,9 +103,13 @@ class _Program:
 
         @contextmanager
         def transaction(
-            batch_key: str, owner: str, *, rejected: Callable[[], Sequence[DeadLetter]] = tuple
+            batch_key: str,
+            owner: str,
+            *,
+            rejected: Callable[[], Sequence[DeadLetter]] = tuple,
+            progress: Progress | None = None,
         ) -> Iterator[Connection]:
-            with lend(batch_key, owner, rejected=rejected) as connection:
+            with lend(batch_key, owner, rejected=rejected, progress=progress) as connection:
                 yield connection
                 self._stored("before commit", (batch_key,))
             self._stored("after commit", (batch_key,))
@@ -133,6 +138,21 @@ class _Program:
         frame = frame if harness.values is None else decode(frame, harness.values.form)
         call_handler(harness.handler, harness.transform(frame), batch)
         self._passed("after handle", batch.ranges)
+
+
+_ALL: Final = 1_000_000
+"""More batches, or records, than a test has."""
+
+
+def _by_offset(
+    planned: Sequence[PlannedRange], partition: int, status: Status
+) -> dict[int, Status]:
+    return {
+        offset: status
+        for one in planned
+        if one.offsets.partition == partition
+        for offset in range(one.offsets.start, one.offsets.until)
+    }
 
 
 class StreamHarness:
@@ -263,11 +283,14 @@ class StreamHarness:
         while self.run_batch():
             pass
 
-    def backfill(self, *, max_backfills: int = MAX_BACKFILLS) -> list[BackfillEvent]:
+    def backfill(
+        self, *, max_backfills: int = MAX_BACKFILLS, once: bool = False
+    ) -> list[BackfillEvent]:
         """Run what was deferred until it is processed or dead; the clock moves on to each retry.
 
         Args:
             max_backfills: How many backfills of a batch fail before it is dead. Default: 100.
+            once: Whether each batch is run once, without a wait. Default: False.
 
         Returns:
             What happened, in order.
@@ -282,7 +305,8 @@ class StreamHarness:
                 " batch again; call run()."
             )
         events: list[BackfillEvent] = []
-        while self._survive(partial(self._backfill, events, max_backfills)) is None:
+        run = self._backfill_once if once else self._backfill
+        while self._survive(partial(run, events, max_backfills)) is None:
             pass
         return events
 
@@ -308,13 +332,21 @@ class StreamHarness:
         self._committed, self._planned, self._batch_id = checkpoint or (None, None, 0)
 
     def statuses(self, partition: int = 0) -> dict[int, Status]:
-        """Return the ledger's status of each planned offset of a partition."""
-        return {
-            offset: each.status
-            for each in self.ledger.history.coverage(TESTED_GATE)
-            if each.offsets.partition == partition
-            for offset in range(each.offsets.start, each.offsets.until)
-        }
+        """Return the ledger's status of each planned offset of a partition.
+
+        It is its batch's, but for parts of that which are done (``success``) and dead letters
+        (``dead``).
+        """
+        found: dict[int, Status] = {}
+        for batch in reversed(self.ledger.batches.newest(TESTED_GATE, _ALL)):
+            planned = self.ledger.batches.ranges(batch.batch_key)
+            found |= _by_offset(planned, partition, Status.SUCCESS)
+            if batch.status is not Status.SUCCESS:
+                found |= _by_offset(batch.open_ranges(planned), partition, batch.status)
+        for kept in self.ledger.dead_letters.oldest(TESTED_GATE, limit=_ALL):
+            if kept.letter.partition == partition:
+                found[kept.letter.offset] = Status.DEAD
+        return dict(sorted(found.items()))
 
     @property
     def rate_per_s(self) -> float | None:
@@ -375,9 +407,11 @@ class StreamHarness:
         }
         program.listener.onQueryProgress(progress_event(json.dumps(progress)))
 
-    def _backfill(self, events: list[BackfillEvent], max_backfills: int, program: _Program) -> bool:
-        owner, backoff = new_owner(), Backoff()
-        scheduler = BackfillScheduler(
+    def _scheduler(
+        self, events: list[BackfillEvent], max_backfills: int, program: _Program
+    ) -> BackfillScheduler:
+        owner = new_owner()
+        return BackfillScheduler(
             program.ledger,
             program.handler.executor(owner, max_backfills=max_backfills).run,
             self.reader,
@@ -386,6 +420,18 @@ class StreamHarness:
             clock=self.clock,
             on_event=events.append,
         )
+
+    def _backfill_once(
+        self, events: list[BackfillEvent], max_backfills: int, program: _Program
+    ) -> bool:
+        failed = program.ledger.batches.failed(TESTED_GATE, _ALL)
+        scheduler = self._scheduler(events, max_backfills, program)
+        scheduler.run_manually([batch.batch_key for batch in failed if not batch.interrupted])
+        return True
+
+    def _backfill(self, events: list[BackfillEvent], max_backfills: int, program: _Program) -> bool:
+        backoff = Backoff()
+        scheduler = self._scheduler(events, max_backfills, program)
         monitor = Monitor(
             program.ledger, TESTED_GATE, backoff=backoff, seconds=self.clock.monotonic
         )

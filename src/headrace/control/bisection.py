@@ -1,4 +1,4 @@
-"""Isolation: halve failed ranges until each record that cannot be processed is alone.
+"""Halve a batch that failed until each record that cannot be processed is alone.
 
 A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
 bad record is on one path of a binary tree, and each node of the path has two halves that are run.
@@ -25,24 +25,14 @@ records are not at fault. Isolation stops then, and no record is convicted.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
-from headrace.control.parts import (
-    AwaitControl,
-    Cut,
-    Ranges,
-    Run,
-    Step,
-    count,
-    cut_after,
-    cut_out,
-    is_within,
-)
+from headrace.control.parts import WHOLE, beside, halves, size
 from headrace.core.options import require_whole
-from headrace.core.ranges import OffsetRange
 
 ORDERS: Final = math.comb(16, 8)
 """Orders from which a test draws at least: of one in so many a record-blind sink convicts."""
@@ -64,7 +54,7 @@ _SAMPLED_FIRST: Final = 32
 is found in three runs then. A smaller batch needs its controls later."""
 
 _SAMPLES: Final = 8
-"""Into how many samples a reserve is cut, if it has as many records."""
+"""A sample is about this part of a reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +124,23 @@ def _tries(controls: int) -> int:
     return tries
 
 
+T = TypeVar("T")
 Why = TypeVar("Why")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the handler on this part."""
+
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitControl:
+    """Wait until a run that is not of this batch has ended."""
+
+
+Step = Run | AwaitControl
 
 
 @dataclass(slots=True)
@@ -142,22 +148,21 @@ class Isolated(Generic[Why]):
     """Outcome of an isolation.
 
     Attributes:
-        alone: The single offsets that are convicted: they cannot be processed, each with why.
-        left: Ranges that are deferred, each with why: not run (their parent's failure, or what
-            `Isolation.defer` was given), left with `Isolation.leave`, or alone and not convicted.
+        alone: The single records that are convicted: they cannot be processed, each with why.
+        left: Parts that are deferred, each with why: not run (their parent's failure, or what
+            `Bisection.defer` was given), left with `Bisection.leave`, or alone and not convicted.
         runs: Number of runs of the handler.
         down: The last error, if the breaker has stopped this.
-        nothing_passed, is_undone: Whether no part has passed; whether the batch is whole again.
+        has_passed: Whether a part has passed.
         largest_passed: The records of the largest part that passed; 0 where none has.
         smallest_failed: Those of the smallest that failed, maybe the whole; None if nothing did.
     """
 
-    alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)
-    left: list[tuple[Ranges, Why]] = field(default_factory=list)
+    alone: list[tuple[str, Why]] = field(default_factory=list)
+    left: list[tuple[str, Why]] = field(default_factory=list)
     runs: int = 0
     down: Why | None = None
-    nothing_passed: bool = False
-    is_undone: bool = False
+    has_passed: bool = False
     largest_passed: int = 0
     smallest_failed: int | None = None
 
@@ -165,22 +170,6 @@ class Isolated(Generic[Why]):
     def is_whole(self) -> bool:
         """Whether all of the batch passed, in parts."""
         return not (self.alone or self.left) and self.down is None
-
-
-def expected_runs(records: int, bad: int) -> int:
-    """About how many runs an isolation takes that finds so many bad records among these.
-
-    ::
-
-        bad · 2·log2(records) + the runs of a test of so many suspects + 3
-
-    >>> expected_runs(7_131, 1)
-    45
-    """
-    suspects = max(bad, 1)
-    test = TrialSize.for_suspects(suspects)
-    assert test is not None  # noqa: S101  (there are controls enough)
-    return suspects * 2 * math.ceil(math.log2(max(records, 2))) + test.runs + 3
 
 
 @dataclass(slots=True)
@@ -209,83 +198,79 @@ class _Trial(Generic[Why]):
         awaits: Whether a run of another batch is waited for in place of a control.
     """
 
-    suspects: tuple[Ranges, ...]
-    order: list[Ranges | None]
-    controls: list[tuple[Ranges, Why]]
-    control: Ranges | None = None
+    suspects: tuple[str, ...]
+    order: list[str | None]
+    controls: list[tuple[str, Why]]
+    control: str | None = None
     awaits: bool = False
 
 
-class Isolation(Generic[Why]):
+class Bisection(Generic[Why]):
     """Decides which part of a failed batch runs next, and which records are convicted.
 
     ::
 
-        isolation = Isolation(IsolationBudget(), shuffle=random.shuffle)
-        isolation.begin(batch, error)
-        while (step := isolation.next_step(elapsed_ms, passes)) is not None:
+        work = Bisection(records, IsolationBudget(), shuffle=random.shuffle)
+        work.begin(error)
+        while (step := work.next_step(elapsed_ms, passes)) is not None:
             match step:
                 case Run(part):
-                    isolation.record(part, run(part))    # None, or why it failed
+                    work.record(part, run(part))    # None, or why it failed
 
     The parts that succeed are disjoint, and with ``alone`` and ``left`` they make up the batch.
     ``passes`` counts what has passed, of this batch or another: runs that succeeded with at least
     one record, and each before the next one began.
 
     Args:
+        records: Offsets of the batch.
         budget: The limits of this isolation.
-        not_run: Parts that an earlier isolation had still to run, with why their parents failed.
-        shuffle: Draws the order of a test, in place.
+        not_run: Parts that are still to be run, in order, with why their parents failed; single
+            records among them may have failed alone before.
+        shuffle: Draws an order, in place.
         can_wait: Whether runs of other batches may serve as controls.
-        final: Whether a batch of one record is convicted without a control: by its last backfill.
+        final: Whether a record that is alone is convicted without a control: by its last backfill.
+        max_records: Offsets that may be run, and those of the largest part. Default: any number.
     """
 
     def __init__(
         self,
+        records: int,
         budget: IsolationBudget,
-        not_run: Sequence[tuple[Ranges, Why]] = (),
+        not_run: Sequence[tuple[str, Why]] = (),
         *,
-        shuffle: Callable[[list[Ranges | None]], None],
+        shuffle: Callable[[list[Any]], None],
         can_wait: bool = False,
         final: bool = False,
+        max_records: int = sys.maxsize,
     ) -> None:
         self.result: Isolated[Why] = Isolated()
+        self._records = records
         self._budget = budget
         self._shuffle = shuffle
         self._can_wait = can_wait
         self._final = final
-        self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
-        self._reserve: list[tuple[Ranges, Why]] = []
-        self._cuts: list[Cut] = []
-        self._hints: frozenset[Ranges] = frozenset()
-        self._suspects: dict[Ranges, _Suspect[Why]] = {}
+        self._max_records = self._records_left = max_records
+        self._waiting: list[tuple[str, Why]] = list(reversed(not_run))
+        self._reserve: list[tuple[str, Why]] = []
+        self._suspects: dict[str, _Suspect[Why]] = {}
         self._trial: _Trial[Why] | None = None
-        self._failed_in_a_row: list[Ranges] = []
+        self._failed_in_a_row: list[str] = []
         self._needs_control = False
-        self._sample: tuple[Ranges, Why] | None = None
         self._passes: int | None = None
         self._elapsed_ms = 0
-        self._is_lone = sum(count(part) for part, _ in not_run) == 1
+        self._is_lone = sum(self._size(part) for part, _ in not_run) == 1
+        self._may_be_bad = {part for part, _ in not_run if self._size(part) == 1}
 
-    def begin(self, batch: Ranges, why: Why, hints: Sequence[OffsetRange] = ()) -> None:
-        """Record that the batch itself has failed, first of all.
-
-        Single records in ``hints`` look bad: they are run alone, between the parts of the rest.
-        """
-        self._is_lone = count(batch) == 1
-        rest = cut_out(batch, hints)
-        if hints and rest:
-            self._cut_out(batch, why, rest, hints)
-            return
-        self.record(batch, why)
-        self._needs_control = count(batch) >= _SAMPLED_FIRST
+    def begin(self, why: Why) -> None:
+        """Record that the batch itself has failed, first of all."""
+        self._is_lone = self._records == 1
+        self.record(WHOLE, why)
+        self._needs_control = self._records >= _SAMPLED_FIRST
 
     def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
         """Return the next step, so long after the batch failed (ms); None at the end."""
         self._elapsed_ms = elapsed_ms
         self._count_passes(passes)
-        if self._cuts:
-            return self._cuts.pop(0)
         # A backfill of one record keeps nobody waiting, and must come to its end one day.
         unlimited = self._is_lone and self._can_wait
         spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
@@ -299,24 +284,35 @@ class Isolation(Generic[Why]):
 
     def _next_run(self) -> Step | None:
         """A control that is needed comes first, then a test, then parts that were not run yet."""
-        if self._sample is not None:
-            (sample, _), self._sample = self._sample, None
-            return self._run(sample)
         if self._needs_control and self._trial is None:
             return self._take_sample()
         is_due = self._trial is None and self._is_test_due()
-        if is_due and not self.result.largest_passed and (self._reserve or self._waiting):
+        if is_due and not self.result.has_passed and self._not_run():
             return self._take_sample()  # or a sink that is down is asked for each suspect's tries
         if self._trial is not None or (is_due and self._draw_test()):
-            return self._cuts.pop(0) if self._cuts else self._next_of_test()
+            return self._next_of_test()
+        return self._next_part()
+
+    def _next_part(self) -> Step | None:
         if not self._waiting and self._reserve:
             self._waiting.append(self._reserve.pop())
-        return self._run(self._waiting.pop()[0]) if self._waiting else None
+        while self._waiting:
+            part, why = self._waiting.pop()
+            records = self._size(part)
+            if records > self._max_records:
+                self._divide(part, why)
+            elif records > self._records_left:
+                self._waiting.append((part, why))
+                return None
+            else:
+                return self._run(part)
+        return None
 
-    def record(self, part: Ranges, why: Why | None) -> None:
+    def record(self, part: str, why: Why | None) -> None:
         """Record how a part ended that was to be run; None for success."""
-        result, records = self.result, count(part)
+        result, records = self.result, self._size(part)
         if why is None:
+            result.has_passed = True
             result.largest_passed = max(result.largest_passed, records)
             self._suspects.pop(part, None)
             return
@@ -346,21 +342,24 @@ class Isolation(Generic[Why]):
         if self._trial is not None and self._trial.awaits:
             self._end_test()
 
-    def leave(self, part: Ranges, why: Why) -> None:
+    def leave(self, part: str, why: Why) -> None:
         """Leave a part that failed, and is not to be halved or isolated; the others go on."""
         self._suspects.pop(part, None)
         self.result.left.append((part, why))
         self._end_test_of(part)
 
-    def defer(self, part: Ranges, why: Why) -> None:
+    def defer(self, part: str, why: Why) -> None:
         """Leave a part that could not be run, and all that still wait, which cannot be either."""
-        waiting = [each for each, _ in self._not_run()]
+        waiting = [path for path, _ in self._not_run()]
         if part not in self._suspects:
             waiting.insert(0, part)
-        self._trial, self._sample = None, None
+        self._trial = None
         self._waiting, self._reserve = [], []
-        self.result.left += [(each, why) for each in waiting]
+        self.result.left += [(path, why) for path in waiting]
         self._end()
+
+    def _size(self, part: str) -> int:
+        return size(self._records, part)
 
     def _count_passes(self, passes: int) -> None:
         before, self._passes = self._passes, passes
@@ -382,8 +381,8 @@ class Isolation(Generic[Why]):
             return False
         if not self._waiting:
             return True
-        others = sum(count(part) for part, _ in self._not_run())
-        left_then = others - count(self._waiting[-1][0])
+        others = sum(self._size(part) for part, _ in self._not_run())
+        left_then = others - self._size(self._waiting[-1][0])
         if left_then < test.controls and others >= _FEWEST_CONTROLS:
             return True
         return self._runs_left() <= test.runs
@@ -399,7 +398,7 @@ class Isolation(Generic[Why]):
 
     def _draw_test(self) -> bool:
         """Begin a test of as many suspects as the budget suffices for; whether there is one."""
-        others = sum(count(part) for part, _ in self._not_run())
+        others = sum(self._size(part) for part, _ in self._not_run())
         controls = _MOST_CONTROLS if self._can_wait else others
         left, suspects = self._runs_left(), self._untested()
         while suspects:
@@ -415,34 +414,31 @@ class Isolation(Generic[Why]):
             suspects.pop()
         return False
 
-    def _untested(self) -> list[Ranges]:
+    def _untested(self) -> list[str]:
         """The suspects that may be tested once more."""
-        return [part for part, each in self._suspects.items() if each.tests < MAX_TESTS]
+        return [part for part, suspect in self._suspects.items() if suspect.tests < MAX_TESTS]
 
-    def _take_controls(self, wanted: int) -> list[tuple[Ranges, Why]]:
-        """Cut single records off what was not run; as many as wanted, if there are."""
-        taken: list[tuple[Ranges, Why]] = []
+    def _take_controls(self, wanted: int) -> list[tuple[str, Why]]:
+        """Take single records of what was not run; as many as wanted, if there are."""
+        taken: list[tuple[str, Why]] = []
         for parts in (self._reserve, self._waiting):
             while parts and len(taken) < wanted:
-                part, why = parts.pop(0)
-                first, rest = cut_after(part, wanted - len(taken))
-                singles = [
-                    (OffsetRange(r.topic, r.partition, at, at + 1),)
-                    for r in first
-                    for at in range(r.start, r.until)
-                ]
-                if rest:
-                    parts.insert(0, (rest, why))
-                if rest or len(singles) > 1:
-                    self._cuts.append(Cut(part, (*singles, *([rest] if rest else []))))
-                taken += [(each, why) for each in singles]
+                # A small part first: what is cut off a large one leaves many parts of it.
+                part, why = min(parts, key=lambda waiting: self._size(waiting[0]))
+                at = parts.index((part, why))
+                if self._size(part) == 1:
+                    taken.append(parts.pop(at))
+                else:
+                    parts[at : at + 1] = [(half, why) for half in reversed(halves(part))]
         return taken
 
     def _next_of_test(self) -> Step | None:
         trial = self._trial
         assert trial is not None  # noqa: S101  (the caller has looked)
-        while trial.order and any(each in self._suspects for each in trial.suspects):
+        while trial.order and any(part in self._suspects for part in trial.suspects):
             part = trial.order.pop()
+            if part is None and not trial.controls:
+                trial.controls = self._take_controls(1)
             if part is None and trial.controls:
                 trial.control = trial.controls.pop()[0]
                 return self._run(trial.control)
@@ -457,7 +453,7 @@ class Isolation(Generic[Why]):
         self._end_test(is_over=True)
         return self._next_run()
 
-    def _end_test_of(self, part: Ranges) -> None:
+    def _end_test_of(self, part: str) -> None:
         """End the test of which this was the last control."""
         if self._trial is not None and self._trial.control == part:
             self._end_test()
@@ -472,88 +468,75 @@ class Isolation(Generic[Why]):
                 continue
             suspect.tests += 1
             if is_over:
-                self.result.alone.append((part[0], suspect.why))
+                self.result.alone.append((part, suspect.why))
                 del self._suspects[part]
 
     def _take_sample(self) -> Step | None:
         """Run a sample of the parts not run yet, or wait for others; None without either."""
-        parts = self._reserve or [each for each in self._waiting if each[0] not in self._hints][:1]
-        if sum(count(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
+        parts = self._reserve or self._waiting[-1:]
+        if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
             # Any part: where bad records lie must not decide each time anew that nothing passes.
             parts = self._not_run()
         if not parts:
             return AwaitControl() if self._can_wait else None
-        order: list[Ranges | None] = [part for part, _ in parts]
-        self._shuffle(order)
-        part, why = next(each for each in parts if each[0] == order[0])
-        self._reserve = [each for each in self._reserve if each[0] != part]
-        self._waiting = [each for each in self._waiting if each[0] != part]
-        sample, rest = cut_after(part, max(1, min(count(part), _RESERVE) // _SAMPLES))
-        if not rest:
-            return self._run(part)
-        self._reserve.append((rest, why))
-        self._sample = (sample, why)
-        return Cut(part, (sample, rest))
+        part, why = self._drawn(parts)
+        self._reserve = [waiting for waiting in self._reserve if waiting[0] != part]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != part]
+        sample = part
+        while self._size(sample) > max(1, min(self._size(part), _RESERVE) // _SAMPLES):
+            sample = self._drawn(halves(sample))
+        self._reserve += [(path, why) for path in beside(part, sample)]
+        return self._run(sample)
 
-    def _run(self, part: Ranges) -> Run:
+    def _drawn(self, choices: Sequence[T]) -> T:
+        order = list(range(len(choices)))
+        self._shuffle(order)
+        return choices[order[0]]
+
+    def _run(self, part: str) -> Run:
         self.result.runs += 1
+        self._records_left -= self._size(part)
         return Run(part)
 
-    def _note_failure(self, part: Ranges, why: Why) -> None:
-        # A record that looks bad is run to fail: that says nothing of the sink.
-        if part not in self._suspects and part not in self._hints:
-            apart = [each for each in self._failed_in_a_row if not is_within(part, each)]
+    def _note_failure(self, part: str, why: Why) -> None:
+        # What an isolation has left alone may well be bad: that says nothing of the sink.
+        if part not in self._suspects and part not in self._may_be_bad:
+            apart = [other for other in self._failed_in_a_row if not part.startswith(other)]
             self._failed_in_a_row = [*apart, part]
         if len(self._failed_in_a_row) >= UNLIKE:
             self.result.down = why
         elif len(self._failed_in_a_row) > 1:
             self._needs_control = True
 
-    def _cut_out(
-        self, batch: Ranges, why: Why, rest: Sequence[Ranges], hints: Sequence[OffsetRange]
-    ) -> None:
-        """Cut single records out of a batch, and keep some of the rest for controls."""
-        kept = min(_RESERVE, sum(map(count, rest)) // 3)
-        total = count(rest[-1])
-        last, reserve = cut_after(rest[-1], max(total - kept, 0))
-        parts = [each for each in (*rest[:-1], last) if each]
-        self._hints = frozenset((each,) for each in hints)
-        self._waiting = [(each, why) for each in (*reversed(parts), *sorted(self._hints))]
-        self._reserve = [(reserve, why)] if reserve else []
-        self.result.smallest_failed = count(batch)
-        self._failed_in_a_row = [batch]
-        children = [part for part, _ in (*reversed(self._waiting), *self._reserve)]
-        self._cuts.append(Cut(batch, tuple(children)))
-        self._needs_control = count(batch) >= _SAMPLED_FIRST
-
-    def _divide(self, part: Ranges, why: Why) -> None:
+    def _divide(self, part: str, why: Why) -> None:
         """Halve a part; where nothing else is left for controls, keep its middle for them.
 
         Bad records come first or last in a batch more often than in its middle.
         """
-        total = count(part)
+        total = self._size(part)
         wanted = min(_RESERVE, max(total // 3, min(total // 2, _FEWEST_CONTROLS)))
-        reserved = 0 if self._waiting or self._reserve else wanted
-        first, rest = cut_after(part, (total - reserved + 1) // 2)
-        reserve, second = cut_after(rest, reserved)
-        self._reserve += [(reserve, why)] if reserve else []
-        self._waiting += [(each, why) for each in (second, first) if each]
-        self._cuts.append(Cut(part, tuple(each for each in (first, reserve, second) if each)))
+        if self._waiting or self._reserve or not wanted:
+            self._waiting += [(half, why) for half in reversed(halves(part))]
+            return
+        kept = part + "1"
+        while self._size(kept) > wanted:
+            kept += "0"
+        self._reserve.append((kept, why))
+        self._waiting += [(path, why) for path in sorted(beside(part, kept), reverse=True)]
 
-    def _not_run(self) -> list[tuple[Ranges, Why]]:
-        sample = [] if self._sample is None else [self._sample]
+    def _not_run(self) -> list[tuple[str, Why]]:
         controls = [] if self._trial is None else self._trial.controls
-        return [*reversed(self._waiting), *sample, *self._reserve, *controls]
+        return [*reversed(self._waiting), *self._reserve, *controls]
 
     def _end(self) -> None:
-        """Leave what is not convicted; a last backfill convicts its one record."""
+        """Leave what is not convicted; a last backfill convicts what has failed alone."""
         self.result.left += self._not_run()
         for part, suspect in self._suspects.items():
-            if self._final and self._is_lone:
-                self.result.alone.append((part[0], suspect.why))
+            if self._final and self.result.down is None:
+                self.result.alone.append((part, suspect.why))
             else:
                 self.result.left.append((part, suspect.why))
-        self._trial, self._sample = None, None
+        self._trial = None
         self._suspects.clear()
         self._waiting.clear()
         self._reserve.clear()

@@ -8,7 +8,7 @@ from alembic import op
 
 from headrace.ledger.tables import metadata
 
-revision = "0001"
+revision = "0002"
 down_revision = None
 
 
