@@ -140,7 +140,7 @@ class SinkAwayError(HeadraceError):
 
 
 class BatchSplitError(NotProcessedError):
-    """A sink has parts of a batch that was split, so it does not take the batch as a whole."""
+    """A sink has parts of a batch, so it does not take the batch as a whole."""
 
 
 class ReceiverError(HeadraceError):

@@ -270,7 +270,7 @@ def test_a_batch_is_not_written_once_a_part_of_it_is(engine: Engine) -> None:
     """By a process that was frozen while another took the batch over and split it."""
     assert write(engine, QUARTER)
     for late in (WHOLE, HALVES[0]):
-        with pytest.raises(BatchSplitError, match=f"parts of batch '{late.key}', which was split"):
+        with pytest.raises(BatchSplitError, match=f"parts of batch '{late.key}', so the batch"):
             write(engine, late)
     assert write(engine, HALVES[1])
     assert not write(engine, QUARTER)

@@ -81,7 +81,7 @@ def isolate(
     """Halve a failed batch until what cannot be processed stands alone, within a budget.
 
     Args:
-        max_runs: Of the handler on children of the batch; 1 or more. Default: 200.
+        max_runs: Of the handler on parts of the batch; 1 or more. Default: 200.
         max_time: How long the stream may wait for it. Default: 1 minute.
         topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
             with headers that say where it comes from and why it is there. The ledger has it first,

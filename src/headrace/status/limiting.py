@@ -187,7 +187,7 @@ class DrainState:
         gate: The gate.
         operator_limits: What operators have put in force for it.
         has_query: Whether a query stands behind it.
-        running: How many of its batches and children are being run, live and as backfills.
+        running: How many of its batches are being run, live and as backfills.
         failed: How many failed, and wait in the ledger to be run again.
         waiting: Records that wait in its source, where somebody has asked; None else.
         resumed_by: Who has ended this drain, after which the gate admits records again.
