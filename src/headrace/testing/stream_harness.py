@@ -1,6 +1,7 @@
 """Runs a handler behind a gate as a query does: the product's own code, without Spark's engine."""
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -84,6 +85,7 @@ class _Program:
             records=harness.reader,
             checks_fit=fails_on_misfit(harness.reader.options),
             sleep=harness.clock.sleep,
+            dice=harness.dice,
         )
         self.handler = GatedHandler(TESTED_GATE, context)
         self.listener = GateListener(lambda _gate, _run: self.ledger, new_worker=_InThisThread)
@@ -226,6 +228,7 @@ class StreamHarness:
         self.transform = transform
         self.spark = spark
         self.crashes = 0
+        self.dice = random.Random(0)  # noqa: S311  (a test that fails is to fail again)
         self._interval_ms = interval_ms("interval", interval)
         self._options = named
         self.values: DecodedValues | None = None
