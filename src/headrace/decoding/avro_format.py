@@ -8,6 +8,7 @@ from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from pyspark.sql import types as t
 from headrace.core.system import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
+from headrace.decoding.avro_defaults import with_stored_defaults
 from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.decoding.registry import (
     HEADER_BYTES,
@@ -43,14 +45,18 @@ _PLAIN: Final[dict[str, t.DataType]] = {
     "fixed": t.BinaryType(),
     "enum": t.StringType(),
 }
-_LOGICAL: Final[dict[str, t.DataType]] = {
-    "date": t.DateType(),
-    "timestamp-millis": t.TimestampType(),
-    "timestamp-micros": t.TimestampType(),
-    "local-timestamp-millis": t.TimestampNTZType(),
-    "local-timestamp-micros": t.TimestampNTZType(),
-    "uuid": t.StringType(),
+_LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
+    ("int", "date"): t.DateType(),
+    ("long", "timestamp-millis"): t.TimestampType(),
+    ("long", "timestamp-micros"): t.TimestampType(),
+    ("long", "local-timestamp-millis"): t.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): t.TimestampNTZType(),
+    ("string", "uuid"): t.StringType(),
+    ("fixed", "uuid"): t.StringType(),
 }
+"""Types of logical types; on another type Avro has a logical type ignored."""
+
+_UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
@@ -151,6 +157,7 @@ class AvroFormat:
                 f" {said}); give a record's schema in Avro's JSON."
             ) from None
         kind, _ = _spark_type(parsed, _named(parsed), "record", ())
+        with_stored_defaults(parsed, _named(parsed))
         if not isinstance(kind, t.StructType) or not kind.fields:
             raise OptionError(
                 f"The Avro schema is of {kind.simpleString()}; give that of a record with fields."
@@ -169,9 +176,10 @@ class AvroDecoder:
 
     def __init__(self, of: AvroFormat, columns: t.StructType) -> None:
         self._registry = of.registry
-        self._reader = _parsed(of.schema, of.references, plain=True)
+        self._plain = _Writer.of(_parsed(of.schema, of.references, plain=True))
+        reader = _parsed(of.schema, of.references, plain=True)
+        self._reader = with_stored_defaults(reader, _named(reader))
         self._read: Callable[..., Any] = _fastavro().schemaless_reader
-        self._plain = _Writer.of(self._reader)
         self._written: dict[int, _Writer | str] = {}
         typed = self._typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
@@ -207,7 +215,7 @@ class AvroDecoder:
         known = [
             b"\0" + number.to_bytes(HEADER_BYTES - 1, "big")
             for number, writer in self._written.items()
-            if isinstance(writer, _Writer) and writer.schema == self._reader
+            if writer is self._plain
         ]
         headers = pc.binary_slice(values, 0, HEADER_BYTES)
         is_known: npt.NDArray[np.bool_] = np.asarray(
@@ -233,7 +241,8 @@ class AvroDecoder:
             writer, data = self._writer(self._registry, value), payload(value)
         try:
             end = writer.check(data)
-            record = self._read(BytesIO(data), writer.schema, self._reader)
+            reader = None if writer is self._plain else self._reader
+            record = self._read(BytesIO(data), writer.schema, reader)
             if self._convert is not None:
                 record = self._convert(record)
         except MalformedError as error:
@@ -270,7 +279,8 @@ class AvroDecoder:
         if isinstance(writer, str):
             return writer
         typed = _parsed(found.text, found.references)
-        return other_meaning(typed, self._typed, _named(typed), _named(self._typed)) or writer
+        other = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
+        return other or (self._plain if writer.schema == self._plain.schema else writer)
 
 
 class _UnfitError(Exception):
@@ -328,6 +338,13 @@ _Convert = Callable[[Any], Any] | None
 """Conversion of a stored value to one that Arrow takes; None if it needs none."""
 
 
+_CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
+    ("long", "timestamp-millis"): lambda value: value * 1000,
+    ("long", "local-timestamp-millis"): lambda value: value * 1000,
+    ("fixed", "uuid"): lambda value: str(UUID(bytes=value)),
+}
+
+
 def _spark_type(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, _Convert]:
@@ -350,7 +367,7 @@ def _spark_type(
         element, null, convert = _optional(schema["values"], named, f"{where}[]", within)
         return t.MapType(t.StringType(), element, null), _of_map(convert)
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if logical == "decimal":
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
         scale = schema.get("scale", 0)
         if schema["precision"] > 38:
             raise OptionError(
@@ -358,9 +375,9 @@ def _spark_type(
                 " 38."
             )
         return t.DecimalType(schema["precision"], scale), lambda value: _decimal(value, scale)
-    if logical in _LOGICAL:
-        in_millis = logical.endswith("millis")
-        return _LOGICAL[logical], (lambda value: value * 1000) if in_millis else None
+    both = str(kind), str(logical)
+    if both in _LOGICAL and schema.get("size", _UUID_BYTES) == _UUID_BYTES:
+        return _LOGICAL[both], _CONVERTS.get(both)
     if kind not in _PLAIN:
         raise OptionError(f"The Avro schema's {where} is of {kind!r}, which Spark does not have.")
     return _PLAIN[kind], None
@@ -403,9 +420,8 @@ def _optional(
 
 def _of_record(converts: dict[str, Callable[[Any], Any]]) -> _Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
-        for name, each in converts.items():
-            record[name] = each(record[name])
-        return record
+        # A copy: a default is one object for all records.
+        return record | {name: change(record[name]) for name, change in converts.items()}
 
     return convert if converts else None
 
