@@ -23,11 +23,13 @@ from headrace.decoding.avro_columns import FlatAvro
 from headrace.decoding.avro_defaults import with_stored_defaults
 from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.decoding.registry import (
-    HEADER_BYTES,
+    NO_ID,
     RegisteredSchema,
     SchemaRegistry,
+    header_of,
     payload,
     schema_id,
+    unknown_id,
 )
 from headrace.errors import OptionError
 
@@ -180,19 +182,21 @@ class AvroDecoder:
         reader = _parsed(of.schema, of.references, plain=True)
         self._reader = with_stored_defaults(reader, _named(reader))
         self._read: Callable[..., Any] = _fastavro().schemaless_reader
-        self._written: dict[int, _Writer | str] = {}
+        self._written: dict[int | UUID, _Writer | str] = {}
         typed = self._typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
         self._columns = Columns(columns, list(map(itemgetter, columns.names)))
         self._flat = FlatAvro.of(typed, columns)
-        self._header_bytes = 0 if of.registry is None else HEADER_BYTES
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
-        numbers = np.flatnonzero(self._is_plain(values)) if self._flat else _NONE
-        if self._flat is None or not len(numbers):
+        if self._flat is None:
             return self._each(values.to_pylist())
-        flat = self._flat.decode(values, numbers, self._header_bytes)
+        headers = self._header_bytes(values)
+        numbers = np.flatnonzero(headers >= 0)
+        if not len(numbers):
+            return self._each(values.to_pylist())
+        flat = self._flat.decode(values, numbers, headers[numbers])
         if flat is None:
             return self._each(values.to_pylist())
         if len(numbers) == len(values) and flat.fits.all():
@@ -207,21 +211,15 @@ class AvroDecoder:
         structs = pa.concat_arrays([flat.structs, alone.values]).take(pa.array(places))
         return Decoded(structs, {int(others[at]): why for at, why in alone.reasons.items()})
 
-    def _is_plain(self, values: pa.Array) -> npt.NDArray[np.bool_]:
-        """Which values were written with the reader's own schema, as far as is known by now."""
-        is_there: npt.NDArray[np.bool_] = np.asarray(values.is_valid())
-        if self._registry is None:
-            return is_there
-        known = [
-            b"\0" + number.to_bytes(HEADER_BYTES - 1, "big")
-            for number, writer in self._written.items()
-            if writer is self._plain
-        ]
-        headers = pc.binary_slice(values, 0, HEADER_BYTES)
-        is_known: npt.NDArray[np.bool_] = np.asarray(
-            pc.is_in(headers, pa.array(known, headers.type)), bool
-        )
-        return is_there & is_known
+    def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
+        """Sizes of the values' headers; -1 for a value that may be of another writer's schema."""
+        sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
+        own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
+        for size in {len(header) for header in own}:
+            known = pa.array([header for header in own if len(header) == size], values.type)
+            is_known = pc.is_in(pc.binary_slice(values, 0, size), known)
+            sizes[np.asarray(is_known, bool)] = size
+        return sizes.astype(np.int64)
 
     def _each(self, values: Sequence[bytes | None]) -> Decoded:
         records: list[Any] = []
@@ -262,19 +260,19 @@ class AvroDecoder:
     def _writer(self, registry: SchemaRegistry, value: bytes) -> "_Writer":
         number = schema_id(value)
         if number is None:
-            raise _UnfitError("it is not of a schema registry's wire format (0, then an id)")
+            raise _UnfitError(NO_ID)
         if number not in self._written:
             found = registry.schema(number)
             if found is None:
                 # An unknown id is not kept here: it may be known later.
-                raise _UnfitError(f"the schema registry does not know the id {number}")
+                raise _UnfitError(unknown_id(number))
             self._written[number] = self._writer_of(found, number)
         writer = self._written[number]
         if isinstance(writer, str):
             raise _UnfitError(writer)
         return writer
 
-    def _writer_of(self, found: RegisteredSchema, number: int) -> "_Writer | str":
+    def _writer_of(self, found: RegisteredSchema, number: int | UUID) -> "_Writer | str":
         writer = _writer_schema(found.kind, found.text, found.references, number)
         if isinstance(writer, str):
             return writer
@@ -297,7 +295,9 @@ class _Writer:
         return cls(schema, AvroCheck(schema, _named(schema)))
 
 
-def _writer_schema(kind: str, text: str, references: Sequence[str], number: int) -> _Writer | str:
+def _writer_schema(
+    kind: str, text: str, references: Sequence[str], number: int | UUID
+) -> _Writer | str:
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
