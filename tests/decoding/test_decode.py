@@ -26,6 +26,7 @@ from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
+from headrace.execution.policy import Last
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import DeadLetter, Ledger, Status, Verdict, verify
 from headrace.testing import MemoryLog, StreamHarness
@@ -55,7 +56,7 @@ class Scene:
     def run(
         self,
         handler: Handler,
-        on_failure: str | OnFailure = "stop",
+        on_failure: Last | OnFailure = "stop",
         derive: Callable[[DataFrame], DataFrame] = lambda df: df,
     ) -> None:
         """Process what is there."""
