@@ -259,7 +259,9 @@ def test_a_registry_that_is_away_is_waited_for_and_rejects_nothing(
     assert "MapInArrow" in shown[0]
     assert sink.ids == [7, 8]
     assert [each.offset for each in scene.letters()] == [1]
-    assert scene.letters()[0].error.message == "the schema registry does not know the id 99"
+    reason = scene.letters()[0].error.message
+    assert reason.startswith("the schema registry does not know the id 99; where its header")
+    assert "set the source's option includeHeaders to true" in reason
     assert scene.proven() == (2, 1)
 
 
