@@ -32,7 +32,13 @@ from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.listener import GateListener, progress_event
-from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
+from headrace.execution.policy import (
+    Last,
+    OnFailure,
+    OutageWord,
+    parse_on_failure,
+    with_outages,
+)
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.source.decoded_values import DecodedValues
@@ -204,8 +210,8 @@ class StreamHarness:
         handler: TestedHandler,
         log: MemoryLog,
         *,
-        on_failure: str | OnFailure = "stop",
-        on_outage: str = "hold",
+        on_failure: Last | OnFailure = "stop",
+        on_outage: OutageWord = "hold",
         interval: str = "1 second",
         options: Mapping[str, object] | None = None,
         transform: Callable[[Any], Any] = lambda df: df,
