@@ -115,11 +115,26 @@ query = gate.write(orders, handler).option("checkpointLocation", "checkpoints/or
 assert_type(query, StreamingQuery)
 headrace.Gate("orders", intervall="1 second")
 headrace.gateway
+gate.write(orders, handler, on_failure="pray")
+gate.write(orders, handler, on_outage="pray")
+headrace.retry(attempts=3, then="pray")
+headrace.Gate("orders", interval="auto", ledger="sqlite:///headrace.db", work_ratio="0.8")
+policy = headrace.retry(3, then=headrace.isolate())
+gate.write(orders, handler, on_failure=policy, on_outage="defer", backfill="every 10 minutes")
+assert_type(headrace.OffsetRange("orders", 0, 1, 2).count, int)
+try:
+    pass
+except (headrace.BatchSplitError, headrace.MachineryError, headrace.RegistryError) as error:
+    assert_type(str(error), str)
+except (headrace.GateInUseError, headrace.LedgerSchemaError):
+    pass
 """
     )
     shown, errors, _ = mypy.api.run(["--strict", "--no-error-summary", str(program)])
     reported = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", shown, re.MULTILINE)
-    assert (reported, errors) == ([("15", "call-arg"), ("16", "attr-defined")], ""), shown
+    wrong = [("15", "call-arg"), ("16", "attr-defined")]
+    wrong += [(str(line), "arg-type") for line in range(17, 21)]
+    assert (reported, errors) == (wrong, ""), shown
 
 
 @pytest.mark.integration

@@ -12,14 +12,19 @@
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.core.ranges import OffsetRange
 from headrace.core.system import lazy_names
 from headrace.errors import (
+    BatchSplitError,
     BrokerError,
     DataLossError,
+    GateInUseError,
     HeadraceError,
     LedgerError,
+    LedgerSchemaError,
+    MachineryError,
     OptionError,
-    SchemaError,
+    RegistryError,
     SetupError,
     SinkAwayError,
     SourceError,
@@ -35,16 +40,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "BatchSplitError",
     "BrokerError",
     "DataLossError",
     "Gate",
+    "GateInUseError",
     "GateSnapshot",
     "HeadraceError",
     "LedgerError",
+    "LedgerSchemaError",
+    "MachineryError",
+    "OffsetRange",
     "OnFailure",
     "OptionError",
     "Receivers",
-    "SchemaError",
+    "RegistryError",
     "SchemaRegistry",
     "SetupError",
     "SinkAwayError",

@@ -7,7 +7,7 @@
     │   ├── RejectionError   a handler rejects rows that are not of its batch
     │   └── TooManyRejectedError  a handler rejects more than a batch may
     ├── LedgerError          the ledger cannot be opened, read or written
-    │   └── SchemaError      the ledger's schema is not one this version can use
+    │   └── LedgerSchemaError  the ledger's schema is not one this version can use
     ├── GateInUseError       another query stands behind the gate
     ├── SourceError          a source cannot be read
     │   ├── BrokerError      a broker cannot be reached, or refuses
@@ -59,7 +59,7 @@ class LedgerError(HeadraceError):
     """The ledger cannot be opened, read or written."""
 
 
-class SchemaError(LedgerError):
+class LedgerSchemaError(LedgerError):
     """The ledger's schema is newer than this version of Headrace, or not a ledger's."""
 
 
@@ -140,7 +140,7 @@ class SinkAwayError(HeadraceError):
 
 
 class BatchSplitError(NotProcessedError):
-    """A sink has parts of a batch that was split, so it does not take the batch as a whole."""
+    """A sink has parts of a batch, so it does not take the batch as a whole."""
 
 
 class ReceiverError(HeadraceError):

@@ -90,6 +90,19 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
     assert ledger.batches.failed() == ()
 
 
+def test_what_an_operator_asks_for_is_run_next_whatever_budget_and_schedule(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    """Seen: after a mended handler 147 records waited for spare time, and no command took them."""
+    first, second, third = failed_batches(ledger, 3)
+    backfill = Backfill(ledger, clock, most=0, poll_ms=1)
+    with running(backfill, Monitor(ledger, "orders", interval_ms=1), Manual()):
+        ledger.repairs.retry("orders", [second, third], "ada", "the column is back")
+        wait_until(lambda: len(backfill.runner.keys) == 2)
+    assert backfill.runner.keys == [second, third]
+    assert stored(ledger, first).status is Status.FAILED
+
+
 def test_with_capacity_to_spare_what_fails_is_run_at_once(
     ledger: Ledger, clock: ManualClock
 ) -> None:

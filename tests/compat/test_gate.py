@@ -22,6 +22,7 @@ from tests.services.waiting import wait_until
 import headrace
 from headrace.errors import OptionError
 from headrace.execution import Batch, OnFailure
+from headrace.execution.policy import Last
 from headrace.ledger import Kind, Ledger, Status, verify
 from headrace.spark_versions import is_remote
 
@@ -96,7 +97,7 @@ class Scene:
     def start(
         self,
         handler: Callable[[DataFrame, Batch], None],
-        on_failure: str | OnFailure = "stop",
+        on_failure: Last | OnFailure = "stop",
         df: DataFrame | None = None,
         **options: Any,
     ) -> Any:

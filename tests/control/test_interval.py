@@ -76,9 +76,9 @@ def test_a_change_says_why() -> None:
     ("arguments", "message"),
     [
         ({"max_delay_ms": 199}, "headrace.maxDelay is 199"),
-        ({"work": 0.0}, "headrace.work is 0.0"),
-        ({"work": 1.0}, "headrace.work is 1"),
-        ({"work": 1.5}, "headrace.work is 1.5"),
+        ({"work_ratio": 0.0}, "headrace.workRatio is 0.0"),
+        ({"work_ratio": 1.0}, "headrace.workRatio is 1"),
+        ({"work_ratio": 1.5}, "headrace.workRatio is 1.5"),
     ],
 )
 def test_what_it_must_hold_is_checked(arguments: dict[str, float], message: str) -> None:

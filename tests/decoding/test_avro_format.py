@@ -25,6 +25,7 @@ import headrace
 from headrace.decoding import registry as registry_module
 from headrace.decoding.avro_format import AvroFormat
 from headrace.decoding.formats import Decoded
+from headrace.decoding.registry import NO_ID
 from headrace.errors import READ, OptionError, RegistryError
 
 ADDRESS = {
@@ -310,8 +311,8 @@ def test_an_id_that_nobody_knows_rejects_the_record_alone(registry: RegistryServ
     result = decoded(form, framed(99, value), framed(number, value), value, b"", framed(99, value))
     assert result.reasons == {
         0: "the schema registry does not know the id 99",
-        2: "it is not of a schema registry's wire format (0, then an id)",
-        3: "it is not of a schema registry's wire format (0, then an id)",
+        2: NO_ID,
+        3: NO_ID,
         4: "the schema registry does not know the id 99",
     }
     assert registry.asked == ["/schemas/ids/99", "/schemas/ids/1"]

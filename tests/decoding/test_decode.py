@@ -26,6 +26,7 @@ from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
 from headrace.execution import Batch, Gate, OnFailure, rejections
 from headrace.execution.batch_reader import SparkBatchReader
+from headrace.execution.policy import Last
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import DeadLetter, Ledger, Status, Verdict, verify
 from headrace.testing import MemoryLog, StreamHarness
@@ -55,7 +56,7 @@ class Scene:
     def run(
         self,
         handler: Handler,
-        on_failure: str | OnFailure = "stop",
+        on_failure: Last | OnFailure = "stop",
         derive: Callable[[DataFrame], DataFrame] = lambda df: df,
     ) -> None:
         """Process what is there."""
@@ -258,7 +259,9 @@ def test_a_registry_that_is_away_is_waited_for_and_rejects_nothing(
     assert "MapInArrow" in shown[0]
     assert sink.ids == [7, 8]
     assert [each.offset for each in scene.letters()] == [1]
-    assert scene.letters()[0].error.message == "the schema registry does not know the id 99"
+    reason = scene.letters()[0].error.message
+    assert reason.startswith("the schema registry does not know the id 99; where its header")
+    assert "set the source's option includeHeaders to true" in reason
     assert scene.proven() == (2, 1)
 
 

@@ -23,7 +23,7 @@ from headrace.decoding.decode_option import Mode, format_of, has_secret
 from headrace.decoding.formats import Format, option_text
 from headrace.errors import READ, DecodeError, HeadraceError, OptionError
 from headrace.execution import Batch, Gate, OnFailure
-from headrace.execution.policy import STOP
+from headrace.execution.policy import STOP, Last
 from headrace.journal import Journal, Records
 from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger import Ledger, Verdict, verify
@@ -158,7 +158,7 @@ class Scene:
     def run(
         self,
         handler: Callable[[DataFrame, Batch], None] | None = None,
-        on_failure: str | OnFailure = "stop",
+        on_failure: Last | OnFailure = "stop",
         derive: Callable[[DataFrame], DataFrame] = lambda df: df,
         **options: Any,
     ) -> None:

@@ -256,3 +256,47 @@ def test_a_field_that_is_there_twice_is_refused_before_a_task_meets_it(
     columns = twice if schema == "a" else t.StructType([t.StructField("s", twice)])
     with pytest.raises(OptionError, match=f"has the field {name} twice; name it once"):
         headrace.json(columns).columns(None)
+
+
+INNER = t.StructType([t.StructField("x", t.LongType())])
+LAST = t.StructType(
+    [
+        t.StructField("s", t.LongType()),
+        t.StructField("d", t.DecimalType(20, 10)),
+        t.StructField("o", INNER),
+        t.StructField("l", t.ArrayType(INNER)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        (b'{"s":"x","s":1}', {"s": 1}),
+        (b'{"s":1,"s":2}', {"s": 2}),
+        (b'{"s":{"a":[1,"}"]},"s":9223372036854775807}', {"s": 2**63 - 1}),
+        (b'{"s":"x","d":1.1234567890,"s":null}', {"d": Decimal("1.1234567890")}),
+        (b'{"o":{"x":"a","x":1},"l":[{"x":[],"x":2}]}', {"o": {"x": 1}, "l": [{"x": 2}]}),
+        (b'{"else":{"x":"a","x":1},"s":"x","s":1}', {"s": 1}),
+    ],
+)
+def test_of_a_key_that_is_twice_the_last_one_counts(value: bytes, fields: dict[str, Any]) -> None:
+    result = decoded(b"{}", value, b"{}", columns=LAST)
+    assert result.reasons == {}
+    nothing = {"s": None, "d": None, "o": None, "l": None}
+    assert result.values.to_pylist() == [nothing, nothing | fields, nothing]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"s":1,"s":"x"}', "it does not fit the JSON schema: Expected `int | null`, got `str`"),
+        (b'{"s":"x","s":"\\ud800"}', "it does not fit the JSON schema: Expected `int | null`"),
+        (b'{"s":"x","s":1} {', "it does not fit the JSON schema: Expected `int | null`"),
+        (b'{"s":"x","s":NaN}', "it does not fit the JSON schema"),
+        (b'{"s":"x","s":1,"o":' + b"[" * 100_000, "it does not fit the JSON schema"),
+    ],
+)
+def test_a_value_whose_last_key_does_not_fit_is_rejected(value: bytes, reason: str) -> None:
+    result = decoded(value, columns=LAST)
+    assert result.reasons[0].startswith(reason)

@@ -17,6 +17,7 @@ from tests.services.registry import RegistryServer, framed
 import headrace
 from headrace.decoding.formats import Decoded
 from headrace.decoding.protobuf_format import ProtobufFormat, message_at
+from headrace.decoding.registry import NO_ID
 from headrace.errors import OptionError
 
 KINDS = descriptor_pb2.FieldDescriptorProto
@@ -252,7 +253,7 @@ def test_a_registry_s_values_say_which_message_they_are(registry: RegistryServer
         9: "it does not say which message of its schema it is",
         10: "the schema registry does not know the id 99",
         11: "the registry's schema 2 is of AVRO, not of PROTOBUF",
-        12: "it is not of a schema registry's wire format (0, then an id)",
+        12: NO_ID,
     }
 
 

@@ -15,6 +15,7 @@ from tests.services.kafka import Topic, Topics
 
 import headrace
 from headrace.core.ranges import OffsetRange
+from headrace.execution.policy import Last
 from headrace.ledger import ErrorReport, Ledger
 
 GONE: Final = ErrorReport("DataLossError", "orders-0 [0, 1) has left Kafka.", "")
@@ -67,7 +68,7 @@ class Shop:
         gate: headrace.Gate,
         source: DataFrame,
         *,
-        on_failure: str = "stop",
+        on_failure: Last = "stop",
     ) -> None:
         """A query that processes what is there, and ends."""
 

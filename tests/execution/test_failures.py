@@ -20,6 +20,7 @@ from tests.services.waiting import wait_until
 import headrace
 from headrace.errors import OptionError
 from headrace.execution import Batch, Gate, OnFailure
+from headrace.execution.policy import Last
 from headrace.ledger import Ledger, Status
 
 BAD = b"poison"
@@ -88,7 +89,7 @@ class Scene:
         self,
         df: DataFrame,
         handler: Callable[[DataFrame, Batch], None],
-        on_failure: str | OnFailure,
+        on_failure: Last | OnFailure,
     ) -> StreamingQuery:
         writer = self.gate.write(df, handler, on_failure=on_failure)
         return writer.option("checkpointLocation", str(self.checkpoint)).start()
@@ -297,7 +298,7 @@ def test_a_retry_in_place_helps_through_what_passes_by_itself(
 def test_a_stream_with_state_cannot_go_on_without_a_batch(
     scene: Scene,
     sink: KeyedFiles,
-    last: str,
+    last: Last,
     derive: Callable[[DataFrame], DataFrame],
     operator: str,
 ) -> None:

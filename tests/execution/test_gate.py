@@ -103,7 +103,7 @@ def test_any_other_interval_is_refused_from_a_millisecond_to_a_year(
     [
         ({"interval": "auto"}, 1_000),
         ({"interval": " AUTO ", "max_delay": "500 ms"}, 250),
-        ({"interval": "auto", "max_delay": timedelta(minutes=1), "work": 0.5}, 1_000),
+        ({"interval": "auto", "max_delay": timedelta(minutes=1), "work_ratio": 0.5}, 1_000),
     ],
 )
 def test_an_auto_interval_begins_with_a_second_or_half_of_its_longest_delay(
@@ -116,11 +116,14 @@ def test_an_auto_interval_begins_with_a_second_or_half_of_its_longest_delay(
     ("arguments", "message"),
     [
         ({"interval": "1 second", "max_delay": "5 seconds"}, "it is for an interval that is auto"),
-        ({"interval": "1 second", "work": 0.5}, "it is for an interval that is auto"),
+        ({"interval": "1 second", "work_ratio": 0.5}, "it is for an interval that is auto"),
         ({"interval": "auto", "max_delay": "150 ms"}, "headrace.maxDelay is 150"),
         ({"interval": "auto", "max_delay": 5}, "The gate's max_delay is 5; it must be a duration"),
-        ({"interval": "auto", "work": 1.5}, "headrace.work is 1.5"),
-        ({"interval": "auto", "work": "most"}, "headrace.work is 'most'; it must be a number"),
+        ({"interval": "auto", "work_ratio": 1.5}, "headrace.workRatio is 1.5"),
+        (
+            {"interval": "auto", "work_ratio": "most"},
+            "headrace.workRatio is 'most'; it must be a number",
+        ),
     ],
 )
 def test_what_an_auto_interval_cannot_hold_is_refused(
@@ -198,7 +201,7 @@ def test_a_gate_reads_from_the_sources_there_are(spark: SparkSession, ledger_url
 def test_a_failure_policy_is_one_of_those_there_are(spark: SparkSession, ledger_url: str) -> None:
     gate = Gate("orders", interval="1 second", ledger=ledger_url)
     with pytest.raises(OptionError, match="on_failure is 'pray'; it must be one of 'stop'"):
-        gate.write(rows(spark), ignore, on_failure="pray")
+        gate.write(rows(spark), ignore, on_failure="pray")  # type: ignore[arg-type]
 
 
 def test_a_stream_loads_with_the_native_sources_columns(reader: DataStreamReader) -> None:

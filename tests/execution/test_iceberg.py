@@ -155,7 +155,7 @@ def test_a_batch_is_not_written_once_a_part_of_it_is(table: Table) -> None:
     other = again(table)
     slow = frame("all", during=lambda: part.append_iceberg(frame("some"), other))
     for late in (slow, frame("all")):
-        with pytest.raises(BatchSplitError, match=r"parts of batch 'the tenth', which was split"):
+        with pytest.raises(BatchSplitError, match=r"parts of batch 'the tenth', so the batch"):
             TEN.append_iceberg(late, table)
     assert TEN.append_iceberg(frame("returned"), table, "returns"), "that is another write"
     assert FIFTY.append_iceberg(frame("other"), table)

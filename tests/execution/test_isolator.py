@@ -120,7 +120,7 @@ class Scene:
 
     def backfill(
         self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
-    ) -> Exception | None:
+    ) -> Exception | ErrorReport | None:
         """Run a failed batch again, beside a stream that goes on; why it failed."""
         options.setdefault("control_wait_s", 1)
         options.setdefault("sleep", self.pass_something)

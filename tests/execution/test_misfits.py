@@ -8,6 +8,7 @@ from headrace import Batch, retry
 from headrace.decoding.decode import REPORTS
 from headrace.errors import OptionError
 from headrace.execution import OnFailure
+from headrace.execution.policy import Last
 from headrace.ledger import DeadLetterRecord, Status
 from headrace.status.attention import Need, NeedKind
 from headrace.status.snapshot import take_snapshot
@@ -49,7 +50,7 @@ NEVER = (
 @pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms")])
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_schema_that_has_never_fitted_stops_the_query_until_it_is_corrected(
-    policy: str | OnFailure, *, in_transaction: bool
+    policy: Last | OnFailure, *, in_transaction: bool
 ) -> None:
     handler = Decoding(in_transaction=in_transaction)
     with StreamHarness(handler, MemoryLog(*["bad hunter2"] * 3), on_failure=policy) as stream:
@@ -127,7 +128,7 @@ def test_a_schema_that_stops_fitting_ends_a_query_that_is_to_stop() -> None:
 
 
 @pytest.mark.parametrize("policy", ["defer", "isolate"])
-def test_any_other_query_goes_on_and_its_status_says_what_it_needs(policy: str) -> None:
+def test_any_other_query_goes_on_and_its_status_says_what_it_needs(policy: Last) -> None:
     options = {"maxOffsetsPerTrigger": 5}
     with StreamHarness(Decoding(), MemoryLog(*MOST), on_failure=policy, options=options) as stream:
         for _batch in range(2):

@@ -1,8 +1,11 @@
+from typing import get_args
+
 import pytest
 
 from headrace.control.bisection import IsolationBudget
+from headrace.control.sink_outage import OnOutage
 from headrace.errors import OptionError
-from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
+from headrace.execution.policy import OnFailure, OutageWord, isolate, parse_on_failure, retry
 
 
 @pytest.mark.parametrize("word", ["stop", "defer", "isolate"])
@@ -38,10 +41,14 @@ def test_another_word_is_refused_with_those_there_are(wrong: object) -> None:
         parse_on_failure(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_retry_is_at_least_one(n: int) -> None:
-    with pytest.raises(OptionError, match=r"retry's n is .* 1 or more"):
-        retry(n)
+@pytest.mark.parametrize("attempts", [0, -1])
+def test_a_retry_is_at_least_one(attempts: int) -> None:
+    with pytest.raises(OptionError, match=r"retry's attempts is .* 1 or more"):
+        retry(attempts=attempts)
+
+
+def test_the_words_that_a_type_checker_knows_are_those_there_are() -> None:
+    assert list(get_args(OutageWord)) == [each.value for each in OnOutage]
 
 
 def test_a_retry_is_not_followed_by_a_retry() -> None:

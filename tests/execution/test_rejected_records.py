@@ -21,6 +21,7 @@ from headrace.errors import BrokerError, DataLossError, RejectionError
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.policy import Last
 from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedRange, Status, Verdict, verify
 from headrace.ledger.dead_letters import Headers
@@ -47,7 +48,7 @@ class Scene:
     def run(
         self,
         handler: Callable[[DataFrame, Batch], None],
-        on_failure: str | OnFailure = "stop",
+        on_failure: Last | OnFailure = "stop",
         df: DataFrame | None = None,
     ) -> None:
         """Process what is there."""
@@ -83,7 +84,7 @@ def produce(topic: Topic, count: int) -> None:
 
 @pytest.mark.parametrize("policy", ["stop", "isolate"])
 def test_rows_of_a_data_frame_are_kept_whole_each_with_its_own_reason(
-    scene: Scene, policy: str
+    scene: Scene, policy: Last
 ) -> None:
     kept: list[int] = []
     produce(scene.orders, 20)

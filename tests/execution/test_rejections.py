@@ -14,6 +14,7 @@ from headrace import Batch, retry
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError, RejectionError, SetupError
 from headrace.execution import OnFailure, isolate, rejections
+from headrace.execution.policy import Last
 from headrace.ledger import (
     DeadLetterRecord,
     ErrorReport,
@@ -251,7 +252,7 @@ def test_a_refusal_that_is_caught_leaves_what_was_rejected_before_and_the_batch_
 
 @pytest.mark.integration
 @pytest.mark.parametrize("policy", ["defer", "isolate"])
-def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: str) -> None:
+def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: Last) -> None:
     def handle(_df: Any, batch: Batch) -> None:
         batch.reject([("records", 0, 3)], "no")
 
@@ -267,7 +268,7 @@ def test_rows_of_another_batch_make_no_dead_letter_of_a_good_record(policy: str)
 @pytest.mark.parametrize("policy", ["stop", "defer", "isolate", retry(2, "1 ms"), SPLITS])
 @pytest.mark.parametrize("kind", [OptionError, SetupError])
 def test_a_wrong_schema_or_option_stops_the_query_whatever_the_policy(
-    policy: str | OnFailure, kind: type[Exception]
+    policy: Last | OnFailure, kind: type[Exception]
 ) -> None:
     runs: list[str] = []
 

@@ -391,3 +391,30 @@ def test_what_is_no_answer_to_an_outage_is_refused(
 ) -> None:
     with pytest.raises(OptionError, match=sentence):
         policy(on_failure, on_outage)
+
+
+def test_one_record_that_times_out_holds_its_gate_once_and_no_other_record(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen: 86 s of standstill for each batch with such a record, the second as long as the first;
+    and nearly half of its records deferred."""
+    gate.policy = policy("isolate")
+    bad = [33, 73, 113, 153]
+    sink = TimesOut({(0, at) for at in bad})
+    executor, held_s = gate.starts(sink), []
+    for start in range(0, 160, 40):
+        began_s = gate.now_s
+        row = gate.run(executor, OffsetRange("orders-topic", 0, start, start + 40))
+        assert (row.status, row.records_left) == (Status.FAILED, 1)
+        held_s.append(gate.now_s - began_s)
+    assert held_s[0] > 1
+    assert max(held_s[1:]) == 0
+    assert sorted(place for _, place in sink.everything) == sorted({*range(160)} - {*bad})
+    assert gate.ledger.dead_letters.oldest("orders") == ()
+
+
+class TimesOut(KeyedSink):
+    """A sink that takes too long for some records."""
+
+    def refuse(self, bad: Place) -> None:
+        raise TimeoutError(f"{bad} took more than 5 s")

@@ -17,6 +17,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import BatchSplitError, OptionError
 from headrace.execution import Batch
+from headrace.execution.policy import Last
 from headrace.ledger import Status, normalize_url
 from headrace.testing import MemoryFrame, MemoryLog, StreamHarness
 
@@ -221,7 +222,7 @@ def test_a_strict_transaction_that_was_too_late_fails_and_is_run_again(
 
 @pytest.mark.parametrize("policy", ["isolate", "defer"])
 def test_a_batch_that_failed_although_it_was_committed_is_not_written_again_by_its_children(
-    engine: Engine, policy: str
+    engine: Engine, policy: Last
 ) -> None:
     """As when the answer to a commit is lost. It is a bad batch besides, and so split as well."""
     log = MemoryLog("1", "2", "bad", "4")
@@ -270,7 +271,7 @@ def test_a_batch_is_not_written_once_a_part_of_it_is(engine: Engine) -> None:
     """By a process that was frozen while another took the batch over and split it."""
     assert write(engine, QUARTER)
     for late in (WHOLE, HALVES[0]):
-        with pytest.raises(BatchSplitError, match=f"parts of batch '{late.key}', which was split"):
+        with pytest.raises(BatchSplitError, match=f"parts of batch '{late.key}', so the batch"):
             write(engine, late)
     assert write(engine, HALVES[1])
     assert not write(engine, QUARTER)

@@ -12,7 +12,7 @@ from tests.ledger.samples import a_batch
 from tests.services.ledgers import make_tables
 from tests.services.postgresql import NewUrl, url_as_new_role
 
-from headrace.errors import LedgerError, SchemaError
+from headrace.errors import LedgerError, LedgerSchemaError
 from headrace.ledger import (
     Ledger,
     normalize_url,
@@ -106,7 +106,7 @@ def test_the_ledger_of_a_newer_headrace_is_refused(
     ledger: Ledger, url: str, execute: Execute, create: bool
 ) -> None:
     execute(text("UPDATE headrace_version SET version_num = '9999'"))
-    with pytest.raises(SchemaError, match="has schema 9999 of a newer Headrace"):
+    with pytest.raises(LedgerSchemaError, match="has schema 9999 of a newer Headrace"):
         Ledger.open(url, create=create)
 
 
@@ -116,7 +116,7 @@ def test_a_ledger_that_keeps_parts_as_rows_is_refused_with_what_to_do(
 ) -> None:
     execute(text("UPDATE headrace_version SET version_num = '0001'"))
     with pytest.raises(
-        SchemaError, match=r"has schema 0001 of an earlier Headrace.* adopt GATE ID"
+        LedgerSchemaError, match=r"has schema 0001 of an earlier Headrace.* adopt GATE ID"
     ):
         Ledger.open(url, create=create)
 
@@ -126,14 +126,14 @@ def test_the_ledger_of_an_older_headrace_is_not_changed_by_a_reader(
 ) -> None:
     execute(text("UPDATE headrace_version SET version_num = '0000'"))
     for _ in range(2):
-        with pytest.raises(SchemaError, match="has schema 0000, and this Headrace reads"):
+        with pytest.raises(LedgerSchemaError, match="has schema 0000, and this Headrace reads"):
             Ledger.open(url, create=False)
 
 
 def test_somebody_elses_table_is_refused_and_left_alone(url: str, execute: Execute) -> None:
     execute(text("CREATE TABLE rate (currency TEXT)"))
     before = tables_in(url)
-    with pytest.raises(SchemaError, match="has a table 'rate' that is not a ledger's"):
+    with pytest.raises(LedgerSchemaError, match="has a table 'rate' that is not a ledger's"):
         Ledger.open(url)
     assert tables_in(url) == before
 

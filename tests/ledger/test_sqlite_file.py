@@ -7,7 +7,7 @@ import pytest
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import batch_number
 
-from headrace.errors import LedgerError, SchemaError
+from headrace.errors import LedgerError, LedgerSchemaError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
 from headrace.ledger.engines import LOG_BYTES
@@ -117,7 +117,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
     with closing(sqlite3.connect(tmp_path / "rates.db")) as other:
         other.execute("CREATE TABLE rate (currency TEXT)")
     before = files(tmp_path)
-    with pytest.raises(SchemaError, match="has a table 'rate' that is not a ledger's"):
+    with pytest.raises(LedgerSchemaError, match="has a table 'rate' that is not a ledger's"):
         Ledger.open(f"sqlite:///{tmp_path}/rates.db")
     assert files(tmp_path) == before
 

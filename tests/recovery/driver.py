@@ -36,7 +36,7 @@ from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
 from headrace.execution import stream_writer
 from headrace.execution.handler_runs import RunContext
-from headrace.execution.policy import OnFailure
+from headrace.execution.policy import Last, OnFailure
 from headrace.ledger import Ledger, Status
 from headrace.ledger.connection import OF_A_QUERY
 
@@ -78,7 +78,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     else:
         reader = gate.read(spark, "journal").option("path", str(job.path / job.topic))
     df = reader.option("maxOffsetsPerTrigger", 60).load()
-    policy: str | OnFailure = job.on_failure
+    policy: Last | OnFailure = job.on_failure
     if policy == "isolate":
         policy = headrace.isolate(max_runs=job.max_runs)
     if job.retries:

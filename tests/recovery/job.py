@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 GATE = "orders"
 
@@ -44,7 +44,7 @@ class Job:
     folder: str
     master: str = "local[2]"
     ledger_url: str = ""
-    on_failure: str = "stop"
+    on_failure: Literal["stop", "defer", "isolate"] = "stop"
     retries: int = 0
     max_runs: int = 200
     raises_once_in: int = 0

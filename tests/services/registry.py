@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from uuid import UUID
 
 from headrace.decoding import SchemaRegistry
 
@@ -85,11 +86,11 @@ class RegistryServer(ThreadingHTTPServer):
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the body that answer a GET."""
         match path.strip("/").split("/"):
-            case ["schemas", "ids", number]:
-                at = int(number) - 1
+            case ["schemas", "ids" | "guids" as kind, text]:
+                at = int(text) - 1 if kind == "ids" else UUID(text).int - 1
                 if 0 <= at < len(self.schemas):
                     return 200, self.schemas[at]
-                return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
+                return 404, {"error_code": 40403, "message": f"Schema {text} not found"}
             case ["subjects", subject, "versions", version]:
                 if subject not in self.subjects:
                     return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
@@ -161,6 +162,11 @@ def registry_server() -> Iterator[RegistryServer]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def guid_of(number: int) -> UUID:
+    """Return the GUID of a schema that has this id."""
+    return UUID(int=number)
 
 
 def framed(number: int, data: bytes) -> bytes:

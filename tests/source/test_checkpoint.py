@@ -320,12 +320,20 @@ def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
             assert f"The checkpoint's file {file} is not whole" in said, (length, said)
             assert "restore it from a copy" in said
             assert "newer" not in said
-    for zeros in (b"\0" * len(content), content[:-9] + b"\0" * 9):  # as after a power failure
-        file.write_bytes(zeros)
+    for begin in range(len(content)):  # as a power failure leaves it, at each byte
+        file.write_bytes(content[:begin] + b"\0" * 9 + content[begin + 9 :])
         with pytest.raises(SourceError, match="is not whole"):
             Checkpoint.read(str(path))
     file.write_bytes(content)
     assert Checkpoint.read(str(path)).newest == 6
+
+
+def test_a_file_of_nul_bytes_is_not_whole(tmp_path: Path) -> None:
+    path = a_checkpoint(tmp_path / "c", {5: [ours(10)]})
+    file = path / "offsets" / "5"
+    file.write_bytes(b"\0" * 200)
+    with pytest.raises(SourceError, match="is not whole, as after a full disk, a power failure"):
+        Checkpoint.read(str(path))
 
 
 def test_a_file_that_is_cut_between_two_sources_is_told_to_be_cut(tmp_path: Path) -> None:

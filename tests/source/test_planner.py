@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -28,9 +29,9 @@ def test_a_gate_is_its_query_s_before_there_is_a_batch() -> None:
             assert ledger.batches.newest("orders", 1) == ()
 
 
-def test_a_checkpoint_of_another_gate_is_refused() -> None:
+def test_a_checkpoint_of_another_gate_is_refused(tmp_path: Path) -> None:
     log = MemoryLog()
-    raw = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///unused.db"}
+    raw = {"headrace.gate": "orders", "headrace.ledger": f"sqlite:///{tmp_path}/l.db"}
     options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
     with closing(StreamPlanner(log, options, log.clock)) as planner:
         of_another = {**planner.initial(), "@gate": "payments"}

@@ -13,7 +13,7 @@ from headrace.ledger import GateClaim, Ledger, PlannedBatch, PlannedRange, Statu
 from headrace.status.limiting import RetryQueue, is_queued
 from headrace.testing import ManualClock
 
-IDLE = RetryQueue("orders", (), None, has_query=True, interval_ms=1_000, live=None)
+IDLE = RetryQueue("orders", (), None, has_query=True)
 
 
 def failed_batch(retry_ms: int | None) -> bool:
@@ -30,9 +30,6 @@ def test_a_retry_is_queued_until_the_next_attempt_has_ended() -> None:
 
 
 def test_what_a_retry_waits_for() -> None:
-    running = a_batch(2, NOW_MS, 10, status=Status.IN_PROGRESS)
-    slow = replace(a_batch(2, NOW_MS, 10), end_time_ms=NOW_MS + 1_200)
-    quick = a_batch(2, NOW_MS, 10)
     first, second = "a" * 32, "b" * 32
     for queue, sentence in (
         (replace(IDLE, running=first), "waits while a backfill runs batch aaaaaaaa."),
@@ -41,21 +38,10 @@ def test_what_a_retry_waits_for() -> None:
             "waits for a process: no query runs behind the gate, so run `headrace backfill"
             " bbbbbbbb`.",
         ),
-        (replace(IDLE, ready=(first, second)), "waits for 1 batch that is ready before it."),
-        (
-            replace(IDLE, live=running),
-            "waits for spare rate: the stream runs a batch, and a backfill runs between two of"
-            " them.",
-        ),
-        (
-            replace(IDLE, live=slow),
-            "waits for spare rate: the last batch of the stream took 1.20 s, and its interval is"
-            " 1.00 s.",
-        ),
+        (replace(IDLE, asked=(first, second)), "waits for 1 batch before it."),
+        (replace(IDLE, asked=(second,)), "runs next, between two batches of the stream."),
     ):
         assert queue.waits_for(second) == sentence
-    for queue in (IDLE, replace(IDLE, live=quick), replace(IDLE, ready=(second,))):
-        assert "The ledger does not know the schedule" in queue.waits_for(second)
     assert "run `headrace backfill --gate orders`" in replace(IDLE, has_query=False).waits_for()
 
 
@@ -80,7 +66,7 @@ def test_the_queue_is_read_from_the_ledger(ledger: Ledger) -> None:
     ledger.repairs.retry("orders", keys[1:], "Ada", "the sink is back")
     queue = RetryQueue.read(ledger, "orders")
     assert queue is not None and queue.has_query and queue.running is None
-    assert set(queue.ready) == set(keys)
+    assert queue.asked == (keys[1],)
     assert ledger.batches.claim(keys[1], "me", 60_000) is not None
     running = RetryQueue.read(ledger, "orders")
     assert running is not None and running.running == keys[1]

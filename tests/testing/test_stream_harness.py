@@ -14,6 +14,7 @@ from headrace.backfill import Done, MarkedDead
 from headrace.control.bisection import IsolationBudget
 from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.execution import OnFailure, isolate
+from headrace.execution.policy import Last
 from headrace.ledger import Status
 from headrace.testing import Crash, ManualClock, MemoryLog, Record, StreamHarness
 from headrace.testing.memory import STEPS
@@ -124,7 +125,7 @@ def test_isolation_keeps_the_bad_record_as_it_was() -> None:
     assert sink.values == ["a", "c"]
 
 
-COMES_TO: dict[str, tuple[str | OnFailure, int]] = {
+COMES_TO: dict[str, tuple[Last | OnFailure, int]] = {
     "retry": (retry(1, "1 ms"), 1),
     "fail": ("defer", 1),
     "claim": ("defer", 1),
@@ -319,10 +320,16 @@ def test_a_batch_that_overruns_is_followed_at_once_by_one_that_fits() -> None:
     assert (first, last) == (10, 50)
 
 
+SKIP: Any = "skip"
+
+
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda: StreamHarness(Sink(), MemoryLog(), on_failure="skip"), "on_failure is 'skip'"),
+        (
+            lambda: StreamHarness(Sink(), MemoryLog(), on_failure=SKIP),
+            "on_failure is 'skip'",
+        ),
         (
             lambda: StreamHarness(Sink(), MemoryLog(), on_failure=isolate(topic="dead")),
             "has no brokers|no brokers",

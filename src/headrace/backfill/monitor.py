@@ -169,6 +169,11 @@ class OpenBatch:
     retry_ms: int | None = None
     done_records: int = 0
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether an operator has asked for it since its last attempt ended."""
+        return self.retry_ms is not None and self.retry_ms >= self.ended_ms
+
 
 class Monitor:
     """Holds what a backfill could run of one gate, the earliest created first.
@@ -216,6 +221,10 @@ class Monitor:
         """The earliest created batch whose wait after its last attempt is over."""
         return next((each for each in self.batches() if self._is_ready(each, now_ms)), None)
 
+    def next_asked(self) -> OpenBatch | None:
+        """The earliest created batch that an operator wants to be run now."""
+        return next((each for each in self.batches() if each.is_asked), None)
+
     def keep_up(self) -> None:
         """Read the ledger if the last reading is an interval ago.
 
@@ -256,9 +265,7 @@ class Monitor:
         # An end that lies ahead was written under a clock that was wrong, and is not waited for.
         if batch.ended_ms > now_ms + LONGEST_LEASE_MS:
             return True
-        if batch.retry_ms is not None and batch.retry_ms >= batch.ended_ms:
-            return True
-        return batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
+        return batch.is_asked or batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
 
     def _ranges(self, row: BatchRecord, known: OpenBatch | None) -> tuple[PlannedRange, ...]:
         if known is not None and known.done_records == row.done_records:

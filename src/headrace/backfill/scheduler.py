@@ -1,6 +1,7 @@
 """The backfill scheduler: which failed batch is run when, and what becomes of each."""
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -187,13 +188,15 @@ class BackfillScheduler:
     def run_next(self, monitor: Monitor) -> BackfillEvent | None:
         """Run the earliest created batch whose wait after its last attempt is over.
 
+        One that an operator wants to be run now comes before, whatever the budget.
+
         Returns:
             What became of it; None if there is none, or the budget allows nothing now.
         """
-        batch = monitor.next_ready(self._clock())
+        batch = monitor.next_asked() or monitor.next_ready(self._clock())
         if batch is None:
             return None
-        event = self.run_batch(batch.batch_key)
+        event = self.run_batch(batch.batch_key, is_asked=batch.is_asked)
         if isinstance(event, PartlyDone):
             monitor.refresh()
         elif event is not None:
@@ -214,11 +217,12 @@ class BackfillScheduler:
             elif not isinstance(event, PartlyDone):
                 waiting.pop()
 
-    def run_batch(self, batch_key: str) -> BackfillEvent | None:
+    def run_batch(self, batch_key: str, *, is_asked: bool = False) -> BackfillEvent | None:
         """Claim a batch, if the budget allows one, and run it, or as much of it as that allows.
 
         What has left the source is lost, and the rest is run; a batch of which nothing is left, and
-        nothing was done, is dead.
+        nothing was done, is dead. One that an operator wants to be run now (``is_asked``)
+        needs no budget.
 
         Returns:
             What became of it; None if nothing is allowed now, and nothing was done.
@@ -228,7 +232,7 @@ class BackfillScheduler:
                 it can be claimed again when the lease has run out.
             BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
         """
-        allowed = self._budget.records()
+        allowed = sys.maxsize if is_asked else self._budget.records()
         if allowed < 1:
             return None
         # Ask before the batch is claimed, so that an outage of Kafka counts as no attempt.
@@ -261,6 +265,8 @@ class BackfillScheduler:
         monitor.keep_up()
         now_ms = self._clock()
         self._warn_of_retention(monitor, now_ms)
+        if monitor.next_asked() is not None:
+            return self.run_next(monitor) is not None
         if not timetable.is_on(now_ms):
             return False
         if monitor.next_ready(now_ms) is None:

@@ -19,7 +19,7 @@ from rich.text import Text
 from headrace.cli.exits import ExitStatus
 from headrace.cli.printing import print_json
 from headrace.cli.shared_options import AsJson
-from headrace.errors import HeadraceError, SchemaError
+from headrace.errors import HeadraceError, LedgerSchemaError
 from headrace.kafka.lookup import Lookup
 from headrace.ledger import Ledger, redact_url
 from headrace.local import Java, find_java
@@ -188,7 +188,7 @@ def check_ledger(url: str) -> Check:
         try:
             Ledger.open(url, create=False).close()
             found = "can be read and written"
-        except SchemaError:
+        except LedgerSchemaError:
             raise  # an older one is not the doctor's to bring up to date
         except HeadraceError:
             found = "did not exist and has been made"

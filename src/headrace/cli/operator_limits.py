@@ -387,8 +387,7 @@ def retry(
     """Have a gate run at once what waits: for its sink, or for its next backfill.
 
     A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
-    backfill any more: the gate's own process runs each as soon as its schedule and its spare rate
-    allow; `headrace backfill` runs them itself.
+    backfill any more: the gate's own process runs them next, between two batches of its stream.
     """
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:

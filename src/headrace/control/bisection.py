@@ -342,6 +342,11 @@ class Bisection(Generic[Why]):
         if self._trial is not None and self._trial.awaits:
             self._end_test()
 
+    def spare(self, part: str) -> None:
+        """Test a record no more that has failed alone: it is left, whatever the others do."""
+        if part in self._suspects:
+            self._suspects[part].tests = MAX_TESTS
+
     def leave(self, part: str, why: Why) -> None:
         """Leave a part that failed, and is not to be halved or isolated; the others go on."""
         self._suspects.pop(part, None)

@@ -43,22 +43,22 @@ class IntervalLaw:
         max_delay_ms: Longest wait of a record until its batch has ended, if the job keeps up (ms);
             twice `SHORTEST_INTERVAL_MS` or more. Too short: the fixed cost of a batch eats the
             time, and less can be processed.
-        work: The part of the time that should be work: above 0, below 1. Default: 0.8. More: longer
-            batches. Less: shorter ones, of which more is fixed cost.
+        work_ratio: The part of the time that should be work: above 0, below 1. Default: 0.8. More:
+            longer batches. Less: shorter ones, of which more is fixed cost.
 
     Raises:
         OptionError: One is out of its range.
     """
 
     max_delay_ms: int = 10_000
-    work: float = 0.8
+    work_ratio: float = 0.8
 
     def __post_init__(self) -> None:
         require_whole("headrace.maxDelay", self.max_delay_ms, 2 * SHORTEST_INTERVAL_MS, unit="ms")
-        require_number("headrace.work", self.work, "(a part)", most=1, above=True)
-        if self.work == 1:
+        require_number("headrace.workRatio", self.work_ratio, "(a part)", most=1, above=True)
+        if self.work_ratio == 1:
             raise OptionError(
-                "headrace.work is 1 (a part); it must be below 1, for no interval is free of a"
+                "headrace.workRatio is 1 (a part); it must be below 1, for no interval is free of a"
                 " batch's fixed cost."
             )
 
@@ -69,7 +69,7 @@ class IntervalLaw:
 
     def best_ms(self, fixed_s: float) -> int:
         """The interval for a fixed cost (ms), with two significant digits."""
-        wanted_ms = fixed_s * 1000 / (1 - self.work)
+        wanted_ms = fixed_s * 1000 / (1 - self.work_ratio)
         most_ms = self.max_delay_ms // 2
         bounded_ms = min(max(wanted_ms, SHORTEST_INTERVAL_MS), most_ms)
         digit = int(10 ** max(math.floor(math.log10(bounded_ms)) - 1, 0))
@@ -107,7 +107,7 @@ class AutoInterval:
         work = max(1 - fixed_s * 1000 / new_ms, 0.0)
         limited = (
             f"; headrace.maxDelay of {self._law.max_delay_ms / 1000:g} s allows no longer one"
-            if work < self._law.work - 0.02 and new_ms == self._law.max_delay_ms // 2
+            if work < self._law.work_ratio - 0.02 and new_ms == self._law.max_delay_ms // 2
             else ""
         )
         return (

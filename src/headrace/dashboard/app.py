@@ -360,7 +360,7 @@ def serve(settings: DashboardSettings, started: Callable[[str], None]) -> None:
     Raises:
         SetupError: The port cannot be opened.
         LedgerError: The ledger's URL is not one.
-        SchemaError: The ledger is of another Headrace.
+        LedgerSchemaError: The ledger is of another Headrace.
     """
     dashboard = Dashboard(settings)
     dashboard.link.refuse_another_schema()

@@ -21,7 +21,7 @@ from sqlalchemy import make_url
 
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
-from headrace.errors import LedgerError, SchemaError
+from headrace.errors import LedgerError, LedgerSchemaError
 from headrace.ledger import Ledger, normalize_url, redact_url
 
 Answer = TypeVar("Answer")
@@ -78,11 +78,11 @@ class LedgerLink:
         """Look once whether this Headrace can read it; one that is away may come later.
 
         Raises:
-            SchemaError: It is of another Headrace, or no ledger's.
+            LedgerSchemaError: It is of another Headrace, or no ledger's.
         """
         try:
             self.ask(lambda ledger: None)
-        except SchemaError:
+        except LedgerSchemaError:
             raise
         except LedgerError:
             return

@@ -79,13 +79,13 @@ class FlatAvro:
             nulls.append(branches.index("null") if is_union else None)
         return cls(reads, nulls, kinds)
 
-    def decode(self, values: pa.Array, numbers: _Ints, header_bytes: int) -> Flat | None:
+    def decode(self, values: pa.Array, numbers: _Ints, header_bytes: _Ints) -> Flat | None:
         """The values of these numbers, none of them null; None if they are to be read alone.
 
         Args:
             values: binary, with 32-bit offsets.
             numbers: ascending.
-            header_bytes: of each value, before its record.
+            header_bytes: of each of these values, before its record.
         """
         _, offsets_buffer, data_buffer = values.buffers()
         if data_buffer is None or data_buffer.size > _MOST_BYTES:

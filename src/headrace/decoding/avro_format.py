@@ -8,6 +8,7 @@ from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +20,16 @@ from pyspark.sql import types as t
 from headrace.core.system import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning
 from headrace.decoding.avro_columns import FlatAvro
+from headrace.decoding.avro_defaults import with_stored_defaults
 from headrace.decoding.formats import Columns, Decoded, option_text
 from headrace.decoding.registry import (
-    HEADER_BYTES,
+    NO_ID,
     RegisteredSchema,
     SchemaRegistry,
+    header_of,
     payload,
     schema_id,
+    unknown_id,
 )
 from headrace.errors import OptionError
 
@@ -43,14 +47,18 @@ _PLAIN: Final[dict[str, t.DataType]] = {
     "fixed": t.BinaryType(),
     "enum": t.StringType(),
 }
-_LOGICAL: Final[dict[str, t.DataType]] = {
-    "date": t.DateType(),
-    "timestamp-millis": t.TimestampType(),
-    "timestamp-micros": t.TimestampType(),
-    "local-timestamp-millis": t.TimestampNTZType(),
-    "local-timestamp-micros": t.TimestampNTZType(),
-    "uuid": t.StringType(),
+_LOGICAL: Final[dict[tuple[str, str], t.DataType]] = {
+    ("int", "date"): t.DateType(),
+    ("long", "timestamp-millis"): t.TimestampType(),
+    ("long", "timestamp-micros"): t.TimestampType(),
+    ("long", "local-timestamp-millis"): t.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): t.TimestampNTZType(),
+    ("string", "uuid"): t.StringType(),
+    ("fixed", "uuid"): t.StringType(),
 }
+"""Types of logical types; on another type Avro has a logical type ignored."""
+
+_UUID_BYTES: Final = 16
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _NONE: Final = np.array([], np.int64)
 _WIDE: Final = Context(prec=80)
@@ -151,6 +159,7 @@ class AvroFormat:
                 f" {said}); give a record's schema in Avro's JSON."
             ) from None
         kind, _ = _spark_type(parsed, _named(parsed), "record", ())
+        with_stored_defaults(parsed, _named(parsed))
         if not isinstance(kind, t.StructType) or not kind.fields:
             raise OptionError(
                 f"The Avro schema is of {kind.simpleString()}; give that of a record with fields."
@@ -169,22 +178,25 @@ class AvroDecoder:
 
     def __init__(self, of: AvroFormat, columns: t.StructType) -> None:
         self._registry = of.registry
-        self._reader = _parsed(of.schema, of.references, plain=True)
+        self._plain = _Writer.of(_parsed(of.schema, of.references, plain=True))
+        reader = _parsed(of.schema, of.references, plain=True)
+        self._reader = with_stored_defaults(reader, _named(reader))
         self._read: Callable[..., Any] = _fastavro().schemaless_reader
-        self._plain = _Writer.of(self._reader)
-        self._written: dict[int, _Writer | str] = {}
+        self._written: dict[int | UUID, _Writer | str] = {}
         typed = self._typed = _parsed(of.schema, of.references)
         _, self._convert = _spark_type(typed, _named(typed), "record", ())
         self._columns = Columns(columns, list(map(itemgetter, columns.names)))
         self._flat = FlatAvro.of(typed, columns)
-        self._header_bytes = 0 if of.registry is None else HEADER_BYTES
 
     def decode(self, values: pa.Array) -> Decoded:
         """All of these values."""
-        numbers = np.flatnonzero(self._is_plain(values)) if self._flat else _NONE
-        if self._flat is None or not len(numbers):
+        if self._flat is None:
             return self._each(values.to_pylist())
-        flat = self._flat.decode(values, numbers, self._header_bytes)
+        headers = self._header_bytes(values)
+        numbers = np.flatnonzero(headers >= 0)
+        if not len(numbers):
+            return self._each(values.to_pylist())
+        flat = self._flat.decode(values, numbers, headers[numbers])
         if flat is None:
             return self._each(values.to_pylist())
         if len(numbers) == len(values) and flat.fits.all():
@@ -199,21 +211,15 @@ class AvroDecoder:
         structs = pa.concat_arrays([flat.structs, alone.values]).take(pa.array(places))
         return Decoded(structs, {int(others[at]): why for at, why in alone.reasons.items()})
 
-    def _is_plain(self, values: pa.Array) -> npt.NDArray[np.bool_]:
-        """Which values were written with the reader's own schema, as far as is known by now."""
-        is_there: npt.NDArray[np.bool_] = np.asarray(values.is_valid())
-        if self._registry is None:
-            return is_there
-        known = [
-            b"\0" + number.to_bytes(HEADER_BYTES - 1, "big")
-            for number, writer in self._written.items()
-            if isinstance(writer, _Writer) and writer.schema == self._reader
-        ]
-        headers = pc.binary_slice(values, 0, HEADER_BYTES)
-        is_known: npt.NDArray[np.bool_] = np.asarray(
-            pc.is_in(headers, pa.array(known, headers.type)), bool
-        )
-        return is_there & is_known
+    def _header_bytes(self, values: pa.Array) -> npt.NDArray[np.int64]:
+        """Sizes of the values' headers; -1 for a value that may be of another writer's schema."""
+        sizes = np.where(values.is_valid(), 0 if self._registry is None else -1, -1)
+        own = [header_of(key) for key, writer in self._written.items() if writer is self._plain]
+        for size in {len(header) for header in own}:
+            known = pa.array([header for header in own if len(header) == size], values.type)
+            is_known = pc.is_in(pc.binary_slice(values, 0, size), known)
+            sizes[np.asarray(is_known, bool)] = size
+        return sizes.astype(np.int64)
 
     def _each(self, values: Sequence[bytes | None]) -> Decoded:
         records: list[Any] = []
@@ -233,7 +239,8 @@ class AvroDecoder:
             writer, data = self._writer(self._registry, value), payload(value)
         try:
             end = writer.check(data)
-            record = self._read(BytesIO(data), writer.schema, self._reader)
+            reader = None if writer is self._plain else self._reader
+            record = self._read(BytesIO(data), writer.schema, reader)
             if self._convert is not None:
                 record = self._convert(record)
         except MalformedError as error:
@@ -253,24 +260,25 @@ class AvroDecoder:
     def _writer(self, registry: SchemaRegistry, value: bytes) -> "_Writer":
         number = schema_id(value)
         if number is None:
-            raise _UnfitError("it is not of a schema registry's wire format (0, then an id)")
+            raise _UnfitError(NO_ID)
         if number not in self._written:
             found = registry.schema(number)
             if found is None:
                 # An unknown id is not kept here: it may be known later.
-                raise _UnfitError(f"the schema registry does not know the id {number}")
+                raise _UnfitError(unknown_id(number))
             self._written[number] = self._writer_of(found, number)
         writer = self._written[number]
         if isinstance(writer, str):
             raise _UnfitError(writer)
         return writer
 
-    def _writer_of(self, found: RegisteredSchema, number: int) -> "_Writer | str":
+    def _writer_of(self, found: RegisteredSchema, number: int | UUID) -> "_Writer | str":
         writer = _writer_schema(found.kind, found.text, found.references, number)
         if isinstance(writer, str):
             return writer
         typed = _parsed(found.text, found.references)
-        return other_meaning(typed, self._typed, _named(typed), _named(self._typed)) or writer
+        other = other_meaning(typed, self._typed, _named(typed), _named(self._typed))
+        return other or (self._plain if writer.schema == self._plain.schema else writer)
 
 
 class _UnfitError(Exception):
@@ -287,7 +295,9 @@ class _Writer:
         return cls(schema, AvroCheck(schema, _named(schema)))
 
 
-def _writer_schema(kind: str, text: str, references: Sequence[str], number: int) -> _Writer | str:
+def _writer_schema(
+    kind: str, text: str, references: Sequence[str], number: int | UUID
+) -> _Writer | str:
     if kind != "AVRO":
         return f"the registry's schema {number} is of {kind}, not of AVRO"
     try:
@@ -328,6 +338,13 @@ _Convert = Callable[[Any], Any] | None
 """Conversion of a stored value to one that Arrow takes; None if it needs none."""
 
 
+_CONVERTS: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
+    ("long", "timestamp-millis"): lambda value: value * 1000,
+    ("long", "local-timestamp-millis"): lambda value: value * 1000,
+    ("fixed", "uuid"): lambda value: str(UUID(bytes=value)),
+}
+
+
 def _spark_type(
     schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
 ) -> tuple[t.DataType, _Convert]:
@@ -350,7 +367,7 @@ def _spark_type(
         element, null, convert = _optional(schema["values"], named, f"{where}[]", within)
         return t.MapType(t.StringType(), element, null), _of_map(convert)
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if logical == "decimal":
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
         scale = schema.get("scale", 0)
         if schema["precision"] > 38:
             raise OptionError(
@@ -358,9 +375,9 @@ def _spark_type(
                 " 38."
             )
         return t.DecimalType(schema["precision"], scale), lambda value: _decimal(value, scale)
-    if logical in _LOGICAL:
-        in_millis = logical.endswith("millis")
-        return _LOGICAL[logical], (lambda value: value * 1000) if in_millis else None
+    both = str(kind), str(logical)
+    if both in _LOGICAL and schema.get("size", _UUID_BYTES) == _UUID_BYTES:
+        return _LOGICAL[both], _CONVERTS.get(both)
     if kind not in _PLAIN:
         raise OptionError(f"The Avro schema's {where} is of {kind!r}, which Spark does not have.")
     return _PLAIN[kind], None
@@ -403,9 +420,8 @@ def _optional(
 
 def _of_record(converts: dict[str, Callable[[Any], Any]]) -> _Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
-        for name, each in converts.items():
-            record[name] = each(record[name])
-        return record
+        # A copy: a default is one object for all records.
+        return record | {name: change(record[name]) for name, change in converts.items()}
 
     return convert if converts else None
 

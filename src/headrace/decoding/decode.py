@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from headrace.decoding.formats import Decoder, Format, nullable
+from headrace.decoding.registry import NO_ID, VALUE_SCHEMA_ID, schema_id, unknown_id
 from headrace.errors import DecodeError, OptionError
 from headrace.spark_versions import Py4JError, active_context, is_remote
 from headrace.task_link import LinkAddress, TaskLink
@@ -265,6 +267,8 @@ _NEEDED: Final = {
     "partition": IntegerType(),
     "offset": LongType(),
 }
+HEADERS: Final = "headers"
+
 PLACE: Final = ("topic", "partition", "offset")
 """The columns that say where a record is."""
 
@@ -363,10 +367,50 @@ class DecodeTask:
         """Return the same rows, decoded, and why some do not fit, by their number."""
         at = batch.schema.get_field_index(_VALUE)
         decoder = _decoder(self._format, self._columns, self._asked)
-        found = decoder.decode(batch.column(at))
+        values = batch.column(at)
+        if reads_headers(self._format) and HEADERS in batch.schema.names:
+            values = _with_ids(values, batch.column(HEADERS))
+        found = decoder.decode(values)
+        reasons = found.reasons
+        if reads_headers(self._format) and HEADERS not in batch.schema.names:
+            reasons = {number: _without_headers(why) for number, why in reasons.items()}
         arrays = batch.columns
         arrays[at] = _project(found.values, self._asked)
-        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), found.reasons
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), reasons
+
+
+def reads_headers(of: Format) -> bool:
+    """Whether a record's headers may say which schema its value was written with."""
+    return getattr(of, "registry", None) is not None
+
+
+def _with_ids(values: pa.Array, headers: pa.Array) -> pa.Array:
+    """Put the schema's id in a record's header before its value, as other producers write it."""
+    pairs = headers.flatten()
+    is_id = pc.equal(pc.struct_field(pairs, "key"), VALUE_SCHEMA_ID)
+    if not pc.any(is_id).as_py():
+        return values
+    rows = pc.list_parent_indices(headers).filter(is_id).to_pylist()
+    ids = pc.struct_field(pairs, "value").filter(is_id).to_pylist()
+    prefixes = [b""] * len(values)
+    for row, header in zip(rows, ids, strict=True):
+        prefixes[row] = header if header and schema_id(header) is not None else _NO_HEADER
+    return pc.binary_join_element_wise(
+        pa.array(prefixes, values.type), values, pa.scalar(b"", values.type)
+    )
+
+
+_NO_HEADER: Final = b"\xff"
+"""Begins no value of the wire format."""
+
+
+def _without_headers(reason: str) -> str:
+    if reason != NO_ID and not reason.startswith(unknown_id("")):
+        return reason
+    return (
+        f"{reason}; where its header {VALUE_SCHEMA_ID} names it, set the source's option"
+        " includeHeaders to true, and keep the column headers of the rows to decode"
+    )
 
 
 def _no_handler(report: Report) -> DecodeError:

@@ -230,10 +230,61 @@ class JsonDecoder:
             try:
                 records.extend(map(self._decode, left))
             except (*self._errors, TypeError) as error:  # those before it are in the list
+                record = None
                 if (value := texts[len(records)]) is not None:
-                    reasons[len(records)] = _reason(error, bytes(value))
-                records.append(None)
+                    try:
+                        record = self._again(bytes(value), error)
+                    except (*self._errors, TypeError) as last:
+                        reasons[len(records)] = _reason(last, bytes(value))
+                records.append(record)
         return self._columns.structs(records, reasons)
+
+    def _again(self, value: bytes, error: Exception) -> Any:
+        """Decode a value that has not fit once more, if a key is twice in it, by the last one.
+
+        msgspec checks the type of the earlier one as well.
+
+        Raises:
+            Exception: the value does not fit.
+        """
+        try:
+            text = _with_last_keys(value)
+        except (*self._errors, TypeError):
+            text = None
+        if text is None:
+            raise error
+        return self._decode(text)
+
+
+def _with_last_keys(value: bytes) -> bytes | None:
+    """Return the JSON with the last value of each key; None if no key is twice in its object.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+
+    twice = False
+
+    def kept(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twice
+        fields = dict(pairs)
+        twice = twice or len(fields) < len(pairs)
+        return fields
+
+    def refused(constant: str) -> None:
+        raise ValueError(constant)
+
+    raw = _msgspec().Raw  # of numbers, which stay as they are written
+    parsed = json_text.loads(
+        value.decode(),
+        object_pairs_hook=kept,
+        parse_int=raw,
+        parse_float=raw,
+        parse_constant=refused,
+    )
+    return bytes(_msgspec().json.encode(parsed)) if twice else None
 
 
 def _views(values: pa.Array) -> list[Any]:

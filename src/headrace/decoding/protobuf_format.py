@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ from pyspark.sql import types as t
 
 from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded, option_text
-from headrace.decoding.registry import SchemaRegistry, payload, schema_id
+from headrace.decoding.registry import NO_ID, SchemaRegistry, payload, schema_id, unknown_id
 from headrace.errors import OptionError
 
 _TOKEN: Final = re.compile(
@@ -174,7 +175,7 @@ class ProtobufDecoder:
         self._malformed = package.message.DecodeError
         self._registry = of.registry
         self._message = of.message
-        self._is_wanted: dict[tuple[int, tuple[int, ...]], str | None] = {}
+        self._is_wanted: dict[tuple[int | UUID, tuple[int, ...]], str | None] = {}
         """By a schema's id and the path of a message in it: why a value of it is rejected."""
         self._columns = Columns(columns, takes, asked)
 
@@ -208,10 +209,10 @@ class ProtobufDecoder:
             return value, None
         number = schema_id(value)
         if number is None:
-            return b"", "it is not of a schema registry's wire format (0, then an id)"
+            return b"", NO_ID
         found = self._registry.schema(number)
         if found is None:
-            return b"", f"the schema registry does not know the id {number}"
+            return b"", unknown_id(number)
         if found.kind != "PROTOBUF":
             return b"", f"the registry's schema {number} is of {found.kind}, not of PROTOBUF"
         path, data = _path_and_message(payload(value))
@@ -221,7 +222,7 @@ class ProtobufDecoder:
             self._is_wanted[number, path] = self._why_unwanted(number, path, found.text)
         return data, self._is_wanted[number, path]
 
-    def _why_unwanted(self, number: int, path: tuple[int, ...], text: str) -> str | None:
+    def _why_unwanted(self, number: int | UUID, path: tuple[int, ...], text: str) -> str | None:
         name = message_at(text, path)
         if name is None:
             place = ".".join(map(str, path))

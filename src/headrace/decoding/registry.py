@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
+from uuid import UUID
 
 from headrace.errors import READ as WHILE_READING
 from headrace.errors import OptionError, RegistryError
@@ -28,6 +29,28 @@ _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 """Codes of the registry for a subject, a version or a schema that it does not have."""
 
 HEADER_BYTES: Final = 5
+"""Size of a header with an id: a byte 0, and four bytes."""
+
+GUID_HEADER_BYTES: Final = 17
+"""Size of a header with a GUID, which Confluent has used since 8.1: a byte 1, and 16 bytes."""
+
+_SIZES: Final = {b"\x00": HEADER_BYTES, b"\x01": GUID_HEADER_BYTES}
+
+VALUE_SCHEMA_ID: Final = "__value_schema_id"
+"""Header of a record which has its schema's id or GUID instead of the value."""
+
+NO_ID: Final = (
+    "it is not of a schema registry's wire format (0, then an id), and no header"
+    f" {VALUE_SCHEMA_ID} names its schema"
+)
+"""Reason why a value is rejected."""
+
+
+def unknown_id(identity: int | UUID | str) -> str:
+    """Return the reason why a value is rejected whose schema is not in the registry."""
+    return f"the schema registry does not know the id {identity}"
+
+
 _LAST_ID: Final = 2**31 - 1
 """The largest id that a registry gives; it answers another with an error, as if it were broken."""
 
@@ -90,13 +113,15 @@ class SchemaRegistry:
                 f"The schema registry's timeout_s is {self.timeout_s}; it must be above 0 (s)."
             )
 
-    def schema(self, number: int) -> RegisteredSchema | None:
-        """The schema of an id, or None if the registry does not know it.
+    def schema(self, identity: int | UUID) -> RegisteredSchema | None:
+        """The schema of an id or a GUID, or None if the registry does not know it.
 
         Raises:
             RegistryError: it cannot be reached, or refuses; with the note that it was being read.
         """
-        return None if number > _LAST_ID else _CACHE.schema(self, number)
+        if isinstance(identity, int) and identity > _LAST_ID:
+            return None
+        return _CACHE.schema(self, identity)
 
     def newest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject, asked for now.
@@ -117,8 +142,9 @@ class SchemaRegistry:
         urls = re.split(", *", self.url)
         return sorted(urls, key=lambda url: url != _LAST_ANSWER.get(self.url))
 
-    def _fetch(self, number: int) -> RegisteredSchema | None:
-        answer = self._get(f"/schemas/ids/{number}")
+    def _fetch(self, identity: int | UUID) -> RegisteredSchema | None:
+        kind = "guids" if isinstance(identity, UUID) else "ids"
+        answer = self._get(f"/schemas/{kind}/{identity}")
         return None if answer is None else self._registered(answer)
 
     def _registered(self, answer: dict[str, Any]) -> RegisteredSchema:
@@ -262,17 +288,17 @@ def _ended_after(connected: socket.socket, timeout_s: float) -> Iterator[None]:
 class _Cache:
     def __init__(self) -> None:
         self._changing: Final = threading.Lock()
-        self._schemas: dict[tuple[SchemaRegistry, int], RegisteredSchema] = {}
-        self._unknown_until: dict[tuple[SchemaRegistry, int], float] = {}
+        self._schemas: dict[tuple[SchemaRegistry, int | UUID], RegisteredSchema] = {}
+        self._unknown_until: dict[tuple[SchemaRegistry, int | UUID], float] = {}
 
-    def schema(self, registry: SchemaRegistry, number: int) -> RegisteredSchema | None:
-        key, now = (registry, number), time.monotonic()
+    def schema(self, registry: SchemaRegistry, identity: int | UUID) -> RegisteredSchema | None:
+        key, now = (registry, identity), time.monotonic()
         with self._changing:
             if key in self._schemas:
                 return self._schemas[key]
             if self._unknown_until.get(key, 0.0) > now:
                 return None
-        found = registry._fetch(number)
+        found = registry._fetch(identity)
         with self._changing:
             if found is None:
                 if len(self._unknown_until) > 10_000:
@@ -286,19 +312,35 @@ class _Cache:
 _CACHE: Final = _Cache()
 
 
-def schema_id(value: bytes) -> int | None:
-    r"""The schema's id in a value of Confluent's wire format; None where it is of no such format.
+def schema_id(value: bytes) -> int | UUID | None:
+    r"""The schema's id or GUID in a value of Confluent's wire format; None in any other value.
 
     ::
 
     >>> schema_id(b"\x00\x00\x00\x00\x11..."), schema_id(b"{}")
     (17, None)
+    >>> schema_id(b"\x01" + bytes(15) + b"\x11...")
+    UUID('00000000-0000-0000-0000-000000000011')
     """
-    if len(value) < HEADER_BYTES or value[0] != 0:
+    size = header_bytes(value)
+    if size == 0:
         return None
-    return int.from_bytes(value[1:HEADER_BYTES], "big")
+    return UUID(bytes=value[1:size]) if size == GUID_HEADER_BYTES else int.from_bytes(value[1:size])
+
+
+def header_bytes(value: bytes) -> int:
+    """Return the size of the header that a value of the wire format has; 0 without one."""
+    size = _SIZES.get(value[:1], 0)
+    return size if len(value) >= size else 0
+
+
+def header_of(identity: int | UUID) -> bytes:
+    """Return the header of values that were written with this schema."""
+    if isinstance(identity, UUID):
+        return b"\x01" + identity.bytes
+    return b"\x00" + identity.to_bytes(HEADER_BYTES - 1, "big")
 
 
 def payload(value: bytes) -> bytes:
     """A value of the wire format without its header."""
-    return value[HEADER_BYTES:]
+    return value[header_bytes(value) :]

@@ -38,20 +38,20 @@ class Batch:
         key: the same for every run of the same ranges, another for every other batch; what an
             idempotent sink can write under.
         id: Spark's number of the batch in its query; the same when Spark runs the batch again. None
-            where it is not Spark that runs it: in a backfill, and in a child of a batch that was
-            split. It rises within one checkpoint only, so no sink may skip by it.
+            where it is not Spark that runs it: in a backfill, and for a part of a batch. It rises
+            within one checkpoint only, so no sink may skip by it.
         ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
         attempt: 1 the first time, then counting; without ranges always 1. Where a backfill runs one
             record several times, to see whether others pass meanwhile, these are one attempt.
         kind: ``live``, or ``backfill`` for a batch that had failed.
         sequence: the number of this call of the handler, above that of every call before it of this
-            gate: by any process, of any checkpoint, a backfill's or a child's too. Another one when
+            gate: by any process, of any checkpoint, a backfill's or a part's too. Another one when
             the same batch runs again. A sink that keeps the newest by it is right; one that is to
             write each batch once goes by ``key``.
-        parent_keys: the keys of the batches that this one was split off, the nearest first; empty
-            for one that was not. A batch that has failed may be in the sink nevertheless, when its
-            handler raised after its write: a sink that is written under keys replaces theirs.
+        parent_keys: of a part, the keys of what it is within, the nearest first; empty for a whole
+            batch. A batch that has failed may be in the sink nevertheless, when its handler raised
+            after its write: a sink that is written under keys replaces theirs.
     """
 
     key: str
@@ -102,10 +102,10 @@ class Batch:
         key and rows are durable together, or neither is. Another run of the same batch waits in
         PostgreSQL until this transaction ends, and in SQLite until the file is free.
 
-        A child of a batch that was split counts as written if a batch that it was split off is.
-        Such a batch has failed although it was committed: the answer to the commit was lost, or the
-        handler raised after it. And a batch is not written once children of it are: a process that
-        was frozen for longer than its lease may try.
+        A part of a batch counts as written if what it is within is. Such a batch has failed
+        although it was committed: the answer to the commit was lost, or the handler raised after
+        it. And a batch is not written once parts of it are: a process that was frozen for longer
+        than its lease may try.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -120,7 +120,7 @@ class Batch:
 
         Raises:
             OptionError: the connection commits each statement by itself.
-            BatchSplitError: children of the batch are written already.
+            BatchSplitError: parts of the batch are written already.
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
@@ -151,8 +151,8 @@ class Batch:
         The rows and a property of the snapshot with the batch's key are one commit. The table has a
         batch if its current snapshot or one of that snapshot's ancestors has the key. This is
         checked before the write, and again in each commit, so two runs at a time are one write too.
-        Nor is a child written if a batch that it was split off is there, or a batch if a child of
-        it is. A batch whose snapshot was expired or rolled back is written again when it runs
+        Nor is a part written if what it is within is there, or a batch if a part of it is.
+        A batch whose snapshot was expired or rolled back is written again when it runs
         again.
 
         The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
@@ -167,7 +167,7 @@ class Batch:
             name: tells several writes of one handler into one table apart. Default: "".
 
         Raises:
-            BatchSplitError: children of the batch are in the table already.
+            BatchSplitError: parts of the batch are in the table already.
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """
@@ -181,7 +181,7 @@ class Batch:
         the same header ``headrace-record``, the columns as JSON, such as
         ``{"topic":"orders","partition":0,"offset":1042}``, and a reader that keeps one of each has
         each row once. Another header, ``headrace-batch-key``, names the batch that has written the
-        copy; a copy may have another one, for a child of a split batch has a key of its own.
+        copy; a copy may have another one, for a part of a batch has a key of its own.
 
         >>> def handler(df, batch):
         ...     headers = batch.kafka_headers("topic", "partition", "offset")
@@ -380,7 +380,7 @@ class HandlerTransaction:
 
         Raises:
             RejectionError: that cannot be kept. The sink may have the others of the batch, which is
-                therefore run again as a whole, and not split.
+                therefore run again as a whole, and not in parts.
             OptionError: the schema is at fault, and not the records.
         """
         try:

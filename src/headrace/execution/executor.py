@@ -212,8 +212,8 @@ class BatchExecutor:
     def _reader(self) -> BatchReader:
         if self._context.reader is None:
             raise OptionError(
-                "A batch of this query was split by on_failure='isolate', and is not finished;"
-                " start the query with that policy once more, so that the rest is run."
+                "A batch of this query was run in parts by on_failure='isolate', and is not"
+                " finished; start the query with that policy once more, so that the rest is run."
             )
         return self._context.reader
 
@@ -300,7 +300,7 @@ class BatchExecutor:
         )
 
     def _may_isolate(self, batch: BatchRecord) -> bool:
-        """Whether a batch that fails in a backfill may be split, into keys of their own.
+        """Whether a batch that fails in a backfill may be run in parts, under keys of their own.
 
         If all its runs have raised, the sink has nothing of it. A run whose outcome is unknown may
         have come further: unless the sink can be asked, such a batch is run whole, until it has

@@ -22,7 +22,13 @@ from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
 from headrace.execution.gate_state import state_of, use_ledger
-from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
+from headrace.execution.policy import (
+    Last,
+    OnFailure,
+    OutageWord,
+    parse_on_failure,
+    with_outages,
+)
 from headrace.execution.spark_session import connector_of, is_new_checkpoint, register
 from headrace.execution.stream_reader import (
     GatedReading,
@@ -55,7 +61,7 @@ CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 
 def pace_options(
-    interval: str | timedelta, max_delay: str | timedelta | None, work: float | None
+    interval: str | timedelta, max_delay: str | timedelta | None, work_ratio: float | None
 ) -> dict[str, str]:
     """The options of a source that say how often its batches start.
 
@@ -69,8 +75,8 @@ def pace_options(
     if max_delay is not None:
         longest_ms = interval_ms("The gate's max_delay", max_delay)
         pace["headrace.maxDelay"] = f"{longest_ms} ms"
-    if work is not None:
-        pace["headrace.work"] = str(work)
+    if work_ratio is not None:
+        pace["headrace.workRatio"] = str(work_ratio)
     return pace
 
 
@@ -97,11 +103,11 @@ class Gate:
             relative path begins at the working directory of now.
         max_delay: with ``"auto"``, how long a record waits at most until its batch has ended, where
             the job keeps up; 200 ms or more. Default: 10 seconds. The interval is at most half.
-        work: with ``"auto"``, the part of the time that should be work; above 0, below 1.
+        work_ratio: with ``"auto"``, the part of the time that should be work; above 0, below 1.
             Default: 0.8.
 
     Raises:
-        OptionError: the name, the interval, the delay or the part is not of that form.
+        OptionError: the name, the interval, the delay or the ratio is not of that form.
         LedgerError: the URL is not a ledger's.
     """
 
@@ -112,10 +118,10 @@ class Gate:
         interval: str | timedelta,
         ledger: str,
         max_delay: str | timedelta | None = None,
-        work: float | None = None,
+        work_ratio: float | None = None,
     ) -> None:
         self.name = gate_name("The gate's name", name)
-        self._pace = pace_options(interval, max_delay, work)
+        self._pace = pace_options(interval, max_delay, work_ratio)
         auto = interval_law(self._pace)
         self._is_auto = auto is not None
         self.interval_ms = (
@@ -172,8 +178,8 @@ class Gate:
         df: DataFrame,
         handler: Handler,
         *,
-        on_failure: str | OnFailure = "stop",
-        on_outage: str = "hold",
+        on_failure: Last | OnFailure = "stop",
+        on_outage: OutageWord = "hold",
         backfill: str = "spare",
         transform: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataStreamWriter:

@@ -1,6 +1,7 @@
 """Runs of a handler, and what they share: over a stream's batch, or one that is read once more."""
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -183,6 +184,7 @@ class RunContext:
         checks_fit: Whether a schema that fits nothing ends the query. Default: True.
         stopped: Whether the query is being stopped: what is raised then says nothing of a batch.
         sleep: Waits so many seconds.
+        dice: Draws the orders of tests, and how long a sink is waited for.
     """
 
     ledger: Ledger
@@ -198,6 +200,7 @@ class RunContext:
     checks_fit: bool = True
     stopped: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
+    dice: random.Random = field(default_factory=random.SystemRandom)
 
     @property
     def record_reader(self) -> RecordReader | None:

@@ -1,7 +1,6 @@
 """Runs a batch in parts: halves what fails until what cannot be processed stands alone."""
 
 import logging
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -100,7 +99,7 @@ class Isolator:
             Bisection,
             batch.planned_records,
             terms.budget or context.policy.budget,
-            shuffle=random.SystemRandom().shuffle,
+            shuffle=context.dice.shuffle,
             can_wait=terms.control_wait_s > 0,
             final=terms.final,
             max_records=terms.max_records,
@@ -199,10 +198,17 @@ class Isolator:
         else:
             self._halve(work, part, error)
 
+    def _is_spared(self, part: str, why: Cause) -> bool:
+        """Whether this is one record that could not reach its part of the sink, and may wait."""
+        is_lone = size(self._batch.planned_records, part) == 1
+        return is_lone and no_connection(why) and not self._terms.final
+
     def _halve(self, work: Bisection[Cause], part: str, error: Exception) -> None:
         if size(self._batch.planned_records, part) > 1:
             self.progress = replace(self.progress, halved=self.progress.halved | {part})
         work.record(part, error)
+        if self._is_spared(part, error):
+            work.spare(part)
 
     def _keep(self, progress: Progress, *letters: DeadLetter) -> None:
         """Write the progress down; what it takes back is not kept."""
@@ -221,15 +227,14 @@ class Isolator:
         of which nothing is done is whole again.
         """
         for part, why in list(result.alone):
-            is_spared = no_connection(why) and not self._terms.final
-            if is_spared or not self._keep_dead_letter(part, why):
+            if self._is_spared(part, why) or not self._keep_dead_letter(part, why):
                 result.alone.remove((part, why))
                 result.left.append((part, why))
         if self._letters is not None:
             self._letters.flush()
         if not result.left:
             self._succeed()
-        elif not (self.progress.done or self.progress.unknown):
+        elif nothing_passes(result) and not (self.progress.done or self.progress.unknown):
             self._keep(Progress())
         else:
             self._keep(self.progress)

@@ -12,6 +12,9 @@ from headrace.errors import OptionError
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)
+OutageWord = Literal["hold", "defer", "stop"]
+"""The words of `OnOutage`."""
+
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
 
 
@@ -50,8 +53,10 @@ STOP: Final = OnFailure()
 """As Spark itself does."""
 
 
-def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop") -> OnFailure:
-    """Call the handler again, up to ``n`` times, and only then do something else.
+def retry(
+    attempts: int, backoff: str = "1 second", *, then: "Last | OnFailure" = "stop"
+) -> OnFailure:
+    """Call the handler again, up to ``attempts`` times, and only then do something else.
 
     For what passes by itself: a database that restarts, a lock. The stream waits meanwhile.
 
@@ -59,20 +64,20 @@ def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop"
     2000
 
     Args:
-        n: How often; 1 or more.
+        attempts: How often it is called again; 1 or more.
         backoff: The wait before the first; each later one is twice as long.
         then: What follows: ``"stop"``, ``"defer"``, ``"isolate"``, or what `isolate` answers.
 
     Raises:
         OptionError: A value is out of its range.
     """
-    if n < 1:
-        raise OptionError(f"retry's n is {n}; it must be 1 or more.")
+    if attempts < 1:
+        raise OptionError(f"retry's attempts is {attempts}; it must be 1 or more.")
     after = parse_on_failure(then)
     if after.retries:
-        raise OptionError("A retry cannot be followed by a retry; give one with a higher n.")
+        raise OptionError("A retry cannot be followed by a retry; give one with more attempts.")
     waits = Backoff(duration_ms("retry's backoff", backoff), most_ms=LONGEST_INTERVAL_MS)
-    return replace(after, retries=n, backoff=waits)
+    return replace(after, retries=attempts, backoff=waits)
 
 
 def isolate(
@@ -81,7 +86,7 @@ def isolate(
     """Halve a failed batch until what cannot be processed stands alone, within a budget.
 
     Args:
-        max_runs: Of the handler on children of the batch; 1 or more. Default: 200.
+        max_runs: Of the handler on parts of the batch; 1 or more. Default: 200.
         max_time: How long the stream may wait for it. Default: 1 minute.
         topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
             with headers that say where it comes from and why it is there. The ledger has it first,

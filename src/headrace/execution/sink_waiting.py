@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -34,6 +33,8 @@ class SinkWaiting:
         self._outage: SinkOutage | None = None
         self._logged_ms = 0
         self._has_looked = False
+        self._in_parts: set[str] = set()
+        """Exceptions by which a part of the sink was away, and other parts of a batch passed."""
         self._is_halved = False
         """Whether the rate was halved, and no batch has gone through at once since."""
 
@@ -100,9 +101,10 @@ class SinkWaiting:
             is_split = isinstance(last, BatchSplitError) and try_parts is not None
             if not is_certain and not is_split and not_the_records(last):
                 break
+            kind = ErrorReport.of(last).error_class
             step = (
                 Next.TRY_PARTS
-                if is_split
+                if is_split or (kind in self._in_parts and has_parts)
                 else next_step(
                     self._outage,
                     self._settings,
@@ -115,6 +117,7 @@ class SinkWaiting:
             )
             if step is Next.TRY_PARTS and try_parts is not None:
                 last, step = try_parts(last), Next.WAIT
+                (self._in_parts.discard if last else self._in_parts.add)(kind)
                 is_certain = last is not None and is_away(last)
                 if last is None or (not is_certain and not_the_records(last)):
                     break
@@ -143,7 +146,9 @@ class SinkWaiting:
         before, line = self._outage, ErrorReport.of(error).line
         now_ms = self._ledger.database_time_ms()
         known = going_on(before, is_certain=is_certain)
-        wait_ms = self._settings.wait_ms(known.runs + 1 if known else 1, random.random())  # noqa: S311  (gates that wait for one sink are spread)
+        wait_ms = self._settings.wait_ms(
+            known.runs + 1 if known else 1, self._context.dice.random()
+        )
         outage = failed(before, key, line, now_ms, wait_ms, is_certain=is_certain)
         self._ledger.sink_outages.keep(batch.gate, outage)
         self._outage = outage

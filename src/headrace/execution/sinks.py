@@ -4,8 +4,8 @@ A backfill runs batches out of order, so no sink may skip a batch because its nu
 the last one's. Each function here has the sink remember keys instead, one by one, in the same
 transaction or commit as the batch's rows. A key that is there is skipped; any other is written.
 
-A batch and the parts that it was split into have different keys and the same records. So a part
-marks the keys of the batches above it, too: whichever is there first keeps the other out. It
+A batch and its parts have different keys and the same records. So a part marks the keys of what it
+is within, too: whichever is there first keeps the other out. It
 matters when two processes have a batch, because one of them was frozen for longer than its lease.
 """
 
@@ -36,7 +36,7 @@ ICEBERG_PROPERTY: Final = "headrace.batch-key"
 """The property of an Iceberg snapshot that names the batch whose rows it has added."""
 
 ICEBERG_SPLIT_PROPERTY: Final = "headrace.split-batch-keys"
-"""The property of one that has added a part's rows: the batches it was split off, as JSON."""
+"""The property of one that has added a part's rows: what they are within, as JSON."""
 
 RECORD_HEADER: Final = "headrace-record"
 """The header that is the same in all copies of a record, and in no other record."""
@@ -76,7 +76,7 @@ class _Presence(Enum):
 def append_iceberg(
     df: DataFrame, table: "Table", keys: Sequence[str], name: str, *, asked: Callable[[], None]
 ) -> bool:
-    """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off.
+    """Do what `Batch.append_iceberg` says, for the key and those of what it is within.
 
     ``asked`` is called once it is known what the table has.
     """
@@ -139,7 +139,7 @@ class _Watcher:
 def _presence(table: "Table", marks: Sequence[str]) -> _Presence:
     """Return the state of the first mark's batch in the current snapshot and its ancestors.
 
-    The other marks are the batches that it was split off.
+    The other marks are what it is within.
     """
     by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -183,7 +183,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
-    """Do what `Batch.once` says, for the batch's key and those of the batches it was split off."""
+    """Do what `Batch.once` says, for the key and those of what it is within."""
     key, *above = keys
     _require_transaction(connection, key)
     _make_table(connection)
@@ -229,7 +229,7 @@ def _is_split(connection: Connection, key: str, name: str) -> bool:
 
 def _split_error(key: str) -> BatchSplitError:
     return BatchSplitError(
-        f"The sink has parts of batch {key!r}, which was split, so the batch is not written as a"
+        f"The sink has parts of batch {key!r}, so the batch is not written as a"
         " whole: another process has taken it over from this one, whose lease ran out, or the"
         " ledger was put back from an older copy; run `headrace verify` if it comes again."
     )

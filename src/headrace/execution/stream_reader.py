@@ -104,14 +104,14 @@ def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> Non
         raise OptionError(
             f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
             f" ({state}): without one of its batches the state, and every batch after it,"
-            " would be wrong; use 'stop' or headrace.retry(n), or compute with state in another"
-            " query, of what this one writes."
+            " would be wrong; use 'stop' or headrace.retry(attempts), or compute with state in"
+            " another query, of what this one writes."
         )
     if state is not None:
         raise OptionError(
             f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
             " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"
-            " or headrace.retry(n), or write each stream by a query of its own."
+            " or headrace.retry(attempts), or write each stream by a query of its own."
         )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.execution import Batch, OnFailure
+    from headrace.execution.policy import Last, OutageWord
     from headrace.flow.channel import Channel
     from headrace.flow.flow import Flow
 
@@ -136,8 +137,8 @@ class RunOptions(TypedDict, total=False):
     """Options of a stage's batches; the defaults are those of `Stage`."""
 
     interval: str | timedelta
-    on_failure: "str | OnFailure"
-    on_outage: str
+    on_failure: "Last | OnFailure"
+    on_outage: "OutageWord"
     backfill: str
 
 
@@ -172,8 +173,8 @@ class Stage:
     pressure: HopSettings
     declared_at: str
     interval: str | timedelta = "1 second"
-    on_failure: "str | OnFailure" = "stop"
-    on_outage: str = "hold"
+    on_failure: "Last | OnFailure" = "stop"
+    on_outage: "OutageWord" = "hold"
     backfill: str = "spare"
 
     def __str__(self) -> str:

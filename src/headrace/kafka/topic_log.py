@@ -197,6 +197,7 @@ class GroupOffsets:
         self._wait_s = wait_s
         self._committed: Positions = {}
         self._unanswered = 0
+        self._is_refused = False
         own = {"group.id": group, "enable.auto.commit": False, "on_commit": self._on_commit}
         self._consumer = Consumer({**with_tokens(client), **own}, logger=_LOG)
 
@@ -206,8 +207,10 @@ class GroupOffsets:
         They are committed on return, unless the broker is slower than ``wait_s``: Spark ends the
         planner's process silently when a query ends, and with it any pending commit.
         """
+        if self._is_refused:
+            self._serve(0)
         changed = {tp: o for tp, o in positions.items() if self._committed.get(tp) != o}
-        if not changed:
+        if not changed or (self._is_refused and self._unanswered):
             return
         offsets = [Position(*tp, offset) for tp, offset in changed.items()]
         try:
@@ -218,18 +221,38 @@ class GroupOffsets:
         self._committed = dict(positions)
         self._unanswered += 1
         deadline = time.monotonic() + self._wait_s
-        while self._unanswered and time.monotonic() < deadline:
-            self._consumer.poll(_COMMIT_POLL_S)  # runs _on_commit
+        while self._unanswered and not self._is_refused and time.monotonic() < deadline:
+            self._serve(_COMMIT_POLL_S)
+
+    def _serve(self, wait_s: float) -> None:
+        """Handle what the client has to say: the end of a commit, or a refusal."""
+        while (event := self._consumer.poll(wait_s)) is not None:
+            if (error := event.error()) is not None:
+                self._on_event(error)
 
     def close(self) -> None:
         """Wait for pending commits, and disconnect."""
         self._consumer.close()
 
+    def _on_event(self, error: KafkaError) -> None:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._is_refused:
+            self._is_refused = True
+            _LOG.warning(
+                "The offsets of processed batches are not committed to the group %s, which this"
+                " user may not use: grant it Read on the group, or leave headrace.commit.group"
+                " out. This is logged once.",
+                self._group,
+            )
+
     def _on_commit(self, error: KafkaError | None, positions: list[Position]) -> None:
         self._unanswered -= 1
         failed = error or next((p.error for p in positions if p.error is not None), None)
-        if failed is not None:
-            self._committed = {}  # so that the next time commits them all
+        if failed is None:
+            self._is_refused = False
+            return
+        self._committed = {}  # so that the next time commits them all
+        self._on_event(failed)
+        if not self._is_refused:
             self._warn(failed)
 
     def _warn(self, error: KafkaError) -> None:

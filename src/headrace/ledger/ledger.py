@@ -8,7 +8,7 @@ from typing import Final, Self
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from headrace.core.timing import WallClock, wall_clock_ms
-from headrace.errors import LedgerError, SchemaError
+from headrace.errors import LedgerError, LedgerSchemaError
 from headrace.ledger.batches import BatchStore
 from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.ledger.database import Database
@@ -127,8 +127,8 @@ class Ledger:
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
                 ``create=False``, holds no ledger.
-            SchemaError: The ledger is a newer Headrace's, or its tables are somebody else's; with
-                ``create=False``, also an older Headrace's.
+            LedgerSchemaError: The ledger is a newer Headrace's, or its tables are somebody else's;
+                with ``create=False``, also an older Headrace's.
         """
         database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)
@@ -139,7 +139,7 @@ class Ledger:
 
         Raises:
             LedgerError: The database cannot be reached or used, or holds no ledger.
-            SchemaError: The ledger is of another Headrace's version.
+            LedgerSchemaError: The ledger is of another Headrace's version.
         """
         database = Database(url, read_only=False, must_exist=True, timeouts=timeouts)
         return cls._prepared(database, wall_clock_ms, create=False)
@@ -186,7 +186,7 @@ def _prepare(database: Database) -> None:
 
     Raises:
         LedgerError: The database cannot be read or written.
-        SchemaError: A newer Headrace made the tables, or something else did.
+        LedgerSchemaError: A newer Headrace made the tables, or something else did.
     """
     found = _found_version(database)
     if database.is_sqlite:
@@ -211,13 +211,13 @@ def _check(database: Database) -> None:
 
     Raises:
         LedgerError: The database cannot be read, or holds no ledger.
-        SchemaError: The ledger's version is not this one, or something else made the tables.
+        LedgerSchemaError: The ledger's version is not this one, or something else made the tables.
     """
     found = _found_version(database)
     if found is None:
         raise LedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
     if found != SCHEMA_VERSION:
-        raise SchemaError(
+        raise LedgerSchemaError(
             f"The ledger {database.name} has schema {found}, and this Headrace reads schema "
             f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
         )
@@ -241,7 +241,7 @@ def _found_version(database: Database) -> str | None:
 def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
     taken = sorted(metadata.tables.keys() & tables)
     if taken:
-        raise SchemaError(
+        raise LedgerSchemaError(
             f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
             "another database, or with PostgreSQL a schema of its own: "
             "?options=-csearch_path%3Dheadrace."
@@ -250,14 +250,14 @@ def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
 
 def _refuse_others(database: Database, found: str | None) -> None:
     if found == _OF_TREES:
-        raise SchemaError(
+        raise LedgerSchemaError(
             f"The ledger {database.name} has schema {found} of an earlier Headrace, which kept the"
             " parts of a batch as rows of their own, and this one does not read it; run what has"
             " failed with that version, then use a new ledger, and take the checkpoint over with"
             " `headrace adopt GATE ID`."
         )
     if found is not None and found > SCHEMA_VERSION:
-        raise SchemaError(
+        raise LedgerSchemaError(
             f"The ledger {database.name} has schema {found} of a newer Headrace, and this one "
             f"knows schemas up to {SCHEMA_VERSION}; install that newer Headrace here too, or use "
             "another ledger."

@@ -189,7 +189,7 @@ class RepairStore(Store):
     def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
         """Have failed batches not wait for their next backfill; how many of them had failed.
 
-        The gate's own process runs each as soon as its schedule and its spare rate allow.
+        The gate's own process runs them next, whatever its schedule and its spare rate.
         """
 
         def retry(connection: Connection) -> int:

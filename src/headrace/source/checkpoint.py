@@ -179,8 +179,8 @@ def _logged(folder: Path, number: int, text: str) -> LoggedBatch:
 
 
 def _is_cut(lines: Sequence[str]) -> bool:
-    """Whether a file ends before its end: Spark writes no newline there, and a line per source."""
-    if "\0" in lines[0] or "\0" in lines[-1]:  # as a power failure leaves a file
+    """Whether a file lacks a part: Spark writes a line per source, and no newline at the end."""
+    if any("\0" in line for line in lines):  # as a power failure leaves a file (SPARK-38033)
         return True
     if len(lines) == 1:
         return any(version.startswith(lines[0]) for version in _VERSIONS)
@@ -204,7 +204,7 @@ def _is_json(text: str) -> bool:
 def _not_whole(folder: Path, number: int) -> SourceError:
     return SourceError(
         f"The checkpoint's file {folder / 'offsets' / str(number)} is not whole, as after a full"
-        " disk, a power failure or a broken copy: it ends before the offsets of all sources;"
+        " disk, a power failure or a broken copy: it lacks the offsets of a source;"
         " restore it from a copy, or delete the checkpoint: with a gate the ledger knows where to"
         " go on."
     )

@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from headrace.decoding.decode import PLACE, DecodeTask, Reporter, fitting, places_of
+from headrace.decoding.decode import (
+    HEADERS,
+    PLACE,
+    DecodeTask,
+    Reporter,
+    fitting,
+    places_of,
+    reads_headers,
+)
 from headrace.decoding.decode_option import MODE, OPTION, Mode, format_of, mode_of
 from headrace.decoding.formats import Format, nullable
 from headrace.errors import DecodeError, OptionError, SetupError
@@ -98,7 +106,8 @@ class ValueTask:
     @property
     def stored(self) -> tuple[str, ...]:
         """The columns to read."""
-        needed = (*(name for name in self.names if name != CORRUPT), _VALUE, *PLACE)
+        headers = (HEADERS,) if reads_headers(self.values.form) else ()
+        needed = (*(name for name in self.names if name != CORRUPT), _VALUE, *PLACE, *headers)
         return tuple(dict.fromkeys(needed))
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -42,7 +42,7 @@ STREAM_ONLY: Final = (
     "headrace.ledger",
     "headrace.interval",
     "headrace.maxDelay",
-    "headrace.work",
+    "headrace.workRatio",
     "headrace.read",
     NEW_CHECKPOINT,
     "backpressure.enabled",
@@ -320,7 +320,7 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
         OptionError: A limit is out of its range, or is one of a fixed interval.
     """
     if raw.get("headrace.interval", "").strip().lower() != AUTO:
-        for name in ("headrace.maxDelay", "headrace.work"):
+        for name in ("headrace.maxDelay", "headrace.workRatio"):
             if name in raw:
                 raise OptionError(
                     f"{name} is {raw[name]!r}, and headrace.interval is"
@@ -332,9 +332,9 @@ def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
     if "headrace.maxDelay" in raw:
         longest_ms = text_of.interval_ms("headrace.maxDelay", raw["headrace.maxDelay"])
         found = replace(found, max_delay_ms=longest_ms)
-    if "headrace.work" in raw:
-        part = text_of.number("headrace.work", raw["headrace.work"], above_zero=True)
-        found = replace(found, work=part)
+    if "headrace.workRatio" in raw:
+        ratio = text_of.number("headrace.workRatio", raw["headrace.workRatio"], above_zero=True)
+        found = replace(found, work_ratio=ratio)
     return found
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from headrace.control import OperatorActionKind, OperatorLimits
-from headrace.core.backoff import Backoff
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Ledger, Status
 from headrace.status.states import query_behind
-from headrace.status.words import duration, plural
+from headrace.status.words import plural
 
 OFF: Final = "off"
 """Word that ends a limit, in the place of a rate."""
@@ -99,42 +98,33 @@ def is_queued(batch: BatchRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryQueue:
-    """Batches of a gate that could be run again at one moment, and the batch that runs.
+    """Batches of a gate for which a retry was asked, at one moment, and the batch that runs.
 
     Attributes:
         gate: The gate.
-        ready: The keys of the batches whose wait is over, in the order in which they are run.
+        asked: The keys of the batches, in the order in which they are run.
         running: The key of a batch that a backfill runs; None if none does.
-        has_query: Whether a query runs behind the gate, whose process could run them.
-        interval_ms: The gate's interval (ms).
-        live: The newest batch of its stream; None before the first.
+        has_query: Whether a query runs behind the gate, whose process runs them.
     """
 
     gate: str
-    ready: tuple[str, ...]
+    asked: tuple[str, ...]
     running: str | None
     has_query: bool
-    interval_ms: int
-    live: BatchRecord | None
 
     @classmethod
     def read(cls, ledger: Ledger, gate_name: str) -> Self | None:
         """Read it; None for a gate that is not declared."""
-        gate = ledger.gates.get(gate_name)
-        if gate is None:
+        if ledger.gates.get(gate_name) is None:
             return None
-        waits_ms = Backoff().waits_ms
-        ready = ledger.batches.failed(gate_name, MOST_READY, waits_ms=waits_ms)
+        failed = ledger.batches.failed(gate_name, MOST_READY)
         query, _ = query_behind(ledger, gate_name)
-        live = ledger.batches.newest(gate_name, 1)
         backfilling = ledger.batches.newest(gate_name, MOST_READY, statuses=[Status.BACKFILLING])
         return cls(
             gate_name,
-            tuple(batch.batch_key for batch in ready),
+            tuple(batch.batch_key for batch in failed if is_queued(batch)),
             _running(backfilling, ledger.database_time_ms()),
             query is not None,
-            gate.interval_ms,
-            live[0] if live else None,
         )
 
     def waits_for(self, key: str | None = None) -> str:
@@ -144,28 +134,10 @@ class RetryQueue:
             return f"waits while a backfill runs batch {self.running[:8]}."
         if not self.has_query:
             return f"waits for a process: no query runs behind the gate, so run `{command}`."
-        before = self.ready.index(key) if key in self.ready else 0
+        before = self.asked.index(key) if key in self.asked else 0
         if before:
-            return f"waits for {plural(before, 'batch')} that {_are(before)} ready before it."
-        if (busy := self._busy()) is not None:
-            return f"waits for spare rate: {busy}."
-        return (
-            "runs when its schedule is due and the stream leaves time. The ledger does not know"
-            f" the schedule; if it is `manual`, run `{command}`."
-        )
-
-    def _busy(self) -> str | None:
-        """Why the stream leaves no time for a backfill; None where it does, as far as is known."""
-        live = self.live
-        if live is None:
-            return None
-        if live.end_time_ms is None:
-            return "the stream runs a batch, and a backfill runs between two of them"
-        took_ms = live.end_time_ms - live.created_time_ms
-        if live.status is Status.SUCCESS and took_ms >= self.interval_ms:
-            took, interval = duration(took_ms), duration(self.interval_ms)
-            return f"the last batch of the stream took {took}, and its interval is {interval}"
-        return None
+            return f"waits for {plural(before, 'batch')} before it."
+        return "runs next, between two batches of the stream."
 
 
 def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
@@ -173,10 +145,6 @@ def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
         if batch.lease_until_ms is not None and is_in_force(batch.lease_until_ms, now_ms):
             return batch.batch_key
     return None
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +155,7 @@ class DrainState:
         gate: The gate.
         operator_limits: What operators have put in force for it.
         has_query: Whether a query stands behind it.
-        running: How many of its batches and children are being run, live and as backfills.
+        running: How many of its batches are being run, live and as backfills.
         failed: How many failed, and wait in the ledger to be run again.
         waiting: Records that wait in its source, where somebody has asked; None else.
         resumed_by: Who has ended this drain, after which the gate admits records again.

@@ -194,7 +194,7 @@ class GateSnapshot:
         drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
         partitions: Partitions that the last batch reads.
-        failed: Batches, and children of batches, that failed and wait for a backfill, or have one.
+        failed: Batches that failed and wait for a backfill, or have one.
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: Number of ``batches`` that are in progress.

@@ -61,7 +61,7 @@ class GateHistory:
     new_checkpoint: str | None = None
     """Where the query of now went on, if it began a new checkpoint."""
     failed_error: str | None = None
-    """Why the newest batch, or child of one, failed that waits for a backfill."""
+    """Why the newest batch failed that waits for a backfill."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
         """What is known of the query's end, if it ended so and no other runs: an error, or who."""

@@ -1,6 +1,7 @@
 """Runs a handler behind a gate as a query does: the product's own code, without Spark's engine."""
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -31,7 +32,13 @@ from headrace.execution.batch import Batch, call_handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.listener import GateListener, progress_event
-from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
+from headrace.execution.policy import (
+    Last,
+    OnFailure,
+    OutageWord,
+    parse_on_failure,
+    with_outages,
+)
 from headrace.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.source.decoded_values import DecodedValues
@@ -84,6 +91,7 @@ class _Program:
             records=harness.reader,
             checks_fit=fails_on_misfit(harness.reader.options),
             sleep=harness.clock.sleep,
+            dice=harness.dice,
         )
         self.handler = GatedHandler(TESTED_GATE, context)
         self.listener = GateListener(lambda _gate, _run: self.ledger, new_worker=_InThisThread)
@@ -202,8 +210,8 @@ class StreamHarness:
         handler: TestedHandler,
         log: MemoryLog,
         *,
-        on_failure: str | OnFailure = "stop",
-        on_outage: str = "hold",
+        on_failure: Last | OnFailure = "stop",
+        on_outage: OutageWord = "hold",
         interval: str = "1 second",
         options: Mapping[str, object] | None = None,
         transform: Callable[[Any], Any] = lambda df: df,
@@ -226,6 +234,7 @@ class StreamHarness:
         self.transform = transform
         self.spark = spark
         self.crashes = 0
+        self.dice = random.Random(0)  # noqa: S311  (a test that fails is to fail again)
         self._interval_ms = interval_ms("interval", interval)
         self._options = named
         self.values: DecodedValues | None = None

@@ -93,8 +93,8 @@ DEFECTS: Final = (
     Planted(
         "a batch that is whole again although a part may be in the sink",
         "execution/isolator.py",
-        "        elif not (self.progress.done or self.progress.unknown):\n",
-        "        elif not self.progress.done:\n",
+        "not (self.progress.done or self.progress.unknown):",
+        "not self.progress.done:",
         "tests/execution/test_isolator.py",
     ),
     Planted(

@@ -1,0 +1,134 @@
+"""Defaults of an Avro schema's fields, which are JSON there, as the values that records hold.
+
+fastavro returns a default's JSON as it is: a text for bytes (fastavro#869), and a record without
+the fields that have defaults of their own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.errors import OptionError
+
+_NO_VALUE: Final = object()
+
+
+def with_stored_defaults(schema: Any, named: Mapping[str, Any]) -> Any:
+    """Replace the default of each field of a parsed schema, in place, and return the schema.
+
+    Args:
+        schema: a reader's, as fastavro has parsed it.
+        named: the schemas that it names.
+
+    Raises:
+        OptionError: a default is no value of its field's type. Avro for Java refuses it too, but
+            stores ``?`` for a character that is no byte, and fills a fixed value with zeros.
+    """
+    fields = {
+        id(field): field
+        for root in (schema, *named.values())
+        for field in _fields(root)
+        if "default" in field
+    }
+    # All of them before any is replaced: a record's default has those of its fields in it.
+    values = [
+        _stored(field["type"], named, field["default"], field["name"]) for field in fields.values()
+    ]
+    for field, value in zip(fields.values(), values, strict=True):
+        field["default"] = value
+    return schema
+
+
+def _fields(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of all records that are written out within a schema."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _fields(branch)
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", ()):
+            yield field
+            yield from _fields(field["type"])
+        for part in ("type", "items", "values"):
+            yield from _fields(schema.get(part))
+
+
+def _stored(schema: Any, named: Mapping[str, Any], default: Any, where: str) -> Any:
+    """Return the value of a default in JSON.
+
+    Raises:
+        OptionError: it is none of the schema's type.
+    """
+    if isinstance(schema, list):
+        is_null = default is None and "null" in schema
+        schema = "null" if is_null else next(branch for branch in schema if branch != "null")
+    if isinstance(schema, str):
+        schema = named.get(schema, schema)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    match kind, default:
+        case (("record" | "error"), dict()):
+            value: Any = _record(schema["fields"], named, default, where)
+        case "array", list():
+            value = [_stored(schema["items"], named, item, f"{where}[]") for item in default]
+        case "map", dict():
+            value = {
+                key: _stored(schema["values"], named, item, f"{where}[]")
+                for key, item in default.items()
+            }
+        case _:
+            value = _scalar(kind, schema, default)
+    if value is _NO_VALUE:
+        raise OptionError(
+            f"The Avro schema's field {where} has a default that is no value of its type, {kind};"
+            " give one that is."
+        )
+    return value
+
+
+def _record(
+    fields: Sequence[Any], named: Mapping[str, Any], default: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    values = {}
+    for field in fields:
+        name = field["name"]
+        if name not in default and "default" not in field:
+            raise OptionError(
+                f"The Avro schema's field {where}.{name} has no default, and the default of the"
+                " record that has it gives no value for it; add one of them."
+            )
+        inner = default[name] if name in default else field["default"]
+        values[name] = _stored(field["type"], named, inner, f"{where}.{name}")
+    return values
+
+
+def _scalar(kind: Any, schema: Any, default: Any) -> Any:
+    """Return the value of a default that holds no others, or `_NO_VALUE`."""
+    try:
+        match kind, default:
+            case "bytes", str():
+                return default.encode("latin-1")
+            case "fixed", str() if len(default) == schema["size"]:
+                return default.encode("latin-1")
+            case (("float" | "double"), int() | float() | str()) if not isinstance(default, bool):
+                return float(default)  # also of a text: JSON has no NaN
+    except (ValueError, OverflowError):
+        return _NO_VALUE
+    is_enum = kind == "enum" and default in schema["symbols"]
+    return default if is_enum or (kind in _HOLDS and _HOLDS[kind](default)) else _NO_VALUE
+
+
+def _is_whole(bits: int) -> Callable[[Any], bool]:
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return holds
+
+
+_HOLDS: Final[dict[Any, Callable[[Any], bool]]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "int": _is_whole(32),
+    "long": _is_whole(64),
+    "string": lambda value: isinstance(value, str),
+}
+"""Whether a value of JSON is one of a type."""
