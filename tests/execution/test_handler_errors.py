@@ -2,7 +2,9 @@
 
 import errno
 import re
+import ssl
 import traceback
+from urllib.error import URLError
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -231,3 +233,42 @@ def test_an_exception_that_says_that_something_was_not_reached_is_known(
     error: Exception | ErrorReport, expected: bool
 ) -> None:
     assert no_connection(error) is expected
+
+
+def _of_requests(verify: ssl.SSLCertVerificationError) -> Exception:
+    error = OSError(f"HTTPSConnectionPool(host='127.0.0.1', port=1): ({verify!r})")
+    error.__context__ = verify
+    return error
+
+
+_UNTRUSTED = ssl.SSLCertVerificationError(
+    1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _UNTRUSTED,
+        URLError(_UNTRUSTED),
+        _of_requests(_UNTRUSTED),
+        type("OperationalError", (Exception,), {})("SSL error: certificate verify failed"),
+        PythonException(
+            message="Traceback (most recent call last):\nssl.SSLCertVerificationError: [SSL:"
+            " CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1006)\n"
+        ),
+        PythonException(
+            message=": javax.net.ssl.SSLHandshakeException: PKIX path building failed: unable to"
+            " find valid certification path\n\tat x\n"
+        ),
+    ],
+)
+def test_a_certificate_that_is_not_trusted_is_a_setting_and_no_outage(error: Exception) -> None:
+    """Seen: waited for for ever where requests raised it, deferred where urllib did."""
+    ended = ends_query(error)
+    assert isinstance(ended, SetupError)
+    assert "is not trusted, which is a setting" in str(ended)
+
+
+def test_a_record_that_speaks_of_certificates_is_no_setting() -> None:
+    assert ends_query(ValueError("CERTIFICATE_VERIFY_FAILED is no amount")) is None

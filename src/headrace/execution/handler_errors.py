@@ -113,7 +113,36 @@ def program_error(error: BaseException) -> HeadraceError | None:
     record is at fault, and no sink is away. Spark's exceptions are searched by their text, as in
     `unreadable`.
     """
-    return _raised(error, _PROGRAMS) or _unsuited_jar(error)
+    return _raised(error, _PROGRAMS) or _unsuited_jar(error) or _untrusted(error)
+
+
+_NOT_TRUSTED: Final = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|PKIX path (?:building|validation) failed"
+)
+"""As Python, libpq and Java say it."""
+
+_TLS_IN_TEXT: Final = re.compile(
+    r"^(?:: |Caused by: )?[\w.]*(?:SSL\w*(?:Error|Exception)|OperationalError): (.+)$", re.MULTILINE
+)
+
+
+def _untrusted(error: BaseException) -> SetupError | None:
+    for cause in with_causes(error):
+        text = text_of(cause)
+        if isinstance(cause, Py4JJavaError | PySparkException):
+            lines = _TLS_IN_TEXT.findall(text)
+        else:
+            is_tls = isinstance(cause, OSError) or type(cause).__name__ == "OperationalError"
+            lines = [text] if is_tls else []
+        for line in lines:
+            if _NOT_TRUSTED.search(line):
+                return SetupError(
+                    "The certificate of a server that the handler writes to is not trusted, which"
+                    f" is a setting and says nothing of the records: {line.splitlines()[0]}; have"
+                    " the handler trust its authority, or the server renew it, and start the query"
+                    " again."
+                )
+    return None
 
 
 _LINKAGE: Final = re.compile(
