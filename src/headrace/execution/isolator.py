@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from headrace.control.bisection import (
@@ -226,7 +227,7 @@ class Isolator:
         Also left, but for its last backfill, is what could not reach its part of the sink. A batch
         of which nothing is done is whole again.
         """
-        for part, why in list(result.alone):
+        for part, why in sorted(result.alone, key=itemgetter(0)):
             if self._is_spared(part, why) or not self._keep_dead_letter(part, why):
                 result.alone.remove((part, why))
                 result.left.append((part, why))

@@ -65,8 +65,8 @@ DEFECTS: Final = (
     Planted(
         "a backoff of retries that is never applied",
         "execution/policy.py",
-        "return replace(after, retries=n, backoff=waits)",
-        "return replace(after, retries=n)",
+        "return replace(after, retries=attempts, backoff=waits)",
+        "return replace(after, retries=attempts)",
         "tests/execution/test_policy.py tests/execution/test_failures.py",
     ),
     Planted(
