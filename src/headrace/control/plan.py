@@ -144,7 +144,8 @@ def plan(
     partitions = backlog.partitions
     cap = _cap(ceiling, partitions, counts, record_bytes)
     if cap is not None:
-        before, counts = counts, _prorated_exactly(counts, cap.records)
+        turn = sum(backlog.starts)  # moves on with each batch, by as much as that reads
+        before, counts = counts, _prorated_exactly(counts, cap.records, turn)
         reasons = _updated(reasons, before, counts, [Reason.CEILING] * len(counts))
     planned_bytes = _measured_bytes(partitions, counts, record_bytes)
     per_s = None if in_force is None else in_force.per_s
@@ -244,11 +245,15 @@ def _cap(
     return None if cap is None or records <= cap.records else cap
 
 
-def _prorated_exactly(counts: Sequence[int], limit: int) -> list[int]:
+def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
     """Scale counts down as `_prorated` does, to exactly the limit: above it a batch fails.
 
-    Only where more partitions than that have records is it one record for each of them.
+    Where more partitions than that have records, they take turns, with one record each.
     """
+    some = [place for place, count in enumerate(counts) if count]
+    if len(some) > limit:
+        chosen = {some[(turn + number) % len(some)] for number in range(limit)}
+        return [int(place in chosen) for place in range(len(counts))]
     scaled = _prorated(counts, limit, sum(counts))
     largest = sorted(range(len(counts)), key=lambda each: -counts[each])
     missing = limit - sum(scaled)
