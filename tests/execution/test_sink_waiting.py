@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 from tests.execution.events import planned
-from tests.execution.readers import READER, KeyedSink, Killed, OnceSink, Place, places
+from tests.execution.readers import READER, KeyedSink, Killed, OnceSink, Place, Poisoned, places
 from tests.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
@@ -23,6 +24,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure, parse_on_failure, with_outages
 from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.testing import Crash, MemoryLog, StreamHarness
 
 WHOLE = OffsetRange("orders-topic", 0, 0, 40)
 BEGAN_MS = 1_700_000_000_000
@@ -215,6 +217,25 @@ def test_a_driver_that_was_killed_while_parts_were_tried_waits_on_with_them(
     assert gate.ledger.batches.failed("orders") == ()
     assert 60 <= gate.now_s <= 125
     assert sum("goes on after" in each for each in caplog.messages) == 1
+
+
+def test_a_gate_that_defers_isolates_nothing_after_a_crash_among_parts() -> None:
+    """Seen: what was asked of a few parts went on as an isolation, and made a dead letter."""
+    log = MemoryLog()
+    log.append("0", Crash("after keep_progress"), *map(str, range(1, 64)))
+
+    def handler(df: Any, _batch: Batch) -> None:
+        values = [int(row.value) for row in df.collect()]
+        if len(values) > 32:
+            raise ConnectionRefusedError("127.0.0.1:5432 refused")
+        if 61 in values:
+            raise Poisoned("no 61")
+
+    with StreamHarness(handler, log, on_failure="defer") as stream:
+        stream.run()
+        (row,) = stream.ledger.batches.newest("tested", 10)
+        assert row.status is Status.FAILED
+        assert stream.ledger.dead_letters.oldest() == ()
 
 
 def test_another_batch_than_the_one_that_waited_begins_an_outage_of_its_own(gate: Gate) -> None:

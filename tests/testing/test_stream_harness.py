@@ -339,6 +339,7 @@ SKIP: Any = "skip"
         (lambda: Crash("during handle"), "no point 'during handle'"),
         (lambda: Crash("after lunch"), "no point 'after lunch'"),
         (lambda: MemoryLog(Crash()), "no record before it"),
+        (lambda: MemoryLog(7), "must be text, bytes"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_tested_is_refused_in_one_sentence(refused: Any, says: str) -> None:

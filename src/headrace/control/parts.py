@@ -144,7 +144,7 @@ class Progress:
         done: Parts that have passed, or are dead letters, as few as can be.
         running: The part that the handler was called with, durable before the call.
         unknown: Parts that may be in the sink though they failed: their run was interrupted.
-        halved: Parts that have failed, and are not run as one again.
+        halved: Parts that have failed, or of which a part has; none of them is run as one again.
         runs: Calls of the handler with parts.
     """
 

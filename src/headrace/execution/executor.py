@@ -34,8 +34,6 @@ _SURELY_RAISES: Final = 10
 unknown is assumed to have failed too.
 """
 
-_USUAL: Final = IsolationTerms()
-
 
 class BatchExecutor:
     """A gate's handler, with what an exception in it does.
@@ -60,6 +58,7 @@ class BatchExecutor:
         self._ledger = context.ledger
         self._policy = context.policy
         self._health = context.health
+        self._usual = IsolationTerms(isolates=context.policy.last == "isolate")
         self._control_wait_s = control_wait_s
         self._on_isolated = on_isolated
         self._runs = HandlerRuns(context)
@@ -114,7 +113,7 @@ class BatchExecutor:
             if error is None:
                 self._ledger.batches.succeed(batch.batch_key, owner=self._context.owner)
             elif self._in_parts and not self._context.is_ended_by(error):
-                self._isolate(self._row(batch), None)
+                self._isolate(self._row(batch), None, self._usual)
             else:
                 self._apply_policy(batch, error)
             return at_once
@@ -127,9 +126,9 @@ class BatchExecutor:
         """
         # Without isolation, run a few parts, only to see whether any of them passes.
         asks = self._policy.last != "isolate" and not self._in_parts
-        budget = IsolationBudget(max_runs=UNLIKE) if asks else None
+        terms = IsolationTerms(IsolationBudget(max_runs=UNLIKE)) if asks else self._usual
         why = None if self._in_parts else error
-        isolated = self._isolate(self._row(batch), why, IsolationTerms(budget), undo=True)
+        isolated = self._isolate(self._row(batch), why, terms, undo=True)
         if not nothing_passes(isolated):
             self._in_parts = False
             self._left = sum(size(batch.planned_records, part) for part, _ in isolated.left)
@@ -268,7 +267,7 @@ class BatchExecutor:
         of_parts: Cause | None = None
         isolates = self._policy.last == "isolate" and not self._runs.is_unknown(batch)
         if blameless is None and isolates:
-            of_parts = self._isolate(batch, error).down
+            of_parts = self._isolate(batch, error, self._usual).down
         else:
             self._fail(batch, blameless or error)
         if self._health.is_wrong(error, of_parts):
@@ -314,7 +313,7 @@ class BatchExecutor:
         self,
         batch: BatchRecord,
         error: Exception | None,
-        terms: IsolationTerms = _USUAL,
+        terms: IsolationTerms,
         *,
         undo: bool = False,
     ) -> Isolated[Cause]:

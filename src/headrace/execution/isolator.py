@@ -17,7 +17,7 @@ from headrace.control.bisection import (
     Run,
     Step,
 )
-from headrace.control.parts import WHOLE, Progress, ranges_of, size
+from headrace.control.parts import WHOLE, Progress, above, ranges_of, size
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BatchSplitError, DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_reader import BatchReader
@@ -183,6 +183,8 @@ class Isolator:
             self._abandon(end, outcome_unknown=True)
             raise error
         is_split = isinstance(error, BatchSplitError)
+        # What it is within does not run as one again: nobody would know then that it failed.
+        failed = replace(failed, halved=failed.halved.union(above(part)))
         if is_unknown and not (is_split or self._runs.has_asked(call.key)):
             failed = replace(failed, unknown=failed.unknown | {part})
         self.progress = failed

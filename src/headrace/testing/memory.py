@@ -212,7 +212,7 @@ class MemoryLog:
         """Add records at the end of a partition, and crashes, each behind a record.
 
         Raises:
-            OptionError: A crash has no record before it.
+            OptionError: A crash has no record before it, or a value is neither text nor bytes.
         """
         where = self._partitions[partition]
         for item in items:
@@ -224,6 +224,11 @@ class MemoryLog:
                 continue
             value = item.encode() if isinstance(item, str) else item
             record = value if isinstance(value, Record) else Record(value)
+            if not isinstance(record.value, bytes | None):
+                raise OptionError(
+                    f"A record's value is {record.value!r}; it must be text, bytes, None, a Record"
+                    " or a Crash: give a number as its text."
+                )
             if record.timestamp_ms is None:
                 record = replace(record, timestamp_ms=self.clock())
             self._records[where][end] = record
