@@ -142,7 +142,7 @@ def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_ke
 def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     scene: Scene, ledger: Ledger, sink: KeyedFiles
 ) -> None:
-    good = fill(scene.orders, 60, 20, 41)
+    good = fill(scene.orders, 120, 20, 41)  # enough others for both to be proved
     query = scene.start(scene.read(), sink, headrace.isolate(max_time="10 minutes"))
     try:
         wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
