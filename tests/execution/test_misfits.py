@@ -10,7 +10,7 @@ from headrace.errors import OptionError
 from headrace.execution import OnFailure
 from headrace.execution.policy import Last
 from headrace.ledger import DeadLetterRecord, Status
-from headrace.status.attention import Need, NeedKind
+from headrace.status.attention import Need
 from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory
 from headrace.testing import Crash, MemoryLog, StreamHarness
@@ -150,4 +150,4 @@ def test_any_other_query_goes_on_and_its_status_says_what_it_needs(policy: Last)
 def misfits(stream: StreamHarness) -> list[Need]:
     (gate,) = stream.ledger.gates.all()
     snapshot = take_snapshot(GateHistory.read(stream.ledger, gate), stream.clock())
-    return [need for need in snapshot.needs if need.kind is NeedKind.MISFIT]
+    return [need for need in snapshot.needs if need.kind == "misfit"]

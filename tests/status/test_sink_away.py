@@ -23,13 +23,12 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.metrics.exposition import exposition
-from headrace.status.attention import NeedKind, Urgency
 from headrace.status.explanation import explain
 from headrace.status.lags import GateLag
 from headrace.status.limiting import drain_state
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
-from headrace.status.states import GateHistory, GateState
+from headrace.status.states import GateHistory, GateState, Urgency
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
 QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)
@@ -55,7 +54,7 @@ def test_a_gate_that_waits_says_since_when_why_and_what_is_done() -> None:
         " 3 min 0 s."
     )
     (need,) = snapshot.needs
-    assert (need.kind, need.urgency, need.records) == (NeedKind.WAITING, Urgency.SOON, 1_450)
+    assert (need.kind, need.urgency, need.records) == ("waiting", Urgency.SOON, 1_450)
     assert (need.sentence, need.command) == (text, "headrace retry orders")
 
 
@@ -74,7 +73,7 @@ def test_what_may_be_the_handlers_fault_is_no_word_on_the_sink() -> None:
 
 def test_the_retention_that_is_left_comes_first() -> None:
     snapshot = take_snapshot(waiting(), NOW_MS, GateLag(seconds=180, retention_left_s=600))
-    assert [need.kind for need in snapshot.needs] == [NeedKind.RETENTION, NeedKind.WAITING]
+    assert [need.kind for need in snapshot.needs] == ["retention", "waiting"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
-from headrace.status.attention import Need, NeedGroup, NeedKind, Urgency, Where, grouped
+from headrace.status.attention import Need, NeedGroup, Where, grouped
 from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.status.isolations import IsolationSnapshot
 from headrace.status.sentences import drained_in, headline, since
@@ -22,7 +22,7 @@ from headrace.status.snapshot import (
     PartitionSnapshot,
     ReceiverSnapshot,
 )
-from headrace.status.states import GateState, ReceiverState
+from headrace.status.states import ReceiverState, Urgency
 from headrace.status.trends import Trend
 
 BATCHES: Final = 6
@@ -51,31 +51,11 @@ _DRAIN_TRENDS: Final = {
     Trend.RISING: "getting longer",
 }
 
-# Green is fine, yellow is to be watched, red is somebody's work.
-_STYLES: Final = {
-    GateState.KEEPING_UP: "green",
-    GateState.CATCHING_UP: "green",
-    GateState.STEADY: "yellow",
-    GateState.FALLING_BEHIND: "yellow",
-    GateState.LIMITED: "yellow",
-    GateState.INTERRUPTED: "yellow",
-    GateState.PAUSED: "yellow",
-    GateState.STALLED: "red",
-    GateState.FINISHED: "green",
-    GateState.STOPPED: "yellow",
-    GateState.DEAD: "red",
-    GateState.SILENT: "red",
-    GateState.OVERDUE: "red",
-    GateState.WAITING: "red",
-    GateState.ISOLATING: "yellow",
-    GateState.FAILED: "red",
-}
-
 
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 38 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        out.Shortened(headline(snapshot), f"bold {_style(snapshot.state)}", lines=3),
+        out.Shortened(headline(snapshot), f"bold {snapshot.state.colour}", lines=3),
         *_needs(snapshot),
         Text(),
         _facts(snapshot),
@@ -133,7 +113,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
         # Headrace's own sentences are whole; an error's message may be of any length.
-        whole = need.kind is NeedKind.BAD_RECORDS or need.where is Where.RECEIVERS
+        whole = need.kind == "bad records" or need.where is Where.RECEIVERS
         if whole or need.sentence in snapshot.advice:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
@@ -173,7 +153,7 @@ def _header(column: GateColumn, *, wide: bool) -> str:
 
 def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
     text = column.text if wide or column.narrow is None else column.narrow
-    styles = {"gate": "bold", "state": _style(snapshot.state)}
+    styles = {"gate": "bold", "state": snapshot.state.colour}
     return out.line(text(snapshot), style=styles.get(column.header, ""))
 
 
@@ -183,10 +163,6 @@ def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableTy
     if others:
         hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
     return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))
-
-
-def _style(state: GateState) -> str:
-    return _STYLES.get(state, "default")
 
 
 def _facts(snapshot: GateSnapshot) -> Table:

@@ -16,7 +16,7 @@ from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
-from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
+from headrace.status.attention import Need, NeedGroup, Where, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.sentences import (
     CANNOT,
@@ -146,7 +146,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
 def _group_view(group: NeedGroup) -> dict[str, object]:
     names = list(dict.fromkeys(need.about for need in group.needs))
     others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
+    in_flows = group.needs[0].where is Where.FLOWS
     return {
         "group": group,
         "needs": [(need, _link(need)) for need in group.needs[:MOST_NEEDS]],

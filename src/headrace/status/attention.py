@@ -1,15 +1,15 @@
-"""Needs of gates and flows, one sentence each with the command that acts, the worst first."""
+"""Needs of gates and flows, each declared once: urgency, place, command, condition and sentence."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.control.schema_fit import FIT_BATCHES
 from headrace.ledger.error_report import BAD_VALUE
 from headrace.status import words as out
 from headrace.status.sentences import headline, records_in_all, records_waiting, since
-from headrace.status.states import GateState, ReceiverState
+from headrace.status.states import WHY, GateState, ReceiverState, Urgency
 
 if TYPE_CHECKING:
     from headrace.status.snapshot import GateSnapshot
@@ -22,18 +22,8 @@ HANGS: Final = 10
 
 SHORTEST_HANGS_MS: Final = 60_000
 
-
-class Urgency(IntEnum):
-    """Time until somebody has to look; the lowest number is the most urgent."""
-
-    NOW = 0
-    """Records are lost, or nothing is processed."""
-    SOON = 1
-    """Something failed, and waits for somebody."""
-    WATCH = 2
-    """It may get worse by itself."""
-    FINE = 3
-    """Nobody has to look."""
+BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
+"""States that an operator has made."""
 
 
 class Where(StrEnum):
@@ -46,43 +36,13 @@ class Where(StrEnum):
     FLOWS = "flows"
 
 
-class NeedKind(StrEnum):
-    """Kind of a need. Needs of one kind are mended alike, so that lists show them as one."""
-
-    LOST = "lost records"
-    SKIPPED = "skipped records"
-    DEAD = "dead"
-    SILENT = "silent"
-    STALLED = "stalled"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    OVERDUE = "overdue"
-    WAITING = "waiting"
-    ISOLATING = "isolating"
-    INTERRUPTED = "interrupted"
-    FALLING_BEHIND = "falling behind"
-    LIMITED = "limited"
-    PAUSED = "paused"
-    RETENTION = "retention"
-    DEAD_BATCHES = "dead batches"
-    FAILED_BATCHES = "failed batches"
-    DEAD_LETTERS = "dead letters"
-    SILENT_RECEIVERS = "silent receivers"
-    WAITING_SENDERS = "waiting senders"
-    BAD_RECORDS = "bad records"
-    MISFIT = "misfit"
-    NEW_CHECKPOINT = "new checkpoint"
-    ADVICE = "advice"
-    MISSING_STAGE = "missing stage"
-    BOTTLENECK = "bottleneck"
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """Something that needs somebody.
 
     Attributes:
-        kind: What is wrong: a value of `NeedKind`.
+        kind: What is wrong, such as ``dead letters``, or a value of `GateState`. Needs of one kind
+            are mended alike, so lists show them as one.
         urgency: How soon: 0 is now, 1 soon, 2 means that it may get worse.
         about: The gate, or the stage of a flow.
         sentence: What it is, in one sentence without the gate's name.
@@ -91,7 +51,7 @@ class Need:
         records: The records that are at stake; 0 where their number is not known.
     """
 
-    kind: NeedKind
+    kind: str
     urgency: Urgency
     about: str
     sentence: str
@@ -100,48 +60,13 @@ class Need:
     records: int = 0
 
 
-_ALL_OF: Final = {
-    NeedKind.LOST: ("gate", "has lost records", "have lost records"),
-    NeedKind.SKIPPED: ("gate", "has skipped records", "have skipped records"),
-    NeedKind.DEAD: ("gate", "is dead", "are dead"),
-    NeedKind.SILENT: ("gate", "is silent", "are silent"),
-    NeedKind.STALLED: ("gate", "is stalled", "are stalled"),
-    NeedKind.STOPPED: ("gate", "was stopped by an error", "were stopped by errors"),
-    NeedKind.FAILED: ("gate", "fails", "fail"),
-    NeedKind.OVERDUE: ("gate", "is overdue", "are overdue"),
-    NeedKind.WAITING: ("gate", "waits for its sink", "wait for their sinks"),
-    NeedKind.ISOLATING: ("gate", "isolates a batch", "isolate a batch"),
-    NeedKind.INTERRUPTED: ("gate", "was interrupted", "were interrupted"),
-    NeedKind.FALLING_BEHIND: ("gate", "falls behind", "fall behind"),
-    NeedKind.LIMITED: ("gate", "is limited by an operator", "are limited by operators"),
-    NeedKind.PAUSED: ("gate", "is paused by an operator", "are paused by operators"),
-    NeedKind.RETENTION: ("gate", "nears the retention", "near the retention"),
-    NeedKind.DEAD_BATCHES: ("gate", "has dead batches", "have dead batches"),
-    NeedKind.FAILED_BATCHES: ("gate", "has failed batches", "have failed batches"),
-    NeedKind.DEAD_LETTERS: ("gate", "has dead letters", "have dead letters"),
-    NeedKind.SILENT_RECEIVERS: ("gate", "misses receivers", "miss receivers"),
-    NeedKind.WAITING_SENDERS: ("gate", "has senders wait", "have senders wait"),
-    NeedKind.BAD_RECORDS: ("gate", "keeps isolating batches", "keep isolating batches"),
-    NeedKind.MISFIT: ("gate", "has a schema that does not fit", "have schemas that do not fit"),
-    NeedKind.NEW_CHECKPOINT: ("gate", "began a new checkpoint", "began new checkpoints"),
-    NeedKind.ADVICE: ("gate", "has advice to follow", "have advice to follow"),
-    NeedKind.MISSING_STAGE: ("stage", "misses the stage before it", "miss the stage before them"),
-    NeedKind.BOTTLENECK: ("stage", "is its flow's bottleneck", "are their flows' bottlenecks"),
-}
-"""Subject of a need, and its predicate for one and for several."""
-
-
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Needs of one kind.
+    """Needs of one kind, the most urgent first, then those with the most records."""
 
-    Attributes:
-        kind: The kind.
-        needs: One or more, the most urgent first, then those with the most records.
-    """
-
-    kind: NeedKind
+    kind: str
     needs: tuple[Need, ...]
+    """One or more."""
 
     @property
     def urgency(self) -> Urgency:
@@ -160,223 +85,198 @@ class NeedGroup:
 
     @property
     def sentence(self) -> str:
-        """Sentence for all of them, such as "3 gates fall behind, with 1,200 records."."""
-        noun, one, several = _ALL_OF[self.kind]
-        number = self.number
+        """Sentence for all of them, such as "3 gates: falling behind, with 1,200 records."."""
+        noun = "stage" if self.needs[0].where is Where.FLOWS else "gate"
         records = f", with {out.plural(self.records, 'record')}" if self.records else ""
-        return f"{out.plural(number, noun)} {one if number == 1 else several}{records}."
+        return f"{out.plural(self.number, noun)}: {self.kind}{records}."
 
 
 def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
     """Needs by their kind: the most urgent kind first, then by gates, then by records."""
-    kinds: dict[NeedKind, list[Need]] = {}
+    kinds: dict[str, list[Need]] = {}
     for need in sorted(needs, key=lambda each: (each.urgency, -each.records, each.about)):
         kinds.setdefault(need.kind, []).append(need)
     groups = [NeedGroup(kind, tuple(of_kind)) for kind, of_kind in kinds.items()]
     return sorted(groups, key=lambda each: (each.urgency, -each.number, -each.records))
 
 
-_STATES: Final = {
-    GateState.DEAD: Urgency.NOW,
-    GateState.SILENT: Urgency.NOW,
-    GateState.STALLED: Urgency.NOW,
-    GateState.STOPPED: Urgency.NOW,
-    GateState.OVERDUE: Urgency.WATCH,
-    GateState.FAILED: Urgency.NOW,
-    GateState.WAITING: Urgency.SOON,
-    GateState.ISOLATING: Urgency.WATCH,
-    GateState.INTERRUPTED: Urgency.WATCH,
-    GateState.FALLING_BEHIND: Urgency.WATCH,
-    GateState.LIMITED: Urgency.WATCH,
-    GateState.PAUSED: Urgency.WATCH,
-}
+Facts = Iterator[tuple[str, int]]
+"""Sentences, each with the records that are at stake."""
 
 
-_ON_ITS_BATCH: Final = {
-    GateState.DEAD,
-    GateState.SILENT,
-    GateState.OVERDUE,
-    GateState.FAILED,
-    GateState.ISOLATING,
-    GateState.INTERRUPTED,
-}
-"""States of which the newest batch says more."""
+@dataclass(frozen=True, slots=True)
+class NeedKind:
+    """Declaration of a need of gates; another one is another entry of `GATE_NEEDS`.
 
-BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
-"""States that an operator has made."""
+    Attributes:
+        kind: Name of the kind, as lists show it: "3 gates: dead letters".
+        urgency: How soon it needs somebody.
+        where: What acts on it.
+        command: The command that acts on it, with ``{gate}``.
+        facts: A sentence for each need of a gate; nothing where the gate has none.
+    """
 
-_WHERE: Final = {
-    NeedKind.LOST: Where.VERIFY,
-    NeedKind.SKIPPED: Where.VERIFY,
-    NeedKind.FAILED: Where.FAILURES,
-    NeedKind.DEAD_BATCHES: Where.FAILURES,
-    NeedKind.FAILED_BATCHES: Where.FAILURES,
-    NeedKind.DEAD_LETTERS: Where.FAILURES,
-    NeedKind.BAD_RECORDS: Where.FAILURES,
-    NeedKind.MISFIT: Where.FAILURES,
-    NeedKind.SILENT_RECEIVERS: Where.RECEIVERS,
-    NeedKind.WAITING_SENDERS: Where.RECEIVERS,
-}
-"""Place that acts on a kind; on any other, the gate."""
+    kind: str
+    urgency: Urgency
+    where: Where
+    command: str
+    facts: "Callable[[GateSnapshot], Facts]"
+
+    def of(self, snapshot: "GateSnapshot") -> Iterator[Need]:
+        """The needs of this kind that a gate has."""
+        command = self.command.format(gate=snapshot.gate)
+        for sentence, records in self.facts(snapshot):
+            yield Need(
+                self.kind, self.urgency, snapshot.gate, sentence, self.where, command, records
+            )
 
 
 def gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
     """Return a gate's needs, the worst first."""
-    return iter(sorted(_gate_needs(snapshot), key=lambda need: need.urgency))
+    needs = [need for kind in GATE_NEEDS for need in kind.of(snapshot)]
+    needs += [*_of_its_state(snapshot), *_silent_receivers(snapshot)]
+    return iter(sorted(needs, key=lambda need: need.urgency))
 
 
-def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
-    yield from _gone(snapshot)
-    yield from _of_its_state(snapshot)
+def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
+    state, newest, urgency = snapshot.state, snapshot.newest, snapshot.state.urgency
+    if urgency is Urgency.FINE or (state is GateState.STOPPED and snapshot.ended_error is None):
+        return  # a query that was stopped on purpose, or by its program, needs nobody
+    if state is GateState.OVERDUE and newest is not None:
+        hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
+        urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
+    on_a_batch = "{batch}" in state.command and newest is not None and newest.key
+    command = state.command if on_a_batch or "{batch}" not in state.command else WHY
+    records = records_waiting(snapshot)
+    if state is GateState.WAITING:
+        records = records_in_all(snapshot)
+    elif on_a_batch and newest is not None and state not in (GateState.DEAD, GateState.SILENT):
+        records = newest.records
+    yield Need(
+        str(state),
+        urgency,
+        snapshot.gate,
+        headline(snapshot),
+        Where.FAILURES if state is GateState.FAILED else Where.GATE,
+        command.format(gate=snapshot.gate, batch=newest.key[:8] if newest else ""),
+        records,
+    )
+
+
+def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
+    silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
+    if silent:
+        last = max(silent, key=lambda each: each.seen_ms)
+        which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
+        sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
+        place = f"--journal {last.journal} --lane {last.lane} --gate {snapshot.gate}"
+        command = f"headrace receive KIND {place}"
+        yield Need(
+            "silent receivers", Urgency.SOON, snapshot.gate, sentence, Where.RECEIVERS, command
+        )
+
+
+def _lost(snapshot: "GateSnapshot") -> Facts:
+    if lost := snapshot.lost_records:
+        yield f"{out.plural(lost, 'record')} lost before they were read.", lost
+
+
+def _skipped(snapshot: "GateSnapshot") -> Facts:
+    if skipped := snapshot.skipped_records:
+        yield f"{out.plural(skipped, 'record')} skipped between two checkpoints.", skipped
+
+
+def _retention(snapshot: "GateSnapshot") -> Facts:
     left_s = snapshot.retention_left_s
     if left_s is not None and left_s < RETENTION_IS_NEAR_S:
         when = f"in {out.duration(left_s * 1000)}" if left_s else "already"
         sentence = f"Retention deletes records that are not read {when}{_in_force(snapshot)}."
-        command = f"headrace why {snapshot.gate}"
-        waiting = records_waiting(snapshot)
-        yield _need(snapshot, NeedKind.RETENTION, Urgency.NOW, sentence, command, waiting)
-    yield from _failures(snapshot)
-    yield from _receivers(snapshot)
-    if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
-        command = f"headrace dead-letters list --gate {snapshot.gate}"
-        yield _need(snapshot, NeedKind.BAD_RECORDS, Urgency.WATCH, advice, command)
-    if snapshot.unfit_records:
+        yield sentence, records_waiting(snapshot)
+
+
+def _dead_batches(snapshot: "GateSnapshot") -> Facts:
+    if snapshot.dead:
+        yield f"{out.plural(snapshot.dead, 'dead batch')}{_error(snapshot)}", 0
+
+
+def _failed_batches(snapshot: "GateSnapshot") -> Facts:
+    if snapshot.failed and snapshot.state is not GateState.FAILED:
+        failed = out.plural(snapshot.failed, "failed batch")
+        yield f"{failed} to be run again{_error(snapshot)}", 0
+
+
+def _dead_letters(snapshot: "GateSnapshot") -> Facts:
+    if number := snapshot.dead_letters:
+        waits = "waits" if number == 1 else "wait"
+        letters = out.plural(number, "dead letter")
+        yield f"{letters} {waits} to be sent again, or dropped.", number
+
+
+def _misfit(snapshot: "GateSnapshot") -> Facts:
+    if number := snapshot.unfit_records:
         sentence = (
-            f"The schema does not fit {out.plural(snapshot.unfit_records, 'record')} of the last"
-            f" {FIT_BATCHES} batches, more than half of each: correct the schema or the producer."
+            f"The schema does not fit {out.plural(number, 'record')} of the last {FIT_BATCHES}"
+            " batches, more than half of each: correct the schema or the producer."
         )
-        command = f"headrace failures --gate {snapshot.gate} --error {BAD_VALUE}"
-        number = snapshot.unfit_records
-        yield _need(snapshot, NeedKind.MISFIT, Urgency.SOON, sentence, command, number)
-    if snapshot.new_checkpoint is not None:
-        sentence = f"{snapshot.new_checkpoint[:1].upper()}{snapshot.new_checkpoint[1:]}."
-        command = f"headrace checkpoint offsets {snapshot.gate}"
-        yield _need(snapshot, NeedKind.NEW_CHECKPOINT, Urgency.WATCH, sentence, command)
-    if snapshot.state in BY_OPERATORS:
-        return  # its rate is the operator's, and nothing that the job could mend
-    for advice in snapshot.advice:
-        command = f"headrace why {snapshot.gate}"
-        yield _need(snapshot, NeedKind.ADVICE, Urgency.WATCH, advice, command)
+        yield sentence, number
 
 
-def _need(  # noqa: PLR0917  (what a need has)
-    snapshot: "GateSnapshot",
-    kind: NeedKind,
-    urgency: Urgency,
-    sentence: str,
-    command: str,
-    records: int = 0,
-) -> Need:
-    where = _WHERE.get(kind, Where.GATE)
-    return Need(kind, urgency, snapshot.gate, sentence, where, command, records)
+def _waiting_senders(snapshot: "GateSnapshot") -> Facts:
+    refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
+    for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
+        yield f"Senders wait: {reason}{_in_force(snapshot)}.", 0
+
+
+def _bad_records(snapshot: "GateSnapshot") -> Facts:
+    if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
+        yield advice, 0
+
+
+def _new_checkpoint(snapshot: "GateSnapshot") -> Facts:
+    if (where := snapshot.new_checkpoint) is not None:
+        yield f"{where[:1].upper()}{where[1:]}.", 0
+
+
+def _advice(snapshot: "GateSnapshot") -> Facts:
+    # A held gate's rate is the operator's, and nothing that the job could mend.
+    if snapshot.state not in BY_OPERATORS:
+        for advice in snapshot.advice:
+            yield advice, 0
+
+
+def _error(snapshot: "GateSnapshot") -> str:
+    return f": {snapshot.error}" if snapshot.error else "."
 
 
 def _in_force(snapshot: "GateSnapshot") -> str:
     return f"; the gate is {snapshot.operator_limits}" if snapshot.operator_limits else ""
 
 
-def _gone(snapshot: "GateSnapshot") -> Iterator[Need]:
-    command = f"headrace verify --gate {snapshot.gate}"
-    if lost := snapshot.lost_records:
-        sentence = f"{out.plural(lost, 'record')} lost before they were read."
-        yield _need(snapshot, NeedKind.LOST, Urgency.NOW, sentence, command, lost)
-    if skipped := snapshot.skipped_records:
-        sentence = f"{out.plural(skipped, 'record')} skipped between two checkpoints."
-        yield _need(snapshot, NeedKind.SKIPPED, Urgency.NOW, sentence, command, skipped)
+_NOW, _SOON, _WATCH = Urgency.NOW, Urgency.SOON, Urgency.WATCH
+_FAILURES = "headrace failures {gate}"
+_LETTERS = "headrace dead-letters list {gate}"
 
+GATE_NEEDS: Final = (
+    NeedKind("lost records", _NOW, Where.VERIFY, "headrace verify {gate}", _lost),
+    NeedKind("skipped records", _NOW, Where.VERIFY, "headrace verify {gate}", _skipped),
+    NeedKind("retention", _NOW, Where.GATE, WHY, _retention),
+    NeedKind("dead batches", _SOON, Where.FAILURES, _FAILURES, _dead_batches),
+    NeedKind("failed batches", _SOON, Where.FAILURES, _FAILURES, _failed_batches),
+    NeedKind("dead letters", _SOON, Where.FAILURES, _LETTERS, _dead_letters),
+    NeedKind("misfit", _SOON, Where.FAILURES, f"{_FAILURES} --error {BAD_VALUE}", _misfit),
+    NeedKind("waiting senders", _SOON, Where.RECEIVERS, WHY, _waiting_senders),
+    NeedKind("bad records", _WATCH, Where.FAILURES, _LETTERS, _bad_records),
+    NeedKind(
+        "new checkpoint", _WATCH, Where.GATE, "headrace checkpoint offsets {gate}", _new_checkpoint
+    ),
+    NeedKind("advice", _WATCH, Where.GATE, WHY, _advice),
+)
+"""What a gate may need, besides what its state does."""
 
-def _receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
-    silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
-    if silent:
-        last = max(silent, key=lambda each: each.seen_ms)
-        which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
-        sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
-        place = f"--journal {last.journal} --lane {last.lane}"
-        command = f"headrace receive KIND {place} --gate {snapshot.gate}"
-        yield _need(snapshot, NeedKind.SILENT_RECEIVERS, Urgency.SOON, sentence, command)
-    refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
-    for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
-        sentence = f"Senders wait: {reason}{_in_force(snapshot)}."
-        command = f"headrace why {snapshot.gate}"
-        yield _need(snapshot, NeedKind.WAITING_SENDERS, Urgency.SOON, sentence, command)
-
-
-def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
-    state, newest = snapshot.state, snapshot.newest
-    urgency = _STATES.get(state)
-    if urgency is None or (state is GateState.STOPPED and snapshot.ended_error is None):
-        return  # a query that was stopped on purpose, or by its program, needs nobody
-    if state is GateState.OVERDUE and newest is not None:
-        hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
-        urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
-    on_a_batch = state in _ON_ITS_BATCH - {GateState.DEAD, GateState.SILENT}
-    records = newest.records if newest and on_a_batch else records_waiting(snapshot)
-    if state is GateState.WAITING:
-        records = records_in_all(snapshot)
-    sentence, command = headline(snapshot), _command(snapshot)
-    yield _need(snapshot, NeedKind(str(state)), urgency, sentence, command, records)
-
-
-def _command(snapshot: "GateSnapshot") -> str:
-    newest = snapshot.newest
-    if snapshot.state is GateState.PAUSED:
-        return f"headrace resume {snapshot.gate}"
-    if snapshot.state is GateState.WAITING:
-        return f"headrace retry {snapshot.gate}"
-    if snapshot.state is GateState.LIMITED:
-        return f"headrace limit off {snapshot.gate}"
-    if snapshot.state is GateState.STOPPED:
-        return f"headrace failures --gate {snapshot.gate}"
-    if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
-        return f"headrace batches {newest.key[:8]}"
-    return f"headrace why {snapshot.gate}"
-
-
-def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
-    why = f": {snapshot.error}" if snapshot.error else "."
-    command = f"headrace failures --gate {snapshot.gate}"
-    if snapshot.dead:
-        sentence = f"{out.plural(snapshot.dead, 'dead batch')}{why}"
-        yield _need(snapshot, NeedKind.DEAD_BATCHES, Urgency.SOON, sentence, command)
-    if snapshot.failed and snapshot.state is not GateState.FAILED:
-        sentence = f"{out.plural(snapshot.failed, 'failed batch')} to be run again{why}"
-        yield _need(snapshot, NeedKind.FAILED_BATCHES, Urgency.SOON, sentence, command)
-    if snapshot.dead_letters:
-        number = snapshot.dead_letters
-        waits = "waits" if number == 1 else "wait"
-        sentence = f"{out.plural(number, 'dead letter')} {waits} to be sent again, or dropped."
-        command = f"headrace dead-letters list --gate {snapshot.gate}"
-        yield _need(snapshot, NeedKind.DEAD_LETTERS, Urgency.SOON, sentence, command, number)
+_RANKS: Final = {state: rank for rank, state in enumerate(GateState)}
 
 
 def urgency_of(snapshot: "GateSnapshot") -> tuple[int, int, int, str]:
     """Sorts gates, the most urgent first: by what they need, then their state, then their lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
     return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
-
-
-_RANKS: Final = {
-    state: rank
-    for rank, state in enumerate(
-        (
-            GateState.FAILED,
-            GateState.DEAD,
-            GateState.SILENT,
-            GateState.STALLED,
-            GateState.WAITING,
-            GateState.OVERDUE,
-            GateState.ISOLATING,
-            GateState.INTERRUPTED,
-            GateState.FALLING_BEHIND,
-            GateState.STEADY,
-            GateState.LIMITED,
-            GateState.CATCHING_UP,
-            GateState.PAUSED,
-            GateState.NEW,
-            GateState.KEEPING_UP,
-            GateState.STOPPED,
-            GateState.FINISHED,
-            GateState.IDLE,
-        )
-    )
-}

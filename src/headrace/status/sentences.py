@@ -7,36 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.ledger import Finding, FindingKind
 from headrace.status import words as out
-from headrace.status.states import GateState
 from headrace.status.trends import Trend
 
 if TYPE_CHECKING:
     from headrace.status.isolations import IsolationSnapshot
     from headrace.status.snapshot import BatchSnapshot, GateSnapshot
-
-HEADLINES: Final = {
-    GateState.NEW: "No batch yet.",
-    GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
-    GateState.CATCHING_UP: "Catching up: {waiting}, {to_go}.",
-    GateState.STEADY: "Holding: {waiting}.",
-    GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
-    GateState.LIMITED: "{operator_limits}; {waiting}.",
-    GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
-    GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
-    GateState.FINISHED: "Finished {said_end}: {all_records}, none left{by_now}.",
-    GateState.STOPPED: "Stopped {said_end}{why_ended}: {left}.",
-    GateState.DEAD: "Dead: its process has ended without a word; last sign of its query {ended}.",
-    GateState.SILENT: "Silent: no sign of its query since {ended}; its process is frozen or gone,"
-    " or it waits for the ledger, as its log says.",
-    GateState.OVERDUE: "Overdue: {batch} runs for {running}, the interval is {interval};"
-    " {waits_in}.",
-    GateState.WAITING: "Waiting {for_what} since {away}. {waiting_for_it}.",
-    GateState.ISOLATING: "Isolating {isolating}.",
-    GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
-    " again.",
-    GateState.FAILED: "Failed: {error}",
-    GateState.PAUSED: "{operator_limits}.",
-}
 
 
 def headline(snapshot: "GateSnapshot") -> str:
@@ -49,7 +24,7 @@ def headline(snapshot: "GateSnapshot") -> str:
     else:
         waiting = f"{out.plural(snapshot.lag_now, 'record')} waiting now"
         nothing_new = "nothing waits"
-    return HEADLINES[snapshot.state].format(
+    return snapshot.state.headline.format(
         waiting=waiting,
         nothing_new=nothing_new,
         to_go=_to_go(snapshot),

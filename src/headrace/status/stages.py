@@ -7,7 +7,8 @@ from typing import Final
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.signal_codec import StageState, bottlenecks
 from headrace.ledger import Ledger
-from headrace.status.attention import Need, NeedKind, Urgency, Where
+from headrace.status.attention import Need, Where
+from headrace.status.states import Urgency
 
 BOTTLENECK: Final = "bottleneck"
 """The state of a stage that throttles others, and nobody it."""
@@ -149,10 +150,8 @@ def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
         if each.state == BOTTLENECK:
             sentence = "This stage throttles the others: it is the flow's bottleneck."
             command = f"headrace why {about}"
-            kind = NeedKind.BOTTLENECK
-            yield Need(kind, Urgency.WATCH, about, sentence, Where.FLOWS, command)
+            yield Need("bottleneck", Urgency.WATCH, about, sentence, Where.FLOWS, command)
         if each.missing_upstream is not None:
             sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
             command = f"headrace flow run MODULE:{each.flow} --stage {each.missing_upstream}"
-            kind = NeedKind.MISSING_STAGE
-            yield Need(kind, Urgency.SOON, about, sentence, Where.FLOWS, command)
+            yield Need("missing stage", Urgency.SOON, about, sentence, Where.FLOWS, command)

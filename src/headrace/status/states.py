@@ -1,7 +1,7 @@
-"""The records of one gate in the ledger, and its state and its receivers', in a word each."""
+"""States of gates and receivers: each declared once, and worked out from the ledger's records."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, Self
 
 from headrace.control import OperatorAction, OperatorLimits
@@ -156,45 +156,149 @@ OVERDUE: Final = 3
 SHORTEST_OVERDUE_MS: Final = 5_000
 
 
-class GateState(StrEnum):
-    """State of a gate, in the words of ``--json``."""
+WHY: Final = "headrace why {gate}"
+BATCH: Final = "headrace batches {batch}"
 
-    NEW = "new"
-    """It has had no batch yet."""
-    KEEPING_UP = "keeping up"
-    """The last batch admitted all that was waiting."""
-    CATCHING_UP = "catching up"
-    """Records wait, and fewer each time."""
-    STEADY = "steady"
-    """Records wait, about as many each time, or it is too early to say."""
-    FALLING_BEHIND = "falling behind"
-    """Records wait, and more each time."""
-    LIMITED = "limited"
-    """Records wait, and an operator's limit made the last batch smaller."""
-    IDLE = "idle"
-    """No batch for a while, and nothing was waiting: no data, or no query."""
-    STALLED = "stalled"
-    """No batch for a while, although records were waiting: the query has stopped."""
-    FINISHED = "finished"
-    """Its query has taken what there was, with a trigger such as ``availableNow``, and ended."""
-    STOPPED = "stopped"
-    """Its program has stopped the query, or has ended, or the query has ended by an exception."""
-    DEAD = "dead"
-    """Its process is gone without a word: killed."""
-    SILENT = "silent"
-    """Its process gives no sign of life: frozen, killed elsewhere, or cut off from the ledger."""
-    OVERDUE = "overdue"
-    """A batch has been running for several intervals: the job is slow, or it hangs."""
-    WAITING = "waiting"
-    """Its sink is away: its batch waits and is run again, and nothing more is admitted."""
-    ISOLATING = "isolating"
-    """A batch failed, and its records are run in parts to find those that cannot be processed."""
-    INTERRUPTED = "interrupted"
-    """The query was stopped while the last batch ran, which runs again at its next start."""
-    FAILED = "failed"
+
+class Urgency(IntEnum):
+    """Time until somebody has to look; the lowest number is the most urgent."""
+
+    NOW = 0
+    """Records are lost, or nothing is processed."""
+    SOON = 1
+    """Something failed, and waits for somebody."""
+    WATCH = 2
+    """It may get worse by itself."""
+    FINE = 3
+    """Nobody has to look."""
+
+
+class GateState(StrEnum):
+    """State of a gate, in the words of ``--json``; lists show them in this order.
+
+    Another state is another entry here, and its condition in `gate_state`.
+
+    Attributes:
+        urgency: How soon it needs somebody; `FINE` is no need.
+        colour: Colour of the word: green is fine, yellow to be watched, red somebody's work.
+        headline: Its sentence, with the fields that `sentences.headline` fills in.
+        command: The command that acts on it, with ``{gate}`` and ``{batch}``, the newest one's key.
+    """
+
+    urgency: Urgency
+    colour: str
+    headline: str
+    command: str
+
+    def __new__(
+        cls, word: str, urgency: Urgency, colour: str, headline: str, command: str = WHY
+    ) -> Self:
+        """Make a state of its declaration."""
+        state = str.__new__(cls, word)
+        state._value_ = word
+        state.urgency, state.colour = urgency, colour
+        state.headline, state.command = headline, command
+        return state
+
+    FAILED = "failed", Urgency.NOW, "red", "Failed: {error}", BATCH
     """The last batch failed."""
-    PAUSED = "paused"
+    DEAD = (
+        "dead",
+        Urgency.NOW,
+        "red",
+        "Dead: its process has ended without a word; last sign of its query {ended}.",
+        BATCH,
+    )
+    """Its process is gone without a word: killed."""
+    SILENT = (
+        "silent",
+        Urgency.NOW,
+        "red",
+        "Silent: no sign of its query since {ended}; its process is frozen or gone, or it waits for"
+        " the ledger, as its log says.",
+        BATCH,
+    )
+    """Its process gives no sign of life: frozen, killed elsewhere, or cut off from the ledger."""
+    STALLED = (
+        "stalled",
+        Urgency.NOW,
+        "red",
+        "Stalled: no batch for {silence}, with {waiting}.",
+    )
+    """No batch for a while, although records were waiting: the query has stopped."""
+    WAITING = (
+        "waiting",
+        Urgency.SOON,
+        "red",
+        "Waiting {for_what} since {away}. {waiting_for_it}.",
+        "headrace retry {gate}",
+    )
+    """Its sink is away: its batch waits and is run again, and nothing more is admitted."""
+    OVERDUE = (
+        "overdue",
+        Urgency.WATCH,
+        "red",
+        "Overdue: {batch} runs for {running}, the interval is {interval}; {waits_in}.",
+        BATCH,
+    )
+    """A batch has been running for several intervals: the job is slow, or it hangs."""
+    ISOLATING = "isolating", Urgency.WATCH, "yellow", "Isolating {isolating}.", BATCH
+    """A batch failed, and its records are run in parts to find those that cannot be processed."""
+    INTERRUPTED = (
+        "interrupted",
+        Urgency.WATCH,
+        "yellow",
+        "Interrupted: the query was stopped; its next start runs the batch again.",
+        BATCH,
+    )
+    """The query was stopped while the last batch ran, which runs again at its next start."""
+    FALLING_BEHIND = (
+        "falling behind",
+        Urgency.WATCH,
+        "yellow",
+        "Falling behind: {waiting}, {growth} more each second.",
+    )
+    """Records wait, and more each time."""
+    STEADY = "steady", Urgency.FINE, "yellow", "Holding: {waiting}."
+    """Records wait, about as many each time, or it is too early to say."""
+    LIMITED = (
+        "limited",
+        Urgency.WATCH,
+        "yellow",
+        "{operator_limits}; {waiting}.",
+        "headrace limit off {gate}",
+    )
+    """Records wait, and an operator's limit made the last batch smaller."""
+    CATCHING_UP = "catching up", Urgency.FINE, "green", "Catching up: {waiting}, {to_go}."
+    """Records wait, and fewer each time."""
+    PAUSED = "paused", Urgency.WATCH, "yellow", "{operator_limits}.", "headrace resume {gate}"
     """An operator has paused it, or asked it to drain: it plans no batch."""
+    NEW = "new", Urgency.FINE, "default", "No batch yet."
+    """It has had no batch yet."""
+    KEEPING_UP = (
+        "keeping up",
+        Urgency.FINE,
+        "green",
+        "Keeping up: all that was waiting is admitted.",
+    )
+    """The last batch admitted all that was waiting."""
+    STOPPED = (
+        "stopped",
+        Urgency.NOW,
+        "yellow",
+        "Stopped {said_end}{why_ended}: {left}.",
+        "headrace failures {gate}",
+    )
+    """Its program has stopped the query, or has ended, or the query has ended by an exception."""
+    FINISHED = (
+        "finished",
+        Urgency.FINE,
+        "green",
+        "Finished {said_end}: {all_records}, none left{by_now}.",
+    )
+    """Its query has taken what there was, with a trigger such as ``availableNow``, and ended."""
+    IDLE = "idle", Urgency.FINE, "default", "Idle: no batch for {silence}; {nothing_new}."
+    """No batch for a while, and nothing was waiting: no data, or no query."""
 
 
 class ReceiverState(StrEnum):
