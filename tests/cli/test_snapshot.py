@@ -31,6 +31,7 @@ from headrace.ledger import (
     Unresolved,
 )
 from headrace.status.lags import GateLag
+from headrace.status.observer import read_histories
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory, GateState
@@ -286,7 +287,8 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
         )
         ledger.history.record_losses("orders", [OffsetRange("orders", 4, 3, 10)])
         (gate,) = ledger.gates.all()
-        snapshot = take_snapshot(GateHistory.read(ledger, gate), NOW_MS)
+        (history,) = read_histories(ledger, [gate])
+        snapshot = take_snapshot(history, NOW_MS)
 
     assert snapshot.rate_per_s == 42.5
     assert snapshot.proportional == -1.0

@@ -34,7 +34,7 @@ def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, pag
         expect(page.locator("#needs")).to_contain_text("the disk of the sink is full")
         add_failure(ledger, "clicks", error="there is no such table")
         ledger.gates.declare("returns", interval_ms=1_000, source="kafka", estimator="pid")
-    together = page.locator("#needs summary").filter(has_text="2 gates fail")
+    together = page.locator("#needs summary").filter(has_text="2 gates: failed")
     together.click()
     expect(page.get_by_text("there is no such table")).to_be_visible()
     page.locator("#summary").get_by_role("link", name="2 failed").click()

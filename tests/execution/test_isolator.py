@@ -555,13 +555,13 @@ def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
     seen: list[IsolationProgress | None] = []
 
     def handle(df: DataFrame, batch: Batch) -> None:
-        seen.append(scene.ledger.batches.isolating("orders"))
+        seen.append(scene.ledger.fleet.isolating(["orders"]).get("orders"))
         sink(df, batch)
 
     sink = KeyedSink({(0, 3)})
     key = scene.run_live(handle)
     assert scene.dead_letters == [(0, 3)]
-    assert scene.ledger.batches.isolating("orders") is None
+    assert scene.ledger.fleet.isolating(["orders"]).get("orders") is None
     assert seen[0] is None
     after = [each for each in seen[1:] if each is not None]
     assert len(after) == len(seen) - 1

@@ -11,8 +11,8 @@ from headrace.execution import OnFailure
 from headrace.execution.policy import Last
 from headrace.ledger import DeadLetterRecord, Status
 from headrace.status.attention import Need
+from headrace.status.observer import read_histories
 from headrace.status.snapshot import take_snapshot
-from headrace.status.states import GateHistory
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 REASON = "it lacks the field nosuch"
@@ -141,7 +141,7 @@ def test_any_other_query_goes_on_and_its_status_says_what_it_needs(policy: Last)
             "The schema does not fit 12 records of the last 3 batches, more than half of each:"
             " correct the schema or the producer."
         )
-        assert need.command == "headrace failures --gate tested --error BadValue"
+        assert need.command == "headrace failures tested --error BadValue"
         stream.log.append("a", "a")
         stream.run()
         assert misfits(stream) == []
@@ -149,5 +149,6 @@ def test_any_other_query_goes_on_and_its_status_says_what_it_needs(policy: Last)
 
 def misfits(stream: StreamHarness) -> list[Need]:
     (gate,) = stream.ledger.gates.all()
-    snapshot = take_snapshot(GateHistory.read(stream.ledger, gate), stream.clock())
+    (history,) = read_histories(stream.ledger, [gate])
+    snapshot = take_snapshot(history, stream.clock())
     return [need for need in snapshot.needs if need.kind == "misfit"]

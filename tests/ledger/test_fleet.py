@@ -35,7 +35,6 @@ def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> No
     assert changed() == {"orders"}
     ledger.operator_limits.pause("clicks", "ada", "x")
     assert changed() == {"clicks"}
-    assert before.actions.keys() == {"clicks"}
     assert ledger.operator_limits.history("clicks")[0].kind is OperatorActionKind.PAUSE
 
 
@@ -47,7 +46,8 @@ def test_the_newest_batches_of_several_gates(ledger: Ledger) -> None:
         ledger.batches.succeed(keys[-1])
     found = ledger.fleet.newest_batches(["orders", "clicks"], 3)
     assert [each.batch_key for each in found["orders"][0]] == keys[:0:-1]
-    assert found["clicks"] == ((), ())
+    assert "clicks" not in found
+    assert ledger.fleet.newest_batches(None, 3) == found
 
 
 def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> None:

@@ -266,11 +266,11 @@ def test_what_is_set_for_a_start_is_obeyed_by_it_and_by_no_plan(ledger: Ledger) 
 
 
 def test_where_a_query_went_on_is_said_until_a_start_has_seen_it(ledger: Ledger) -> None:
-    assert ledger.operator_limits.new_checkpoint("orders") is None
+    assert ledger.operator_limits.new_checkpoints(["orders"]).get("orders") is None
     ledger.operator_limits.continued("orders", "it goes on at 5")
     number = ledger.operator_limits.pause("orders", "ops").newest
     assert number is not None
     ledger.operator_limits.mark_seen("orders", number)
-    assert ledger.operator_limits.new_checkpoint("orders") == "it goes on at 5"
+    assert ledger.operator_limits.new_checkpoints(["orders"]).get("orders") == "it goes on at 5"
     ledger.operator_limits.start_obeyed("orders")
-    assert ledger.operator_limits.new_checkpoint("orders") is None
+    assert ledger.operator_limits.new_checkpoints(["orders"]).get("orders") is None

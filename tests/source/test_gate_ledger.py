@@ -74,7 +74,7 @@ def test_a_planner_that_ends_after_its_program_was_killed_keeps_the_gate_claimed
     with claimed(GateLedger(url, replace(GATE, driver=driver), clock)):
         pass
     with Ledger.open(url) as ledger:
-        found = ledger.gates.last_queries("orders").get("orders")
+        found = ledger.gates.last_queries(["orders"]).get("orders")
     assert (found is not None) is is_killed
 
 

@@ -2,29 +2,18 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from headrace.control import OperatorLimits
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import (
-    BatchRecord,
-    GateQuery,
-    GateRecord,
-    Ledger,
-    Missed,
-    Pulse,
-    RateSample,
-    Unresolved,
-)
-from headrace.status.lags import GateLag, LagWatch
-from headrace.status.snapshot import GateSnapshot, take_snapshot
+from headrace.ledger import Ledger, Unresolved
+from headrace.status.lags import LagWatch
+from headrace.status.observer import OVERVIEW, Observer, by_gate, read_histories
+from headrace.status.snapshot import GateSnapshot
 from headrace.status.sources import Sources
 from headrace.status.stages import StageSnapshot, stages_of
-from headrace.status.states import GateHistory, sorted_query
-
-LOOK_BACK: Final = 12
-"""Batches of each gate that the overview knows."""
+from headrace.status.states import GateHistory
 
 AGAIN_MS: Final = 5_000
 """Interval at which snapshots of unchanged gates are taken again (ms): some have stalled."""
@@ -40,17 +29,12 @@ class Fleet:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pulse: Pulse | None = None
-        self._known: dict[str, tuple[GateRecord, tuple[BatchRecord, ...], Any]] = {}
         self._read_ms = 0
-        self._actions: Mapping[str, int] = {}
+        self.histories: Mapping[str, GateHistory] = {}
+        """The ledger's records of each gate."""
         self.snapshots: Mapping[str, GateSnapshot] = {}
-        self.operator_limits: Mapping[str, OperatorLimits] = {}
-        """What operators have put in force, of each gate."""
         self.lags: Final = LagWatch(Sources())
         """How far each gate is behind."""
-        self._queries: Mapping[str, tuple[GateQuery, bool]] = {}
-        self._missed: Mapping[str, Missed] = {}
         self.stages: tuple[StageSnapshot, ...] = ()
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
@@ -69,8 +53,8 @@ class Fleet:
 
     def last_lags(self, gate: str) -> list[int | None]:
         """The lag of a gate's last batches, the oldest first."""
-        known = self._known.get(gate)
-        return [] if known is None else [batch.lag for batch in reversed(known[1])]
+        known = self.histories.get(gate)
+        return [] if known is None else [batch.lag for batch in reversed(known.batches)]
 
     def _look(self, ledger: Ledger) -> None:
         now_ms, pulse = wall_clock_ms(), ledger.fleet.pulse()
@@ -78,53 +62,37 @@ class Fleet:
             name: (*seen, pulse.unresolved.get(name, _NOTHING))
             for name, seen in pulse.gates.items()
         }
-        changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
-        gone = self._known.keys() - revisions.keys()
-        if changed or gone:
-            self._read(ledger, changed)
-        for name in gone:
-            del self._known[name]
+        # An action about failures says of which gate it was in its own row alone.
+        is_repaired = pulse.repaired != self.repaired
+        changed = {
+            name
+            for name, seen in revisions.items()
+            if is_repaired or self.revisions.get(name) != seen
+        }
         again = now_ms - self._read_ms >= AGAIN_MS
-        if again or pulse.actions != self._actions:
-            self.operator_limits, self._actions = ledger.operator_limits.all(), pulse.actions
-        if again:
-            self._queries = ledger.gates.last_queries()
-        if again or pulse.repaired != self.repaired:
-            self._missed = ledger.proofs.all_missed()
+        histories = {name: each for name, each in self.histories.items() if name in revisions}
+        if changed:
+            gates = [each for each in ledger.gates.all() if each.name in changed]
+            histories |= {each.gate.name: each for each in read_histories(ledger, gates, OVERVIEW)}
+        if again:  # receivers report all the time, and limits end by themselves
+            receivers, limits = by_gate(ledger.fleet.receivers()), ledger.operator_limits.all()
+            histories = {
+                name: replace(
+                    each, receivers=receivers.get(name, ()), operator_limits=limits.get(name)
+                )
+                for name, each in histories.items()
+            }
         if again or pulse.elsewhere != self.elsewhere:
             self.stages = tuple(stages_of(ledger, now_ms))
+        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
+        names = (changed | set(islice(due, AT_ONCE))) & histories.keys()
+        if names or histories.keys() != self.snapshots.keys():
+            wanted = [histories[name] for name in names]
+            fresh = Observer(ledger, self.lags).snapshots(wanted, wait_s=0)
+            kept = {name: each for name, each in self.snapshots.items() if name in histories}
+            self.snapshots = kept | {each.gate: each for each in fresh}
         if again:
             self._read_ms = now_ms
-        due = (name for name, each in self.snapshots.items() if now_ms - each.time_ms >= AGAIN_MS)
-        names = (changed | set(islice(due, AT_ONCE))) & self._known.keys()
-        if names or gone:
-            seen = [each for each in ledger.metrics.gates() if each.name in names]
-            lags = self.lags.of(ledger, seen, now_ms)
-            kept = {name: each for name, each in self.snapshots.items() if name not in gone}
-            self.snapshots = kept | {
-                name: self._snapshot(name, pulse, now_ms, lags.get(name)) for name in names
-            }
+        self.histories = histories
         self.revisions, self.elsewhere = revisions, pulse.elsewhere
         self.repaired = pulse.repaired
-
-    def _read(self, ledger: Ledger, changed: set[str]) -> None:
-        gates = {gate.name: gate for gate in ledger.gates.all()}
-        found = ledger.fleet.newest_batches(sorted(changed & gates.keys()), LOOK_BACK)
-        for name, (batches, samples) in found.items():
-            self._known[name] = gates[name], batches, samples
-
-    def _snapshot(self, name: str, pulse: Pulse, now_ms: int, lag: GateLag | None) -> GateSnapshot:
-        gate, batches, samples = self._known[name]
-        kept: tuple[RateSample, ...] = samples
-        query, gone = sorted_query(self._queries.get(name))
-        history = GateHistory(
-            gate=gate,
-            batches=batches,
-            samples=kept,
-            unresolved=pulse.unresolved.get(name, _NOTHING),
-            operator_limits=self.operator_limits.get(name),
-            query=query,
-            gone=gone,
-            missed=self._missed.get(name, Missed()),
-        )
-        return take_snapshot(history, now_ms, lag)

@@ -21,7 +21,7 @@ from headrace.dashboard.pages import (
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.status.attention import BY_OPERATORS, Need
 from headrace.status.limiting import drain_state
-from headrace.status.observer import Observer
+from headrace.status.observer import Observer, read_histories
 from headrace.status.sentences import headline
 from headrace.status.snapshot import GateSnapshot, PartitionSnapshot, take_snapshot
 from headrace.status.states import GateHistory
@@ -289,9 +289,9 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
     gate = ledger.gates.get(name)
     if gate is None:
         return View({"state": site.render("no_gate.html", name=name)})
-    history = GateHistory.read(ledger, gate)
-    snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
-    limits = ledger.operator_limits.of(name)
+    (history,) = read_histories(ledger, [gate])
+    (snapshot,) = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)
+    limits = history.operator_limits or ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
     values: dict[str, Any] = {
         "gate": snapshot,

@@ -163,11 +163,12 @@ class _Rows:
         self._made: dict[str, tuple[GateSnapshot, object, str]] = {}
 
     def html(self, snapshot: GateSnapshot, fleet: Fleet) -> str:
-        operator_limits = fleet.operator_limits.get(snapshot.gate)
+        known = fleet.histories.get(snapshot.gate)
+        operator_limits = None if known is None else known.operator_limits
         in_force = operator_limits and operator_limits.in_force
-        known = self._made.get(snapshot.gate)
-        if known is not None and known[1] == in_force and _look_alike(known[0], snapshot):
-            return known[2]
+        made = self._made.get(snapshot.gate)
+        if made is not None and made[1] == in_force and _look_alike(made[0], snapshot):
+            return made[2]
         values = {
             "columns": _COLUMNS,
             "operator_limits": operator_limits,

@@ -5,11 +5,11 @@ the only state that the processes of a query share: they have no common memory.
 """
 
 from headrace.core.timing import WallClock
-from headrace.ledger.batch_queries import IsolatedBatches, IsolationProgress
+from headrace.ledger.batch_queries import IsolatedBatches
 from headrace.ledger.checkpoints import CheckpointRecord
 from headrace.ledger.connection import Timeouts, normalize_url, redact_url, without_secrets
 from headrace.ledger.error_report import ErrorReport
-from headrace.ledger.fleet import Pulse, SeriesPoint
+from headrace.ledger.fleet import IsolationProgress, Pulse, SeriesPoint
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.history import lost_records
 from headrace.ledger.ledger import Ledger

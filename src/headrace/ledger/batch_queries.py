@@ -50,23 +50,6 @@ from headrace.ledger.transitions import Status
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationProgress:
-    """Progress of an isolation.
-
-    Attributes:
-        batch_key: The batch.
-        records: The offsets in it.
-        runs: How often the handler was called with its parts so far.
-        left: Offsets of it that are not done.
-    """
-
-    batch_key: str
-    records: int
-    runs: int
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
 class IsolatedBatches:
     """Batches with records that were found bad because the handler raised.
 
@@ -78,15 +61,6 @@ class IsolatedBatches:
     keys: frozenset[str]
     error: ErrorReport
 
-
-_IN_PARTS: Final = (
-    select(batch_table)
-    .where(batch_table.c.gate == bindparam("gate"))
-    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
-    .where(batch_table.c.progress.is_not(None))
-    .order_by(batch_table.c.created_time_ms.desc())
-    .limit(1)
-)
 
 _MOST_BAD: Final = 1_000
 """Bad records that are looked at for one gate, the newest ones."""
@@ -181,18 +155,6 @@ _UNRESOLVED: Final = (
 
 class BatchQueries(Store):
     """Queries of batches."""
-
-    def isolating(self, gate_name: str) -> IsolationProgress | None:
-        """The newest batch of a gate that is run in parts now, live or in a backfill.
-
-        A batch that a crash has left so counts too, until it is taken over.
-        """
-        for batch in self._select(_IN_PARTS, gate=gate_name):
-            runs = batch.parts.runs
-            return IsolationProgress(
-                batch.batch_key, batch.planned_records, runs, batch.records_left
-            )
-        return None
 
     def isolated(self, gate_name: str, since_ms: int) -> IsolatedBatches | None:
         """Batches planned since then with records that are bad because the handler raised.

@@ -135,16 +135,19 @@ def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
 
 BATCH: Final = select(batch_table).where(batch_table.c.batch_key == bindparam("batch_key"))
 
+PLANNED_RANGE: Final = batch_range.c[
+    "topic",
+    "partition",
+    "start_offset",
+    "until_offset",
+    "latest_offset",
+    "reason",
+    "topic_id",
+]
+"""Columns that `range_from` reads."""
+
 RANGES: Final = (
-    select(
-        batch_range.c.topic,
-        batch_range.c.partition,
-        batch_range.c.start_offset,
-        batch_range.c.until_offset,
-        batch_range.c.latest_offset,
-        batch_range.c.reason,
-        batch_range.c.topic_id,
-    )
+    select(*PLANNED_RANGE)
     .where(batch_range.c.batch_key == bindparam("batch_key"))
     .order_by(batch_range.c.topic, batch_range.c.partition, batch_range.c.start_offset)
 )

@@ -1,25 +1,31 @@
 """Consistent state of all gates of a ledger, its changes since the last read, and details."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, bindparam, case, func, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, func, or_, select
 
 from headrace.ledger.batch_rows import (
+    PLANNED_RANGE,
     UNRESOLVED_COUNTS,
     WAITING_LETTERS,
     batch_from,
+    range_from,
     unresolved_from,
 )
 from headrace.ledger.database import Store
-from headrace.ledger.rates import LAST_SAMPLES
+from headrace.ledger.rates import SAMPLE
 from headrace.ledger.receivers import ReceiverRecord, receiver_records
-from headrace.ledger.records import BatchRecord, RateSample, Unresolved
+from headrace.ledger.records import BatchRecord, PlannedRange, RateSample, Unresolved
 from headrace.ledger.tables import (
     NowMs,
+    batch_range,
     batch_table,
+    dead_letter,
     gate,
+    lost,
     rate,
     receiver,
     repair,
@@ -51,12 +57,62 @@ _ELSEWHERE: Final = select(
     select(func.max(repair.c.repair_id)).scalar_subquery(),
 )
 
+Names = Collection[str] | None
+"""Names of gates; None for all of them."""
+
+
+def _nth_newest_ms(column: ColumnElement[int], of_gate: ColumnElement[bool]) -> ColumnElement[int]:
+    """Time of the last row that is read of a gate; below all where it has fewer."""
+    times = select(column).where(of_gate).order_by(column.desc()).limit(1).offset(bindparam("skip"))
+    return func.coalesce(times.correlate(gate).scalar_subquery(), -1)
+
+
+_earlier, _earlier_rate = batch_table.alias("earlier"), rate.alias("earlier_rate")
+
+# A walk of the index for each gate, in one statement.
 _NEWEST: Final = (
     select(batch_table)
-    .where(batch_table.c.gate == bindparam("gate"))
-    .order_by(batch_table.c.created_time_ms.desc())
-    .limit(bindparam("limit"))
+    .join_from(
+        gate,
+        batch_table,
+        and_(
+            batch_table.c.gate == gate.c.name,
+            batch_table.c.created_time_ms
+            >= _nth_newest_ms(_earlier.c.created_time_ms, _earlier.c.gate == gate.c.name),
+        ),
+    )
+    .order_by(gate.c.name, batch_table.c.created_time_ms.desc())
 )
+
+_NEWEST_SAMPLES: Final = (
+    select(*SAMPLE)
+    .join_from(
+        gate,
+        rate,
+        and_(
+            rate.c.gate == gate.c.name,
+            rate.c.time_ms
+            >= _nth_newest_ms(_earlier_rate.c.time_ms, _earlier_rate.c.gate == gate.c.name),
+        ),
+    )
+    .order_by(gate.c.name, rate.c.time_ms.desc(), rate.c.rate_id.desc())
+)
+
+_NEWEST_RANGES: Final = (
+    select(gate.c.name, *PLANNED_RANGE)
+    .join_from(gate, batch_range, batch_range.c.batch_key == gate.c.begun)
+    .order_by(gate.c.name, batch_range.c.topic, batch_range.c.partition, batch_range.c.start_offset)
+)
+
+_IN_PARTS: Final = (
+    select(batch_table)
+    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]))
+    .where(batch_table.c.progress.is_not(None))
+)
+
+_has_lost = select(lost.c.gate).where(lost.c.gate == gate.c.name).exists()
+_has_letters = select(dead_letter.c.gate).where(dead_letter.c.gate == gate.c.name).exists()
+_WITH_DETAILS: Final = select(gate.c.name).where(or_(_has_lost, _has_letters))
 
 _RECEIVERS: Final = select(receiver).order_by(
     receiver.c.journal, receiver.c.lane, receiver.c.gate, receiver.c.owner
@@ -115,16 +171,31 @@ class Pulse:
         gates: Value of each gate, by name, that differs whenever something about the gate has
             changed.
         unresolved: Unresolved failures of each gate; gates with none are left out.
-        actions: The number of the newest action of an operator on each gate that had one.
         elsewhere: Another one whenever a receiver or a stage of a flow has reported.
         repaired: The number of the newest action about failures; None before the first.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
     unresolved: Mapping[str, Unresolved]
-    actions: Mapping[str, int]
     elsewhere: tuple[Any, ...]
     repaired: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationProgress:
+    """Progress of an isolation.
+
+    Attributes:
+        batch_key: The batch.
+        records: The offsets in it.
+        runs: How often the handler was called with its parts so far.
+        left: Offsets of it that are not done.
+    """
+
+    batch_key: str
+    records: int
+    runs: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +234,69 @@ class FleetStore(Store):
             unresolved=unresolved_from(
                 self._database.rows(UNRESOLVED_COUNTS), self._database.rows(WAITING_LETTERS)
             ),
-            actions={row.name: row.last_action for row in rows if row.last_action},
             elsewhere=elsewhere[:2],
             repaired=elsewhere[2],
         )
 
     def newest_batches(
-        self, gates: Iterable[str], limit: int
+        self, names: Names, limit: int
     ) -> Mapping[str, tuple[tuple[BatchRecord, ...], tuple[RateSample, ...]]]:
-        """The last batches of the live stream of each gate, and rate samples, newest first."""
-        names = list(gates)
-        with self._database.reading() as connection:
-            found = {}
-            for name in names:
-                values = {"gate": name, "limit": limit}
-                batches = connection.execute(_NEWEST, values).mappings()
-                samples = connection.execute(LAST_SAMPLES, values)
-                found[name] = (
-                    tuple(map(batch_from, batches)),
-                    tuple(RateSample(**row._asdict()) for row in samples),
-                )
-            return found
+        """The last batches of the live stream of each gate, and rate samples, newest first.
 
-    def receivers(self) -> tuple[ReceiverRecord, ...]:
-        """The receivers of all gates, by journal and lane; also receivers not seen lately."""
-        return receiver_records(self._database.rows(_RECEIVERS))
+        Two statements, however many gates there are; those without a batch are left out.
+        """
+        batches: dict[str, list[BatchRecord]] = defaultdict(list)
+        samples: dict[str, list[RateSample]] = defaultdict(list)
+        for row in self._database.rows(_among(_NEWEST, names), skip=limit - 1):
+            batches[row.gate].append(batch_from(row._mapping))
+        for row in self._database.rows(_among(_NEWEST_SAMPLES, names), skip=limit - 1):
+            samples[row.gate].append(RateSample(**row._asdict()))
+        return {
+            name: (tuple(found[:limit]), tuple(samples[name][:limit]))
+            for name, found in batches.items()
+        }
+
+    def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
+        """The ranges of each gate's newest batch, by topic, partition and offset."""
+        found: dict[str, list[PlannedRange]] = defaultdict(list)
+        for row in self._database.rows(_among(_NEWEST_RANGES, names)):
+            found[row.name].append(range_from(row[1:]))
+        return {name: tuple(ranges) for name, ranges in found.items()}
+
+    def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
+        """Count the unresolved batches and records of each gate that has some."""
+        batches, letters = (
+            self._database.rows(_among(counts, names))
+            for counts in (UNRESOLVED_COUNTS, WAITING_LETTERS)
+        )
+        return unresolved_from(batches, letters)
+
+    def isolating(self, names: Names) -> Mapping[str, IsolationProgress]:
+        """The newest batch of each gate that is run in parts now, live or in a backfill.
+
+        A batch that a crash has left so counts too, until it is taken over.
+        """
+        # Of a join SQLite would read all batches.
+        known = _among(select(gate.c.name), names)
+        rows = self._database.rows(_IN_PARTS.where(batch_table.c.gate.in_(known)))
+        found = [batch_from(row._mapping) for row in rows]
+        return {
+            each.gate: IsolationProgress(
+                each.batch_key, each.planned_records, each.parts.runs, each.records_left
+            )
+            for each in sorted(found, key=lambda batch: batch.created_time_ms)
+        }
+
+    def with_details(self, names: Names) -> set[str]:
+        """Gates that have ever lost a record, or kept a dead letter."""
+        return {row.name for row in self._database.rows(_among(_WITH_DETAILS, names))}
+
+    def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
+        """The receivers of gates, by journal and lane; also receivers not seen lately."""
+        statement = _RECEIVERS
+        if names is not None:
+            statement = statement.where(receiver.c.gate.in_(list(names)))
+        return receiver_records(self._database.rows(statement))
 
     def series(
         self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
@@ -240,3 +349,7 @@ class FleetStore(Store):
         """When the oldest batch of a gate since then was planned; None where there is none."""
         oldest: int | None = self._database.scalar(_OLDEST, gate=gate_name, since_ms=since_ms)
         return oldest
+
+
+def _among(statement: Select[Any], names: Names) -> Select[Any]:
+    return statement if names is None else statement.where(gate.c.name.in_(list(names)))

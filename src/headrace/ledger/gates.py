@@ -3,7 +3,7 @@
 Times are the database's own, so that planners on several machines need no clock in common.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
@@ -313,11 +313,14 @@ class GateStore(Store):
         """The query that stands behind a gate; None if none does, or its lease has run out."""
         return self.begun_and_query(gate_name)[1]
 
-    def last_queries(self, gate_name: str | None = None) -> Mapping[str, tuple[GateQuery, bool]]:
-        """The query that has not left each gate, or this one, and whether its lease is in force."""
-        statement = _LAST_QUERIES if gate_name is None else _LAST_QUERIES.where(_of_gate)
-        values = {} if gate_name is None else {"of": gate_name}
-        rows = self._database.rows(statement, **values)
+    def last_queries(
+        self, names: Collection[str] | None = None
+    ) -> Mapping[str, tuple[GateQuery, bool]]:
+        """The query that has not left each of these gates, and whether its lease is in force."""
+        statement = _LAST_QUERIES
+        if names is not None:
+            statement = statement.where(gate.c.name.in_(list(names)))
+        rows = self._database.rows(statement)
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:

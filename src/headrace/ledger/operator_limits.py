@@ -140,11 +140,10 @@ _FOR_THE_START: Final = (
 )
 
 _CONTINUED: Final = (
-    select(operator_action.c.why)
-    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
+    select(operator_action.c.gate, operator_action.c.why)
+    .where(operator_action.c.seen_ms.is_(None))
     .where(operator_action.c.kind == OperatorActionKind.CONTINUED)
-    .order_by(operator_action.c.action_id.desc())
-    .limit(1)
+    .order_by(operator_action.c.action_id)
 )
 
 _OPEN_BATCHES: Final = (
@@ -266,10 +265,12 @@ class OperatorLimitStore(Store):
         """Write down that a query with a new checkpoint goes on from the ledger's position."""
         self._do(gate_name, OperatorActionKind.CONTINUED, "headrace", why[:MOST_WHY])
 
-    def new_checkpoint(self, gate_name: str) -> str | None:
-        """Return what `continued` was told at the last start; None if it had its checkpoint."""
-        sentence: str | None = self._database.scalar(_CONTINUED, of=gate_name)
-        return sentence
+    def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
+        """Return what `continued` was told at the last start of each gate with a new checkpoint."""
+        statement = _CONTINUED
+        if names is not None:
+            statement = statement.where(operator_action.c.gate.in_(list(names)))
+        return {row.gate: row.why for row in self._database.rows(statement)}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
         """Return what `adopt`, `restart` and `continued` wrote, and no start has seen yet."""
@@ -289,9 +290,12 @@ class OperatorLimitStore(Store):
         found = self._database.rows(_CONTROL, of=gate_name)
         return operator_limits_from(found[0]) if found else OperatorLimits(gate_name, self._clock())
 
-    def all(self) -> Mapping[str, OperatorLimits]:
-        """Return the settings in force for each gate, by name, from one consistent read."""
-        return {row.name: operator_limits_from(row) for row in self._database.rows(_CONTROLS)}
+    def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
+        """Return the settings in force for these gates, by name, from one consistent read."""
+        statement = _CONTROLS
+        if names is not None:
+            statement = statement.where(gate.c.name.in_(list(names)))
+        return {row.name: operator_limits_from(row) for row in self._database.rows(statement)}
 
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None

@@ -47,22 +47,24 @@ SET_RATE: Final = (
     )
 )
 
-_sample = [column for column in rate.c if column is not rate.c.rate_id]
-_given = [cast(bindparam(f"sample_{column.name}"), column.type) for column in _sample]
+SAMPLE: Final = [column for column in rate.c if column is not rate.c.rate_id]
+"""The columns of a `RateSample`."""
+
+_given = [cast(bindparam(f"sample_{column.name}"), column.type) for column in SAMPLE]
 _kept = exists().where(
     rate.c.gate == bindparam("of"), rate.c.time_ms == bindparam("sample_time_ms")
 )
 
 _new_sample = select(*_given).where(
     ~_kept.where(
-        *[column.is_not_distinct_from(to) for column, to in zip(_sample, _given, strict=True)]
+        *[column.is_not_distinct_from(to) for column, to in zip(SAMPLE, _given, strict=True)]
     )
 )
 
-KEEP_SAMPLE: Final = insert(rate).from_select(_sample, _new_sample, include_defaults=False)
+KEEP_SAMPLE: Final = insert(rate).from_select(SAMPLE, _new_sample, include_defaults=False)
 
-LAST_SAMPLES: Final = (
-    select(*_sample)
+_LAST_SAMPLES: Final = (
+    select(*SAMPLE)
     .where(rate.c.gate == bindparam("gate"))
     .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
     .limit(bindparam("limit"))
@@ -90,7 +92,7 @@ _is_rated = exists(select(_rated.c.name))
 
 REPORT: Final = SET_RECORDS.where(_is_rated).add_cte(
     insert(rate)
-    .from_select(_sample, _new_sample.where(_is_rated), include_defaults=False)
+    .from_select(SAMPLE, _new_sample.where(_is_rated), include_defaults=False)
     .cte("kept")
 )
 """The three in one statement, for PostgreSQL; it changes nothing, or does everything."""
@@ -183,7 +185,7 @@ class RateStore(Store):
         self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
     ) -> tuple[RateSample, ...]:
         """A gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
-        query = LAST_SAMPLES
+        query = _LAST_SAMPLES
         if before_ms is not None:
             query = query.where(rate.c.time_ms <= before_ms)
         rows = self._database.rows(query, gate=gate_name, limit=limit)

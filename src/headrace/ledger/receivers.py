@@ -160,10 +160,6 @@ class ReceiverStore(Store):
         names = ("gate", "journal_id", "lane", "owner")
         self._database.change(_DEREGISTER, {name: getattr(report, name) for name in names})
 
-    def of_gate(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
-        """All receivers of a gate, by journal and lane; also receivers not seen lately."""
-        return receiver_records(self._database.rows(_RECEIVERS, gate=gate_name))
-
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         """Return the state that the receivers of a gate share, and its progress in this journal."""
 

@@ -95,7 +95,7 @@ class Lags:
         found = {}
         for gate in gates:
             answer = answers.get(gate.name)
-            self._see(gate, seeds.get(gate.name, ((),))[0])
+            self._see(gate, seeds.get(gate.name, ((), ()))[0])
             found[gate.name] = self._lag(ledger, gate, answer, now_ms)
         return found
 

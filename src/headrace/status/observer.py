@@ -1,13 +1,92 @@
-"""Takes the snapshots of gates: from the ledger, and what their sources say of what waits there."""
+"""Looks at gates: one read of the ledger for all, and what their sources say waits there."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
+from headrace.control.schema_fit import LOOKED_AT
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import GateRecord, Ledger
+from headrace.ledger import GateRecord, Ledger, Missed, ReceiverRecord, Status, Unresolved
 from headrace.status.lags import LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import WAIT_FOR_SOURCES_S
-from headrace.status.states import GateHistory
+from headrace.status.states import HISTORY, GateHistory, sorted_query
+
+OVERVIEW: Final = 12
+"""Batches of each gate that are looked back on where there are several."""
+
+_MANY: Final = 500
+"""Gates of which it is cheaper to read the rows of all in the ledger."""
+
+
+def read_histories(
+    ledger: Ledger, gates: Sequence[GateRecord], limit: int | None = None
+) -> list[GateHistory]:
+    """Read what snapshots of these gates need: a few statements, however many gates there are.
+
+    Args:
+        ledger: The ledger.
+        gates: The gates, in the order of the answer.
+        limit: Batches of each that are looked back on. Default: `HISTORY` for one gate, `OVERVIEW`
+            for several.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    own = [each.name for each in gates]
+    names: Collection[str] | None = own if len(own) <= _MANY else None
+    limit = limit or (HISTORY if len(own) == 1 else OVERVIEW)
+    newest = ledger.fleet.newest_batches(names, limit)
+    ranges = ledger.fleet.newest_ranges(names)
+    unresolved = ledger.fleet.unresolved(names)
+    missed = ledger.proofs.all_missed(own[0] if len(own) == 1 else None)
+    queries = ledger.gates.last_queries(names)
+    isolating = ledger.fleet.isolating(names)
+    limits = ledger.operator_limits.all(names)
+    checkpoints = ledger.operator_limits.new_checkpoints(names)
+    receivers = by_gate(ledger.fleet.receivers(names))
+    detailed = ledger.fleet.with_details(names)
+    found = []
+    for gate in gates:
+        name = gate.name
+        batches, samples = newest.get(name, ((), ()))
+        query, gone = sorted_query(queries.get(name))
+        counts, has_details = unresolved.get(name, Unresolved()), name in detailed
+        since_ms = batches[-1].created_time_ms if batches else 0
+        history = GateHistory(
+            gate=gate,
+            batches=batches,
+            samples=samples,
+            ranges=ranges.get(name, ()),
+            losses=ledger.history.losses(name) if has_details else (),
+            missed=missed.get(name, Missed()),
+            unresolved=counts,
+            receivers=receivers.get(name, ()),
+            query=query,
+            gone=gone,
+            isolating=isolating.get(name),
+            isolated=ledger.batches.isolated(name, since_ms) if has_details else None,
+            fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if counts.letters else (),
+            operator_limits=limits.get(name),
+            new_checkpoint=checkpoints.get(name),
+            failed_error=_failed_error(ledger, name) if counts.failed else None,
+        )
+        found.append(history)
+    return found
+
+
+def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverRecord, ...]]:
+    """The receivers of each gate that has some, in their order."""
+    found: dict[str, list[ReceiverRecord]] = defaultdict(list)
+    for each in receivers:
+        found[each.gate].append(each)
+    return {name: tuple(own) for name, own in found.items()}
+
+
+def _failed_error(ledger: Ledger, gate: str) -> str | None:
+    failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
+    error = next((each.error for each in failed if not each.interrupted), None)
+    return None if error is None else error.line
 
 
 class Observer:
@@ -23,15 +102,18 @@ class Observer:
         self._lags = LagWatch() if lags is None else lags
 
     def look(
-        self, gates: Sequence[GateRecord], wait_s: float = WAIT_FOR_SOURCES_S
+        self,
+        gates: Sequence[GateRecord],
+        wait_s: float = WAIT_FOR_SOURCES_S,
+        *,
+        limit: int | None = None,
     ) -> list[GateSnapshot]:
         """These gates as they are now; sources that were not asked before are waited for so long.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        histories = [GateHistory.read(self._ledger, each) for each in gates]
-        return self.snapshots(histories, wait_s)
+        return self.snapshots(read_histories(self._ledger, gates, limit), wait_s)
 
     def snapshots(
         self, histories: Sequence[GateHistory], wait_s: float = WAIT_FOR_SOURCES_S

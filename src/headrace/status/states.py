@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from headrace.control import OperatorAction, OperatorLimits
 from headrace.control.rate_law import Reason
-from headrace.control.schema_fit import FIT_BATCHES, LOOKED_AT, FitCount, stopped_fitting
+from headrace.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
 from headrace.control.sink_outage import SinkOutage
 from headrace.ledger import (
     BatchRecord,
@@ -88,33 +88,6 @@ class GateHistory:
         """An operator's stop of the query that has the gate, or had it last."""
         return None if self.operator_limits is None else self.operator_limits.stop
 
-    @classmethod
-    def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
-        """Read what a snapshot needs from the ledger."""
-        batches = ledger.batches.newest(gate.name, HISTORY)
-        query, gone = query_behind(ledger, gate.name)
-        unresolved = ledger.batches.count_unresolved(gate.name)
-        error = _failed_error(ledger, gate.name) if unresolved.failed else None
-        since_ms = batches[-1].created_time_ms if batches else 0
-        return cls(
-            gate=gate,
-            batches=batches,
-            samples=ledger.rates.history(gate.name, HISTORY),
-            ranges=ledger.batches.ranges(batches[0].batch_key) if batches else (),
-            losses=ledger.history.losses(gate.name),
-            missed=ledger.proofs.missed(gate.name),
-            unresolved=unresolved,
-            receivers=ledger.receivers.of_gate(gate.name),
-            query=query,
-            gone=gone,
-            isolating=ledger.batches.isolating(gate.name),
-            isolated=ledger.batches.isolated(gate.name, since_ms) if batches else None,
-            fit_counts=_fit_counts(ledger, gate.name) if unresolved.letters else (),
-            operator_limits=ledger.operator_limits.of(gate.name),
-            new_checkpoint=ledger.operator_limits.new_checkpoint(gate.name),
-            failed_error=error,
-        )
-
     def is_silent(self, now_ms: int) -> bool:
         """Whether it has had batches, and none was planned for a while."""
         if not self.batches:
@@ -122,19 +95,9 @@ class GateHistory:
         return now_ms - self.batches[0].created_time_ms > silence_ms(self.gate.interval_ms)
 
 
-def _fit_counts(ledger: Ledger, gate: str) -> tuple[FitCount, ...]:
-    return ledger.dead_letters.fit_counts(gate, LOOKED_AT)
-
-
-def _failed_error(ledger: Ledger, gate: str) -> str | None:
-    failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
-    error = next((each.error for each in failed if not each.interrupted), None)
-    return None if error is None else error.line
-
-
 def query_behind(ledger: Ledger, gate: str) -> tuple[GateQuery | None, GateQuery | None]:
     """The query that runs behind a gate, and one that ended without a finish; at most one is."""
-    return sorted_query(ledger.gates.last_queries(gate).get(gate))
+    return sorted_query(ledger.gates.last_queries([gate]).get(gate))
 
 
 def sorted_query(found: tuple[GateQuery, bool] | None) -> tuple[GateQuery | None, GateQuery | None]:

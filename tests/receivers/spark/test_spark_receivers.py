@@ -311,10 +311,10 @@ def test_a_gates_receiver_is_known_to_its_ledger(
         gated = replace(hosting, gate="orders", ledger="sqlite:///ledger.db")
         hosted = receivers.start(HTTP, 1, gated)
         hosted.wait_until_receiving(WAIT_S)
-        (known,) = ledger.receivers.of_gate("orders")
+        (known,) = ledger.fleet.receivers(["orders"])
         assert (known.journal, known.lane) == ("events", 0)
         hosted.stop()
-        assert ledger.receivers.of_gate("orders") == ()
+        assert ledger.fleet.receivers(["orders"]) == ()
 
 
 class Stopped:
