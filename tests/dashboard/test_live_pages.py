@@ -20,6 +20,11 @@ from headrace.ledger import Ledger, ReceiverReport
 
 pytestmark = pytest.mark.nightly
 
+LABELS_THAT_STICK_OUT = """[...document.querySelectorAll("td[data-label]")]
+    .filter((cell) => cell.scrollHeight > cell.clientHeight + 1)
+    .map((cell) => cell.dataset.label)"""
+"""A label that is higher than its cell lies on the next one."""
+
 
 def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, page: Page) -> None:
     page.goto(serve(url))
@@ -139,6 +144,7 @@ def test_no_page_is_wider_than_a_phone(serve: Serve, url: str, page: Page, schem
     ):
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, path
+        assert page.evaluate(LABELS_THAT_STICK_OUT) == [], path
 
 
 def a_receiver() -> ReceiverReport:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -17,11 +18,13 @@ from headrace.ledger import (
     RateSample,
     Unresolved,
 )
+from headrace.status.attention import gate_needs
 from headrace.status.lags import GateLag, LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import Sources
 from headrace.status.stages import StageSnapshot, stages_of
 from headrace.status.states import GateHistory, sorted_query
+from headrace.status.words import reason_first
 
 LOOK_BACK: Final = 12
 """Batches of each gate that the overview knows."""
@@ -116,7 +119,8 @@ class Fleet:
     def _snapshot(self, name: str, pulse: Pulse, now_ms: int, lag: GateLag | None) -> GateSnapshot:
         gate, batches, samples = self._known[name]
         kept: tuple[RateSample, ...] = samples
-        query, gone = sorted_query(self._queries.get(name))
+        # What the gate's row says of the end is newer than the last look at the queries.
+        query, gone = sorted_query(None if gate.ended else self._queries.get(name))
         history = GateHistory(
             gate=gate,
             batches=batches,
@@ -127,4 +131,14 @@ class Fleet:
             gone=gone,
             missed=self._missed.get(name, Missed()),
         )
-        return take_snapshot(history, now_ms, lag)
+        return reasons_first(take_snapshot(history, now_ms, lag))
+
+
+def reasons_first(snapshot: GateSnapshot) -> GateSnapshot:
+    """The same with the class of each error behind its reason, as pages show it."""
+    shown = replace(
+        snapshot,
+        error=snapshot.error and reason_first(snapshot.error),
+        ended_error=snapshot.ended_error and reason_first(snapshot.ended_error),
+    )
+    return replace(shown, needs=tuple(gate_needs(shown))) if shown != snapshot else snapshot

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from headrace.control import OperatorAction, OperatorLimits
-from headrace.dashboard.fleet import Fleet
+from headrace.dashboard.fleet import Fleet, reasons_first
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import (
     Page,
@@ -290,7 +290,7 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
     if gate is None:
         return View({"state": site.render("no_gate.html", name=name)})
     history = GateHistory.read(ledger, gate)
-    snapshot = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0]
+    snapshot = reasons_first(Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0])
     limits = ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
     values: dict[str, Any] = {

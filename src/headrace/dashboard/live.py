@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
 from sqlalchemy import make_url
 
@@ -43,7 +44,8 @@ class LedgerLink:
             LedgerError: The URL is not a ledger's.
         """
         self.url: Final = normalize_url(url)
-        self.name: Final = redact_url(url)
+        self.name: Final = unquote(redact_url(url))
+        """For people: readable, and without secrets."""
         parsed = make_url(self.url)
         self._file = parsed.database if parsed.get_backend_name() == "sqlite" else None
         self._lock = threading.Lock()

@@ -13,10 +13,10 @@ from headrace.control import OperatorAction
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
-from headrace.status.attention import Need, NeedGroup, NeedKind, Where, grouped, urgency_of
+from headrace.status.attention import NeedGroup, NeedKind, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.sentences import (
     CANNOT,
@@ -149,7 +149,7 @@ def _group_view(group: NeedGroup) -> dict[str, object]:
     in_flows = group.kind in (NeedKind.MISSING_STAGE, NeedKind.BOTTLENECK)
     return {
         "group": group,
-        "needs": [(need, _link(need)) for need in group.needs[:MOST_NEEDS]],
+        "needs": group.needs[:MOST_NEEDS],
         "names": ", ".join(names[:MOST_NAMES]) + others,
         "more": "/flows" if in_flows else Choice(need=group.kind).address(),
     }
@@ -188,24 +188,6 @@ def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
 
 def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
     return replace(snapshot, time_ms=0, lag_age_ms=0, lag_seconds=None, needs=())
-
-
-def _link(need: Need) -> str:
-    match need.where:
-        case Where.GATE:
-            return path("gate", need.about)
-        case Where.FAILURES:
-            return f"/failures?{_query(need.about)}"
-        case Where.VERIFY:
-            return f"/verify?{_query(need.about)}"
-        case Where.RECEIVERS:
-            return "/receivers"
-        case Where.FLOWS:
-            return "/flows"
-
-
-def _query(gate: str) -> str:
-    return f"gate={path(gate)[1:]}"
 
 
 ACTIONS: Final = 100

@@ -127,6 +127,23 @@ def status_word(batch: BatchRecord) -> str:
     return "interrupted" if batch.interrupted else batch.status
 
 
+def spoken(status: str) -> str:
+    """A status as people say it."""
+    return status.replace("in_progress", "running")
+
+
+def reason_first(line: str) -> str:
+    """An error's line with its class behind the reason, without its module.
+
+    >>> reason_first("psycopg.errors.DiskFull: no space left"), reason_first("no such topic")
+    ('no space left (DiskFull)', 'no such topic')
+    """
+    error_class, _, reason = line.partition(": ")
+    if not reason or not error_class.replace(".", "").isidentifier():
+        return line
+    return f"{reason.rstrip('.')} ({error_class.rpartition('.')[2]})"
+
+
 def short_error(error: ErrorReport | None) -> str:
     """An error in one line, its class without the module; empty where there is none."""
     if error is None:
