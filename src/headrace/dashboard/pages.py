@@ -236,12 +236,12 @@ def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
         '<span class="load"><svg class="bar {}" viewBox="0 0 100 8" preserveAspectRatio="none"'
         ' role="img" aria-label="{} of the interval"><rect class="track" width="100" height="8"/>'
         '<rect class="fill" width="{}" height="8"/><rect class="mark" x="49.4" width="1.2"'
-        ' height="8"/></svg>{}</span>'
+        ' height="8"/></svg><small>{}</small></span>'
     ).format(
         "over" if share > 1 else "within",
         f"{share:.0%}",
         f"{filled:.1f}",
-        Markup("<small>{}&times;</small>").format(f"{share:.0f}") if share >= 1.5 else "",
+        Markup("{}&times;").format(f"{share:.0f}") if share >= 1.5 else "",
     )
 
 

@@ -287,8 +287,7 @@ def _state(finding: Finding) -> str:
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
     why = f": {out.short_error(finding.error)}" if finding.error else "."
-    status = out.spoken(finding.status or "processed, but this record was rejected")
-    return f"{status}{why}"
+    return f"{finding.status or 'processed, but this record was rejected'}{why}"
 
 
 def _batch(findings: Sequence[Finding]) -> str:

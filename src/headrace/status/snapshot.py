@@ -143,6 +143,11 @@ class PartitionSnapshot:
     admitted: int
     reason: str | None
 
+    @property
+    def left(self) -> int | None:
+        """What the batch left of the lag."""
+        return None if self.lag is None else max(self.lag - self.admitted, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:

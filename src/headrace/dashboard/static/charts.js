@@ -103,6 +103,7 @@
   }
 
   function marks() {
+    document.getElementById("up-to").hidden = data.is_now || address.includes("from=") || !data.time.length;
     list.textContent = "";
     for (const mark of [...data.marks].reverse()) {
       const item = document.createElement("li");
@@ -123,7 +124,7 @@
       data[name] = data[name].slice(start, end).concat(more[name]);
     }
     data.marks = data.marks.filter((mark) => mark.time < from && mark.time >= more.since_ms / 1000).concat(more.marks);
-    Object.assign(data, { since_ms: more.since_ms, until_ms: more.until_ms, interval_ms: more.interval_ms });
+    Object.assign(data, { since_ms: more.since_ms, until_ms: more.until_ms, is_now: more.is_now, interval_ms: more.interval_ms });
   }
 
   async function refresh() {
