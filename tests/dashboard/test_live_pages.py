@@ -26,6 +26,23 @@ LABELS_THAT_STICK_OUT = """[...document.querySelectorAll("td[data-label]")]
 """A label that is higher than its cell lies on the next one."""
 
 
+def test_a_first_gate_appears_by_itself_where_no_ledger_was(
+    serve: Serve, tmp_path: Path, page: Page
+) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    answer = page.goto(serve(url))
+    assert answer is not None and answer.status == 200
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#away")).to_be_hidden()
+    expect(page.locator("#needs")).to_contain_text("gate = headrace.Gate(")
+    expect(page.locator("table.gates")).to_be_hidden()
+    with Ledger.open(url) as ledger:
+        expect(page.locator("#needs")).to_contain_text("The ledger has no gate yet")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        expect(page.locator("#gates tr")).to_have_count(1)
+    expect(page.locator("#needs")).not_to_contain_text("headrace.Gate")
+
+
 def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, page: Page) -> None:
     page.goto(serve(url))
     expect(page.locator("#live")).to_have_text("live")

@@ -123,7 +123,10 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
                 now_ms=now_ms,
             ),
             "needs": site.render(
-                "needs.html", groups=list(map(_group_view, grouped(needs))), gates=len(gates)
+                "needs.html",
+                groups=list(map(_group_view, grouped(needs))),
+                gates=len(gates),
+                site=site,
             ),
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
@@ -138,7 +141,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
         title="Gates",
         template="overview.html",
         look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.elsewhere),
+        revision=lambda fleet: (fleet.revisions, fleet.elsewhere, site.link.is_made),
         about={"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS},
     )
 

@@ -18,7 +18,7 @@ from headrace.control.limits import LAST_MS
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.live import LedgerLink, Look, Revision
 from headrace.errors import HeadraceError
-from headrace.ledger import GateRecord, Ledger
+from headrace.ledger import GateRecord, Ledger, without_secrets
 from headrace.status import sentences, words
 from headrace.status.attention import Need, Where
 from headrace.status.gate_columns import ARROWS
@@ -28,6 +28,12 @@ Query = Mapping[str, str]
 
 MOST_NAME: Final = 1_000
 """The longest name in an address (characters)."""
+
+_FIRST_LINES: Final = """\
+gate = headrace.Gate("orders", interval="1 second", ledger={ledger})
+orders = gate.read(spark, "journal").load("journals/orders")
+query = gate.write(orders, handler).option("checkpointLocation", "checkpoints/orders").start()
+"""
 
 _HIGHEST_ID: Final = 2**63 - 1
 
@@ -43,6 +49,11 @@ class Site:
     templates: Environment
     link: LedgerLink
     source_options: Mapping[str, str]
+
+    @property
+    def first_lines(self) -> str:
+        """The lines of Python that make a gate in this ledger."""
+        return _FIRST_LINES.format(ledger=json.dumps(without_secrets(self.link.url)))
 
     def render(self, template: str, **values: Any) -> str:
         """The HTML of a region."""
