@@ -194,7 +194,7 @@ def test_receivers_and_the_proof_have_pages(serve: Serve, url: str, page: Page) 
     expect(page.locator("#receivers")).to_contain_text("1,200 x HTTP 429, 3 x HTTP 401")
     page.goto(f"{address}/verify")
     page.get_by_role("button", name="Verify").click()
-    expect(page.locator("#proof")).to_contain_text("Proven")
+    expect(page.locator("#proof")).to_contain_text("proven")
     expect(page.locator("#proof")).to_contain_text("orders-0 [0, 500)")
 
 

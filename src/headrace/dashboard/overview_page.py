@@ -1,6 +1,7 @@
 """Pages over all gates: the overview and its list, the flows, the receivers."""
 
 import heapq
+import shlex
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,14 +19,7 @@ from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
 from headrace.status.attention import NeedGroup, NeedKind, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
-from headrace.status.sentences import (
-    CANNOT,
-    ELSEWHERE,
-    PROVES,
-    PRUNED,
-    finding_sentences,
-    gone_offsets,
-)
+from headrace.status.sentences import PRUNED, finding_sentences, gone_offsets
 from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.status.states import ReceiverState
@@ -194,15 +188,18 @@ def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
 
 
 ACTIONS: Final = 100
+SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
+"""Numbers of a span's offsets by what became of them."""
+
 SPANS: Final = 500
 """Lines for spans that are shown."""
 
 _HEADLINES: Final = {
-    Verdict.PROVEN: "Proven: every offset is processed or explained.",
+    Verdict.PROVEN: "Every offset is processed or explained.",
     Verdict.OPEN: "There is no gap and no overlap, but not all is processed yet.",
     Verdict.SKIPPED: "There is no gap and no overlap within a run, but records between two are"
-    " skipped, and nobody has accepted that (headrace accept).",
-    Verdict.BROKEN: "Broken: there are gaps or overlaps, or batches that are gone.",
+    " skipped, and nobody has accepted that.",
+    Verdict.BROKEN: "There are gaps or overlaps, or batches that are gone.",
     Verdict.EMPTY: "There is nothing to prove yet: the gate has begun no batch.",
 }
 
@@ -227,7 +224,10 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
         template="verify.html",
         look=look,
         revision=lambda fleet: tuple(fleet.snapshots),
-        about={"gate": gate, "words": f"{PROVES} {CANNOT} {ELSEWHERE}"},
+        about={
+            "gate": gate,
+            "command": f"headrace verify --gate {shlex.quote(gate or '')} --checkpoint FOLDER --source",
+        },
         beside=beside,
     )
 
@@ -252,8 +252,18 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         "more": max(len(found.spans) - skip - SPANS, 0),
         "next": skip + SPANS,
         "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
-        "sentences": list(finding_sentences(found.findings)),
-        "offsets": sum(span.offsets.count for span in found.spans),
+        "sentences": [
+            (kind, sentence.replace("; --json tells them all", ""))
+            for kind, sentence in finding_sentences(found.findings)
+        ],
+        "names": SPAN_COUNTS,
+        "totals": {
+            name: number
+            for name in SPAN_COUNTS
+            if (number := sum(getattr(span, name) for span in found.spans))
+        },
+        "partitions": len({span.offsets.topic_partition for span in found.spans}),
+        "checkpoints": len({span.checkpoint_id for span in found.spans}),
         "took_ms": wall_clock_ms() - began_ms,
         "at_ms": wall_clock_ms(),
     }
