@@ -226,6 +226,27 @@ def test_what_is_focused_and_open_stays_so_when_the_page_changes(
     assert page.evaluate("document.activeElement.textContent") == "The trace"
 
 
+def test_a_batch_on_the_timeline_says_what_it_is_to_the_keyboard_and_leads_to_its_page(
+    serve: Serve, url: str, page: Page
+) -> None:
+    page.goto(f"{serve(url)}/gate/orders")
+    expect(page.locator("#live")).to_have_text("live")
+    bars, notes = page.locator("#timeline a"), page.locator("#timeline a .tip")
+    expect(bars).to_have_count(5)
+    page.locator("#charts").click()
+    while page.evaluate("document.activeElement.closest('#timeline')") is None:
+        page.keyboard.press("Tab")
+    expect(notes.first).to_be_visible()
+    expect(notes.first).to_contain_text("100 records")
+    with Ledger.open(url) as ledger:
+        add_batch(ledger, start=500)
+    expect(bars).to_have_count(6)
+    expect(notes.first).to_be_visible()
+    target = page.evaluate("document.activeElement.getAttribute('href')")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{target}")
+
+
 def test_a_failed_batch_is_three_clicks_from_the_overview_to_the_action(
     serve: Serve, url: str, signed_in: Callable[[str], Page]
 ) -> None:

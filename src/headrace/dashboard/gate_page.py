@@ -18,6 +18,7 @@ from headrace.dashboard.pages import (
     refuse_no_gate,
     whole_number,
 )
+from headrace.dashboard.timeline import timeline_of
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.status.attention import BY_OPERATORS, Need
 from headrace.status.limiting import drain_state
@@ -330,6 +331,7 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
                 number=len(partitions),
                 planned_ms=newest.planned_ms if newest else None,
             ),
+            "timeline": site.render("timeline.html", timeline=timeline_of(history, now_ms)),
             "batches": _last_batches(site, history, snapshot),
             "law": site.render("gate_law.html", **values),
             "history": site.render(

@@ -218,6 +218,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
     def beside(ledger: Ledger) -> dict[str, Any]:
         return {"found": None if gate is None else _verified(ledger, gate, skip)}
 
+    of_gate = shlex.quote(gate or "")
     return Page(
         key=f"/verify?{gate}&{skip}",
         title="Verify" if gate is None else f"Verify {gate}",
@@ -226,7 +227,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
         revision=lambda fleet: tuple(fleet.snapshots),
         about={
             "gate": gate,
-            "command": f"headrace verify --gate {shlex.quote(gate or '')} --checkpoint FOLDER --source",
+            "command": f"headrace verify --gate {of_gate} --checkpoint FOLDER --source",
         },
         beside=beside,
     )
