@@ -94,10 +94,10 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
     return Page(
         key=f"/failures?{gate}&{skip}",
         title="Failures" if gate is None else f"Failures of {gate}",
-        template="failures.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
-        about={"gate": gate},
+        about={"gate": gate, "all": "/failures"},
     )
 
 

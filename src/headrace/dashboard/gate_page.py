@@ -253,10 +253,10 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
     return Page(
         key=key,
         title=f"{title} {gate}",
-        template="gate_list.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: fleet.revisions.get(gate),
-        about={"gate": gate},
+        about={"gate": gate, "all": "/"},
         beside=partial(_refuse_none, gate),
     )
 

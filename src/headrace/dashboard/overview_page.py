@@ -308,10 +308,10 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
     return Page(
         key=f"/actions?{gate}&{operator_limits}&{repairs}",
         title="Actions" if gate is None else f"Actions on {gate}",
-        template="actions.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.repaired),
-        about={"gate": gate, "is_first": operator_limits is repairs is None},
+        about={"gate": gate, "all": "/actions"},
     )
 
 
@@ -333,7 +333,7 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
     return Page(
         key="/flows",
         title="Flows",
-        template="flows.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (fleet.elsewhere, fleet.revisions),
         about={},
@@ -393,7 +393,7 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
     return Page(
         key="/receivers",
         title="Receivers",
-        template="receivers.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: fleet.elsewhere[:1],
         about={},
