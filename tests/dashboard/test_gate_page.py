@@ -8,6 +8,7 @@ from tests.dashboard.histories import add_batch
 from tests.dashboard.test_failure_lists import regions
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
 from headrace.dashboard.pages import environment
 from headrace.ledger import GateClaim, GateQuery, Ledger, QueryEnd
@@ -65,10 +66,11 @@ def test_a_stopped_gate_has_one_truth_and_its_time(url: str) -> None:
         claim = GateClaim("orders", "me", "driver", None, "a program", 1_000, "kafka", "pid")
         assert ledger.gates.claim(claim, 30_000) is None
         assert ledger.gates.end("orders", "driver", QueryEnd.FINISHED)
-        html = regions(url, ledger, "/gate/orders")
-    assert "100 records processed" in html or "600 records processed" in html
+        html, of_list = (regions(url, ledger, page) for page in ("/gate/orders", "/"))
+    assert "600 records processed, none left" in html
+    assert "<b>0</b> left <time" in html and "0 <small>left <time" in of_list
     for gone in ("drained in", "arriving", "falling", "heat-5", "heat-1"):
-        assert gone not in html
+        assert gone not in html and gone not in of_list.replace('data-label="drained in"', "")
     assert '<td data-label="left" class="num">0</td>' in html
 
 
@@ -98,3 +100,18 @@ def test_a_gate_falls_behind_only_once_there_is_a_trend() -> None:
     restarted = (500, 500, 500, 90_000, 91_000)
     assert state(*restarted, batches_of_the_query=2) is GateState.STEADY
     assert state(*restarted, 92_000, batches_of_the_query=3) is GateState.FALLING_BEHIND
+
+
+def test_the_list_knows_the_query_of_a_gate_that_has_just_begun(url: str) -> None:
+    fleet = Fleet()
+    with Ledger.open(url) as ledger:
+        fleet.look(ledger)
+        claim = GateClaim("orders", "me", "driver", None, "a program", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 30_000) is None
+        add_batch(ledger, start=500, lag=100)
+        fleet.look(ledger)
+        query = fleet.snapshots["orders"].query
+        assert query is not None and query.program == "a program"
+        assert ledger.gates.end("orders", "driver", QueryEnd.FINISHED)
+        fleet.look(ledger)
+    assert fleet.snapshots["orders"].state is GateState.FINISHED

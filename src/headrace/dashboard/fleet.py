@@ -90,7 +90,7 @@ class Fleet:
         again = now_ms - self._read_ms >= AGAIN_MS
         if again or pulse.actions != self._actions:
             self.operator_limits, self._actions = ledger.operator_limits.all(), pulse.actions
-        if again:
+        if again or any(sorted_query(self._queries.get(name))[0] is None for name in changed):
             self._queries = ledger.gates.last_queries()
         if again or pulse.repaired != self.repaired:
             self._missed = ledger.proofs.all_missed()
