@@ -74,6 +74,15 @@ def test_a_stopped_gate_has_one_truth_and_its_time(url: str) -> None:
     assert '<td data-label="left" class="num">0</td>' in html
 
 
+def test_a_gate_that_an_operator_has_stopped_has_no_pace() -> None:
+    falling = with_lags(9_000, 8_000, 7_000)
+    assert take_snapshot(falling, NOW_MS).drain_s is not None
+    stopped = OperatorLimits("orders", NOW_MS, stop=action(OperatorActionKind.STOP))
+    snapshot = take_snapshot(replace(falling, operator_limits=stopped), NOW_MS)
+    assert snapshot.state is GateState.STOPPED
+    assert (snapshot.drain_s, snapshot.lag_trend, snapshot.arrival_rate_per_s) == (None,) * 3
+
+
 @pytest.mark.parametrize(
     ("law", "shown", "not_shown"),
     [("pid", "proportional", "a record costs"), ("learned", "a record costs", "proportional")],

@@ -188,9 +188,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
     before_ms = whole_number(query.get("before", ""))
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        record = ledger.gates.get(gate)
-        if record is None:
-            return View({"list": site.render("no_gate.html", name=gate)})
+        record = refuse_no_gate(ledger, gate)
         found = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
         batches, more = found[:ROWS], None
         if len(found) > ROWS:
@@ -222,9 +220,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        record = ledger.gates.get(gate)
-        if record is None:
-            return View({"list": site.render("no_gate.html", name=gate)})
+        record = refuse_no_gate(ledger, gate)
         newest = ledger.batches.newest(gate, 1)
         ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
         history = GateHistory(record, newest, ranges=ranges)
@@ -257,13 +253,7 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
         look=look,
         revision=lambda fleet: fleet.revisions.get(gate),
         about={"gate": gate, "all": "/"},
-        beside=partial(_refuse_none, gate),
     )
-
-
-def _refuse_none(gate: str, ledger: Ledger) -> dict[str, Any]:
-    refuse_no_gate(ledger, gate)
-    return {}
 
 
 BATCHES: Final = 20
@@ -299,15 +289,11 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             "zoomed": zoomed,
             "series": f"/series{path(name)}?{urlencode(series)}",
         },
-        beside=partial(_refuse_none, name),
     )
 
 
 def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
-    gate = ledger.gates.get(name)
-    if gate is None:
-        return View({"state": site.render("no_gate.html", name=name)})
-    history = GateHistory.read(ledger, gate)
+    history = GateHistory.read(ledger, refuse_no_gate(ledger, name))
     snapshot = reasons_first(Observer(ledger, fleet.lags).snapshots([history], wait_s=0)[0])
     limits = ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
