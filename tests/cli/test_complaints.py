@@ -97,7 +97,10 @@ COMPLAINTS = [
     (f"{BACKFILL} --all --transform nowhere:f", "No module named 'nowhere'"),
     (f"{BACKFILL} {{shop.failed}} {{shop.good}}", "is success, so it is processed"),
     (f"{BACKFILL} {{shop.busy}}", "is run by another backfill, which has it at least until"),
-    (f"{BACKFILL} {{shop.dead}}", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), wh"),
+    (
+        f"{BACKFILL} {{shop.dead}}",
+        "is dead, by orders-0 [40, 50) has left Kafka (DataLossError), which",
+    ),
     (f"{BACKFILL} {{shop.isolated}}", "is success, so it is processed"),
     (f"{BACKFILL} {{shop.open}}", "is in_progress, so the live stream runs it"),
     # Journals

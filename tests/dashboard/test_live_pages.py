@@ -20,6 +20,28 @@ from headrace.ledger import Ledger, ReceiverReport
 
 pytestmark = pytest.mark.nightly
 
+LABELS_THAT_STICK_OUT = """[...document.querySelectorAll("td[data-label]")]
+    .filter((cell) => cell.scrollHeight > cell.clientHeight + 1)
+    .map((cell) => cell.dataset.label)"""
+"""A label that is higher than its cell lies on the next one."""
+
+
+def test_a_first_gate_appears_by_itself_where_no_ledger_was(
+    serve: Serve, tmp_path: Path, page: Page
+) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    answer = page.goto(serve(url))
+    assert answer is not None and answer.status == 200
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#away")).to_be_hidden()
+    expect(page.locator("#needs")).to_contain_text("gate = headrace.Gate(")
+    expect(page.locator("table.gates")).to_be_hidden()
+    with Ledger.open(url) as ledger:
+        expect(page.locator("#needs")).to_contain_text("The ledger has no gate yet")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        expect(page.locator("#gates tr")).to_have_count(1)
+    expect(page.locator("#needs")).not_to_contain_text("headrace.Gate")
+
 
 def test_a_batch_and_a_new_gate_appear_by_themselves(serve: Serve, url: str, page: Page) -> None:
     page.goto(serve(url))
@@ -139,6 +161,7 @@ def test_no_page_is_wider_than_a_phone(serve: Serve, url: str, page: Page, schem
     ):
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, path
+        assert page.evaluate(LABELS_THAT_STICK_OUT) == [], path
 
 
 def a_receiver() -> ReceiverReport:
@@ -171,7 +194,7 @@ def test_receivers_and_the_proof_have_pages(serve: Serve, url: str, page: Page) 
     expect(page.locator("#receivers")).to_contain_text("1,200 x HTTP 429, 3 x HTTP 401")
     page.goto(f"{address}/verify")
     page.get_by_role("button", name="Verify").click()
-    expect(page.locator("#proof")).to_contain_text("Proven")
+    expect(page.locator("#proof")).to_contain_text("proven")
     expect(page.locator("#proof")).to_contain_text("orders-0 [0, 500)")
 
 
@@ -201,6 +224,27 @@ def test_what_is_focused_and_open_stays_so_when_the_page_changes(
         expect(page.locator("#why")).to_contain_text("no query runs behind the gate")
     assert page.locator("details").first.get_attribute("open") is not None
     assert page.evaluate("document.activeElement.textContent") == "The trace"
+
+
+def test_a_batch_on_the_timeline_says_what_it_is_to_the_keyboard_and_leads_to_its_page(
+    serve: Serve, url: str, page: Page
+) -> None:
+    page.goto(f"{serve(url)}/gate/orders")
+    expect(page.locator("#live")).to_have_text("live")
+    bars, notes = page.locator("#timeline a"), page.locator("#timeline a .tip")
+    expect(bars).to_have_count(5)
+    page.locator("#charts").click()
+    while page.evaluate("document.activeElement.closest('#timeline')") is None:
+        page.keyboard.press("Tab")
+    expect(notes.first).to_be_visible()
+    expect(notes.first).to_contain_text("100 records")
+    with Ledger.open(url) as ledger:
+        add_batch(ledger, start=500)
+    expect(bars).to_have_count(6)
+    expect(notes.first).to_be_visible()
+    target = page.evaluate("document.activeElement.getAttribute('href')")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{target}")
 
 
 def test_a_failed_batch_is_three_clicks_from_the_overview_to_the_action(

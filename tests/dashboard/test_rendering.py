@@ -1,12 +1,15 @@
 """Rendering of values by templates: everything is text, and every template can be read."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
+from headrace.dashboard.live import LedgerLink
 from headrace.dashboard.overview_page import layers_of
-from headrace.dashboard.pages import bytes_shown, environment, lines_of, path, visible
+from headrace.dashboard.pages import bar, bytes_shown, environment, lines_of, path, visible
 from headrace.dashboard.security import RefusedError, Sessions
 from headrace.status.stages import StageSnapshot, busy_share
 from headrace.testing import ManualClock
@@ -51,6 +54,26 @@ def test_every_template_can_be_read() -> None:
     assert len(names) > 20
     for name in names:
         templates.get_template(name)
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_the_longer_of_two_batches_has_the_longer_bar(one: float, other: float) -> None:
+    widths = [
+        float(re.findall(r'class="fill" width="([\d.]+)"', bar(each * 1_000, 1_000))[0])
+        for each in sorted((one, other))
+    ]
+    assert 0 <= widths[0] <= widths[1] <= 100
+
+
+def test_a_batch_of_eleven_intervals_does_not_look_like_one_of_one() -> None:
+    assert 'width="50.0"' in bar(2_000, 2_000) and "<small></small>" in bar(2_000, 2_000)
+    assert 'width="95.5"' in bar(22_000, 2_000) and "<small>11&times;</small>" in bar(22_000, 2_000)
+    assert bar(None, 2_000) == bar(2_000, 0) == ""
+
+
+def test_the_ledger_in_the_footer_is_readable_and_has_no_secret() -> None:
+    link = LedgerLink("postgresql://app:hunter2@/orders?host=/var/run&sslpassword=hunter3")
+    assert "host=/var/run" in link.name and "hunter" not in link.name
 
 
 def test_a_session_ends_and_wrong_tokens_are_counted() -> None:

@@ -71,7 +71,7 @@ def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHis
 
 def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint() -> None:
     few = take_snapshot(isolated(10), NOW_MS)
-    assert few.isolated == IsolatedSnapshot(batches=10, of=40, error="PriceError: no number.")
+    assert few.isolated == IsolatedSnapshot(batches=10, of=40, error="no number (PriceError)")
     assert few.needs == ()
     assert take_snapshot(isolated(0), NOW_MS).isolated is None
     (hint,) = take_snapshot(isolated(11), NOW_MS).needs
@@ -81,8 +81,8 @@ def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint()
         Where.FAILURES,
     )
     assert hint.sentence == (
-        "The handler raised on single records in 11 of the last 40 batches (last PriceError: no"
-        " number), and is run many times to find them: have it batch.reject them, or decode at the"
+        "The handler raised on single records in 11 of the last 40 batches (last no number"
+        " (PriceError)), and is run many times to find them: have it batch.reject them, or decode at the"
         " source with gate.read(..., decode=...), as docs/failures.md says."
     )
     assert hint.command == "headrace dead-letters list orders"
@@ -91,7 +91,7 @@ def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint()
 def test_a_hint_has_the_beginning_of_an_exception() -> None:
     snapshot = take_snapshot(isolated(11, message="x" * 500 + "\nits second line"), NOW_MS)
     assert snapshot.isolated is not None
-    assert snapshot.isolated.error == f"PriceError: {'x' * 67}…"
+    assert snapshot.isolated.error == f"{'x' * 69}… (PriceError)"
 
 
 def need(about: str, kind: str, urgency: Urgency, records: int = 0) -> Need:

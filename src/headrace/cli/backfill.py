@@ -250,7 +250,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
             )
         case Status.DEAD:
             error = (
-                "" if batch.error is None else f" ({out.printable(out.short_error(batch.error))})"
+                "" if batch.error is None else f", by {out.printable(out.short_error(batch.error))}"
             )
             why = (
                 f"is dead{error}, which is final; a record that is kept as a dead letter can be"

@@ -79,7 +79,9 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         batches = ledger.repairs.alike_batches(gate, GROUPS + 1, skip=skip)
         letters = ledger.repairs.alike_letters(gate, GROUPS + 1, skip=skip)
+        shown = [ledger.dead_letters.get(each.letter) for each in letters[:GROUPS]]
         values = {
+            "values": {each.dead_letter_id: each.letter.value for each in shown if each},
             "batches": batches[:GROUPS],
             "letters": letters[:GROUPS],
             "gate": gate,
@@ -92,10 +94,10 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
     return Page(
         key=f"/failures?{gate}&{skip}",
         title="Failures" if gate is None else f"Failures of {gate}",
-        template="failures.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
-        about={"gate": gate},
+        about={"gate": gate, "all": "/failures"},
     )
 
 

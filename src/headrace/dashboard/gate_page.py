@@ -18,6 +18,7 @@ from headrace.dashboard.pages import (
     refuse_no_gate,
     whole_number,
 )
+from headrace.dashboard.timeline import timeline_of
 from headrace.ledger import Ledger, SeriesPoint
 from headrace.status.attention import BY_OPERATORS, Need
 from headrace.status.limiting import drain_state
@@ -65,26 +66,38 @@ def named_range(query: Query) -> tuple[int, int] | None:
 
 
 def chart_range(
-    query: Query, now_ms: int, oldest_ms: Callable[[int], int | None]
+    query: Query,
+    now_ms: int,
+    oldest_ms: Callable[[int], int | None],
+    newest_ms: int | None,
 ) -> tuple[int, int]:
     """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
 
     A span begins with the first batch in it: a gate that has run for three minutes fills its
-    charts with them.
+    charts with them. It ends with the last batch where that would leave more than half of the
+    charts empty, as for a gate whose query has ended.
 
     Args:
         query: The address.
         now_ms: The time.
         oldest_ms: Answers when the first batch since a time was planned; None if there is none.
+        newest_ms: When the last batch was planned; None if there is none.
     """
     named = named_range(query)
     if named is not None:
         return named
     span_ms = SPANS.get(query.get("span", ""), SPANS[SPAN])
-    earliest_ms = 0 if span_ms is None else now_ms - span_ms
-    first_ms = oldest_ms(earliest_ms)
-    since_ms = now_ms - SHORTEST_MS if first_ms is None else first_ms
-    return max(min(since_ms, now_ms - SHORTEST_MS), earliest_ms), now_ms
+
+    def up_to(until_ms: int) -> tuple[int, int]:
+        earliest_ms = 0 if span_ms is None else until_ms - span_ms
+        first_ms = oldest_ms(earliest_ms)
+        since_ms = until_ms if first_ms is None else first_ms
+        return max(min(since_ms, until_ms - SHORTEST_MS), earliest_ms), until_ms
+
+    since_ms, until_ms = up_to(now_ms)
+    if newest_ms is None or 2 * newest_ms >= since_ms + until_ms:
+        return since_ms, until_ms
+    return up_to(newest_ms + SHORTEST_RANGE_MS)
 
 
 def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:
@@ -97,7 +110,11 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
         NotFoundError: The ledger has no such gate.
     """
     gate = refuse_no_gate(ledger, name)
-    since_ms, until_ms = chart_range(query, now_ms, lambda ms: ledger.fleet.oldest_ms(name, ms))
+    newest = ledger.batches.newest(name, 1)
+    newest_ms = newest[0].created_time_ms if newest else None
+    since_ms, until_ms = chart_range(
+        query, now_ms, lambda ms: ledger.fleet.oldest_ms(name, ms), newest_ms
+    )
     bucket_ms = max((until_ms - since_ms) // POINTS, 1)
     start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
     start_ms -= start_ms % bucket_ms
@@ -107,6 +124,7 @@ def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str,
     return {
         "since_ms": since_ms,
         "until_ms": until_ms,
+        "is_now": until_ms == now_ms,
         "interval_ms": gate.interval_ms,
         "time": [each.time_ms / 1000 for each in points],
         "lag": [each.lag for each in points],
@@ -170,9 +188,7 @@ def batches_page(site: Site, _name: str, query: Query) -> Page:
     before_ms = whole_number(query.get("before", ""))
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        record = ledger.gates.get(gate)
-        if record is None:
-            return View({"list": site.render("no_gate.html", name=gate)})
+        record = refuse_no_gate(ledger, gate)
         found = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
         batches, more = found[:ROWS], None
         if len(found) > ROWS:
@@ -204,9 +220,7 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
     skip = whole_number(query.get("skip", "")) or 0
 
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
-        record = ledger.gates.get(gate)
-        if record is None:
-            return View({"list": site.render("no_gate.html", name=gate)})
+        record = refuse_no_gate(ledger, gate)
         newest = ledger.batches.newest(gate, 1)
         ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
         history = GateHistory(record, newest, ranges=ranges)
@@ -221,10 +235,10 @@ def partitions_page(site: Site, _name: str, query: Query) -> Page:
 
 
 def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    """Partitions, those with the largest lag first."""
+    """Partitions, those of which the batch left most first."""
 
     def order(each: PartitionSnapshot) -> tuple[int, int, str, int]:
-        return -(each.lag or 0), -each.admitted, each.topic, each.partition
+        return -(each.left or 0), -each.admitted, each.topic, each.partition
 
     return sorted(partitions, key=order)
 
@@ -235,17 +249,11 @@ def _page(key: str, title: str, gate: str, look: Any) -> Page:
     return Page(
         key=key,
         title=f"{title} {gate}",
-        template="gate_list.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: fleet.revisions.get(gate),
-        about={"gate": gate},
-        beside=partial(_refuse_none, gate),
+        about={"gate": gate, "all": "/"},
     )
-
-
-def _refuse_none(gate: str, ledger: Ledger) -> dict[str, Any]:
-    refuse_no_gate(ledger, gate)
-    return {}
 
 
 BATCHES: Final = 20
@@ -281,15 +289,11 @@ def gate_page(site: Site, name: str, query: Query) -> Page:
             "zoomed": zoomed,
             "series": f"/series{path(name)}?{urlencode(series)}",
         },
-        beside=partial(_refuse_none, name),
     )
 
 
 def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
-    gate = ledger.gates.get(name)
-    if gate is None:
-        return View({"state": site.render("no_gate.html", name=name)})
-    (history,) = read_histories(ledger, [gate])
+    (history,) = read_histories(ledger, [refuse_no_gate(ledger, name)])
     (snapshot,) = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)
     limits = history.operator_limits or ledger.operator_limits.of(name)
     newest, partitions = snapshot.newest, snapshot.partitions
@@ -307,11 +311,13 @@ def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: i
             "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
             "partitions": site.render(
                 "partitions.html",
-                cells=_cells(partitions),
+                cells=cells_of(partitions),
                 worst=by_lag(partitions)[:WORST],
                 gate=name,
                 number=len(partitions),
+                planned_ms=newest.planned_ms if newest else None,
             ),
+            "timeline": site.render("timeline.html", timeline=timeline_of(history, now_ms)),
             "batches": _last_batches(site, history, snapshot),
             "law": site.render("gate_law.html", **values),
             "history": site.render(
@@ -378,10 +384,11 @@ def beyond_state(snapshot: GateSnapshot) -> str:
     return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
 
 
-def _cells(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
-    largest = max((each.lag or 0 for each in partitions), default=0)
+def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
+    """Partitions in their order, each with the shade of what is left of it; 0 for nothing."""
+    largest = max((each.left or 0 for each in partitions), default=0)
     ordered = sorted(partitions, key=lambda each: (each.topic, each.partition))[:MOST_CELLS]
     return [
-        (each, 0 if not each.lag else min(1 + each.lag * (HEATS - 1) // (largest + 1), HEATS - 1))
+        (each, min(1 + each.left * (HEATS - 1) // (largest + 1), HEATS - 1) if each.left else 0)
         for each in ordered
     ]

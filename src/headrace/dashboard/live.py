@@ -10,12 +10,14 @@ import json
 import logging
 import os
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
 from sqlalchemy import make_url
 
@@ -29,9 +31,14 @@ Answer = TypeVar("Answer")
 TRY_AGAIN_S: Final = 1.0
 """Time until a ledger that did not answer is opened again (s)."""
 
+_NONE_YET: Final = "There is no ledger"
+"""The beginning of the error for a place where no ledger is."""
+
 
 class LedgerLink:
     """Opens the ledger for reading when somebody asks, and again after it was gone.
+
+    Until a first gated query makes the ledger, pages ask an empty one in its place.
 
     Its methods can be called from any thread.
     """
@@ -43,13 +50,22 @@ class LedgerLink:
             LedgerError: The URL is not a ledger's.
         """
         self.url: Final = normalize_url(url)
-        self.name: Final = redact_url(url)
+        self.name: Final = unquote(redact_url(url))
+        """For people: readable, and without secrets."""
         parsed = make_url(self.url)
         self._file = parsed.database if parsed.get_backend_name() == "sqlite" else None
         self._lock = threading.Lock()
         self._opened: Ledger | None = None
         self._identity: tuple[int, int] | None = None
         self._failed: tuple[float, LedgerError] | None = None
+        self._was_there = False
+        self._empty: Ledger | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the ledger was seen; before, an empty one stands in its place."""
+        return self._was_there
 
     def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
         """The ledger's answer.
@@ -57,7 +73,7 @@ class LedgerLink:
         Raises:
             LedgerError: It cannot be reached or read now.
         """
-        ledger = self.current()
+        ledger = self._current_or_empty()
         try:
             return question(ledger)
         except LedgerError:
@@ -90,9 +106,13 @@ class LedgerLink:
     def close(self) -> None:
         """Close what is open."""
         with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+            ledgers, self._opened, self._empty = (self._opened, self._empty), None, None
+            folder, self._folder = self._folder, None
+        for ledger in ledgers:
+            if ledger is not None:
+                ledger.close()
+        if folder is not None:
+            folder.cleanup()
 
     def current(self) -> Ledger:
         """The ledger, open for reading: to be asked at once, and not to be kept.
@@ -110,6 +130,18 @@ class LedgerLink:
             assert self._opened is not None  # noqa: S101  (for mypy)
             return self._opened
 
+    def _current_or_empty(self) -> Ledger:
+        try:
+            return self.current()
+        except LedgerError as error:
+            if self._was_there or not str(error).startswith(_NONE_YET):
+                raise
+        with self._lock:
+            if self._empty is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
+                self._empty = Ledger.open(f"sqlite:///{self._folder.name}/empty.db")
+            return self._empty
+
     def _open(self) -> None:
         if self._failed is not None and time.monotonic() - self._failed[0] < TRY_AGAIN_S:
             error = self._failed[1]
@@ -117,7 +149,7 @@ class LedgerLink:
         try:
             self._identity = self._file_now()
             self._opened = Ledger.open(self.url, create=False)
-            self._failed = None
+            self._failed, self._was_there = None, True
         except LedgerError as error:
             self._failed = time.monotonic(), error
             raise

@@ -1,6 +1,7 @@
 """Pages over all gates: the overview and its list, the flows, the receivers."""
 
 import heapq
+import shlex
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,19 +14,12 @@ from headrace.control import OperatorAction
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
-from headrace.dashboard.pages import NotFoundError, Page, Query, Site, path, region_id, whole_number
+from headrace.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, RepairRecord, Verdict, verify
-from headrace.status.attention import Need, NeedGroup, Where, grouped, urgency_of
+from headrace.status.attention import NeedGroup, Where, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
-from headrace.status.sentences import (
-    CANNOT,
-    ELSEWHERE,
-    PROVES,
-    PRUNED,
-    finding_sentences,
-    gone_offsets,
-)
+from headrace.status.sentences import PRUNED, finding_sentences, gone_offsets
 from headrace.status.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.status.stages import BOTTLENECK, StageSnapshot, flow_needs
 from headrace.status.states import ReceiverState
@@ -123,7 +117,10 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
                 now_ms=now_ms,
             ),
             "needs": site.render(
-                "needs.html", groups=list(map(_group_view, grouped(needs))), gates=len(gates)
+                "needs.html",
+                groups=list(map(_group_view, grouped(needs))),
+                gates=len(gates),
+                site=site,
             ),
             "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
         }
@@ -138,7 +135,7 @@ def overview_page(site: Site, _name: str, query: Query) -> Page:
         title="Gates",
         template="overview.html",
         look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.elsewhere),
+        revision=lambda fleet: (fleet.revisions, fleet.elsewhere, site.link.is_made),
         about={"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS},
     )
 
@@ -149,7 +146,7 @@ def _group_view(group: NeedGroup) -> dict[str, object]:
     in_flows = group.needs[0].where is Where.FLOWS
     return {
         "group": group,
-        "needs": [(need, _link(need)) for need in group.needs[:MOST_NEEDS]],
+        "needs": group.needs[:MOST_NEEDS],
         "names": ", ".join(names[:MOST_NAMES]) + others,
         "more": "/flows" if in_flows else Choice(need=group.kind).address(),
     }
@@ -191,34 +188,19 @@ def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
     return replace(snapshot, time_ms=0, lag_age_ms=0, lag_seconds=None, needs=())
 
 
-def _link(need: Need) -> str:
-    match need.where:
-        case Where.GATE:
-            return path("gate", need.about)
-        case Where.FAILURES:
-            return f"/failures?{_query(need.about)}"
-        case Where.VERIFY:
-            return f"/verify?{_query(need.about)}"
-        case Where.RECEIVERS:
-            return "/receivers"
-        case Where.FLOWS:
-            return "/flows"
-
-
-def _query(gate: str) -> str:
-    return f"gate={path(gate)[1:]}"
-
-
 ACTIONS: Final = 100
+SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
+"""Numbers of a span's offsets by what became of them."""
+
 SPANS: Final = 500
 """Lines for spans that are shown."""
 
 _HEADLINES: Final = {
-    Verdict.PROVEN: "Proven: every offset is processed or explained.",
+    Verdict.PROVEN: "Every offset is processed or explained.",
     Verdict.OPEN: "There is no gap and no overlap, but not all is processed yet.",
     Verdict.SKIPPED: "There is no gap and no overlap within a run, but records between two are"
-    " skipped, and nobody has accepted that (headrace accept).",
-    Verdict.BROKEN: "Broken: there are gaps or overlaps, or batches that are gone.",
+    " skipped, and nobody has accepted that.",
+    Verdict.BROKEN: "There are gaps or overlaps, or batches that are gone.",
     Verdict.EMPTY: "There is nothing to prove yet: the gate has begun no batch.",
 }
 
@@ -237,13 +219,17 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
     def beside(ledger: Ledger) -> dict[str, Any]:
         return {"found": None if gate is None else _verified(ledger, gate, skip)}
 
+    of_gate = shlex.quote(gate or "")
     return Page(
         key=f"/verify?{gate}&{skip}",
         title="Verify" if gate is None else f"Verify {gate}",
         template="verify.html",
         look=look,
         revision=lambda fleet: tuple(fleet.snapshots),
-        about={"gate": gate, "words": f"{PROVES} {CANNOT} {ELSEWHERE}"},
+        about={
+            "gate": gate,
+            "command": f"headrace verify --gate {of_gate} --checkpoint FOLDER --source",
+        },
         beside=beside,
     )
 
@@ -268,8 +254,18 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         "more": max(len(found.spans) - skip - SPANS, 0),
         "next": skip + SPANS,
         "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
-        "sentences": list(finding_sentences(found.findings)),
-        "offsets": sum(span.offsets.count for span in found.spans),
+        "sentences": [
+            (kind, sentence.replace("; --json tells them all", ""))
+            for kind, sentence in finding_sentences(found.findings)
+        ],
+        "names": SPAN_COUNTS,
+        "totals": {
+            name: number
+            for name in SPAN_COUNTS
+            if (number := sum(getattr(span, name) for span in found.spans))
+        },
+        "partitions": len({span.offsets.topic_partition for span in found.spans}),
+        "checkpoints": len({span.checkpoint_id for span in found.spans}),
         "took_ms": wall_clock_ms() - began_ms,
         "at_ms": wall_clock_ms(),
     }
@@ -313,10 +309,10 @@ def actions_page(site: Site, _name: str, query: Query) -> Page:
     return Page(
         key=f"/actions?{gate}&{operator_limits}&{repairs}",
         title="Actions" if gate is None else f"Actions on {gate}",
-        template="actions.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (fleet.revisions, fleet.repaired),
-        about={"gate": gate, "is_first": operator_limits is repairs is None},
+        about={"gate": gate, "all": "/actions"},
     )
 
 
@@ -338,7 +334,7 @@ def flows_page(site: Site, _name: str, _query: Query) -> Page:
     return Page(
         key="/flows",
         title="Flows",
-        template="flows.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: (fleet.elsewhere, fleet.revisions),
         about={},
@@ -398,7 +394,7 @@ def receivers_page(site: Site, _name: str, _query: Query) -> Page:
     return Page(
         key="/receivers",
         title="Receivers",
-        template="receivers.html",
+        template="list.html",
         look=look,
         revision=lambda fleet: fleet.elsewhere[:1],
         about={},

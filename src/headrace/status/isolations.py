@@ -1,7 +1,7 @@
 """Isolations of a gate's batches: the one that goes on, and how often they were needed lately."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from headrace.ledger import BatchRecord, IsolatedBatches, IsolationProgress
@@ -10,8 +10,8 @@ from headrace.status.words import count, plural, short_error
 MANY: Final = 10
 """More of a gate's last batches with records that were found bad by exceptions are too many."""
 
-_ERROR_LENGTH: Final = 80
-"""Characters of an exception that a sentence has."""
+_REASON_LENGTH: Final = 70
+"""Characters of an exception's message that a sentence has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class IsolatedSnapshot:
     of: int
     """The last batches that were looked at."""
     error: str
-    """What the handler raised last: its class, and the beginning of its message."""
+    """What the handler raised last: the beginning of its message, and its class."""
 
     @classmethod
     def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
@@ -48,10 +48,11 @@ class IsolatedSnapshot:
         if isolated is None:
             return None
         number = sum(batch.batch_key in isolated.keys for batch in batches)
-        error = short_error(isolated.error)
-        if len(error) > _ERROR_LENGTH:
-            error = f"{error[: _ERROR_LENGTH - 1].rstrip()}…"
-        return cls(number, len(batches), error) if number else None
+        error = isolated.error
+        reason = error.message.strip().partition("\n")[0]
+        if len(reason) > _REASON_LENGTH:
+            error = replace(error, message=f"{reason[: _REASON_LENGTH - 1].rstrip()}…")
+        return cls(number, len(batches), short_error(error)) if number else None
 
     @property
     def advice(self) -> str | None:

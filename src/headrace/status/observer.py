@@ -11,6 +11,7 @@ from headrace.status.lags import LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import WAIT_FOR_SOURCES_S
 from headrace.status.states import HISTORY, GateHistory, sorted_query
+from headrace.status.words import short_error
 
 OVERVIEW: Final = 12
 """Batches of each gate that are looked back on where there are several."""
@@ -86,7 +87,7 @@ def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverR
 def _failed_error(ledger: Ledger, gate: str) -> str | None:
     failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
     error = next((each.error for each in failed if not each.interrupted), None)
-    return None if error is None else error.line
+    return None if error is None else short_error(error)
 
 
 class Observer:

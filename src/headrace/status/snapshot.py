@@ -45,7 +45,7 @@ from headrace.status.trends import (
     law_of,
     newest_run,
 )
-from headrace.status.words import planned_or_counted, status_word
+from headrace.status.words import planned_or_counted, reason_first, short_error, status_word
 
 IN_DOUBT: Final = "no part of its batch passes"
 """Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
@@ -142,6 +142,11 @@ class PartitionSnapshot:
     lag: int | None
     admitted: int
     reason: str | None
+
+    @property
+    def left(self) -> int | None:
+        """What the batch left of the lag."""
+        return None if self.lag is None else max(self.lag - self.admitted, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +384,10 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
 
 
 def _end(history: GateHistory) -> dict[str, Any]:
+    ended_by = history.ended_by(QueryEnd.FAILED)
     return {
         "ended_ms": history.ended_ms,
-        "ended_error": history.ended_by(QueryEnd.FAILED),
+        "ended_error": ended_by and reason_first(ended_by),
         "stopped_by": history.ended_by(QueryEnd.STOPPED),
     }
 
@@ -450,4 +456,4 @@ def _partition(planned: PlannedRange) -> PartitionSnapshot:
 def _error(batches: Sequence[BatchRecord]) -> str | None:
     failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
-    return None if error is None else error.line
+    return None if error is None else short_error(error)

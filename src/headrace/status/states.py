@@ -24,7 +24,7 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
-from headrace.status.trends import LagChange, Trend
+from headrace.status.trends import LagChange, Trend, newest_run
 
 HISTORY: Final = 60
 """Batches that are looked back on."""
@@ -303,8 +303,20 @@ def gate_state(
     limited = history.operator_limits is not None and history.operator_limits.limit is not None
     if limited and newest.reason.startswith(Reason.LIMITED):
         return GateState.LIMITED
+    trend = change.lag_trend if change else Trend.STEADY
+    if trend is Trend.RISING:
+        warm = LagChange.of(_warm_batches(history))
+        trend = warm.lag_trend if warm else Trend.STEADY
     moving = {Trend.FALLING: GateState.CATCHING_UP, Trend.RISING: GateState.FALLING_BEHIND}
-    return moving.get(change.lag_trend, GateState.STEADY) if change else GateState.STEADY
+    return moving.get(trend, GateState.STEADY)
+
+
+def _warm_batches(history: GateHistory) -> list[BatchRecord]:
+    """Return the query's batches but for its first: what came before and in that is no trend."""
+    query, run = history.query, newest_run(history.batches)
+    if query is not None:
+        return [each for each in run if each.created_time_ms >= query.since_ms][:-1]
+    return run[:-1] if run[-1].reason == Reason.INITIAL_RATE else run
 
 
 def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
@@ -378,7 +390,8 @@ def is_over(history: GateHistory, newest: BatchRecord, now_ms: int) -> bool:
 
 def has_ended(history: GateHistory) -> bool:
     """Whether the last query is known to have ended, or gives no sign of life."""
-    return history.query is None and (history.gate.ended is not None or history.gone is not None)
+    known = (history.gate.ended, history.gone, history.stop)
+    return history.query is None and any(each is not None for each in known)
 
 
 def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:

@@ -1,6 +1,5 @@
 """Numbers, times and errors in words, the same on the terminal and in the dashboard."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -127,8 +126,23 @@ def status_word(batch: BatchRecord) -> str:
     return "interrupted" if batch.interrupted else batch.status
 
 
+def spoken(status: str) -> str:
+    """A status as people say it."""
+    return status.replace("in_progress", "running")
+
+
+def reason_first(line: str) -> str:
+    """An error's line with its class behind the reason, without its module.
+
+    >>> reason_first("psycopg.errors.DiskFull: no space left"), reason_first("no such topic")
+    ('no space left (DiskFull)', 'no such topic')
+    """
+    error_class, _, reason = line.partition(": ")
+    if not reason or not error_class.replace(".", "").isidentifier():
+        return line
+    return f"{reason.rstrip('.')} ({error_class.rpartition('.')[2]})"
+
+
 def short_error(error: ErrorReport | None) -> str:
-    """An error in one line, its class without the module; empty where there is none."""
-    if error is None:
-        return ""
-    return replace(error, error_class=error.error_class.rpartition(".")[2]).line
+    """An error in one line, its class without the module behind the reason; empty without one."""
+    return "" if error is None else reason_first(error.line)

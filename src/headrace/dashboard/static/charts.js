@@ -7,6 +7,7 @@
   if (!place || !window.uPlot) return;
   const address = place.dataset.series;
   const colours = { failed: "--bad", action: "--busy", restart: "--watch" };
+  const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200].concat([1, 2, 7, 14, 28, 56, 112, 364, 1820].map((days) => days * 86400));
   const plots = [];
   let data = null;
   let asking = false;
@@ -70,7 +71,7 @@
         x: { time: true, range: () => [data.since_ms / 1000, data.until_ms / 1000] },
         y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.08 : 1] },
       },
-      axes: [{ ...axis, space: 80, values: times }, { ...axis, size: 58, values: (_plot, values) => values.map(short) }],
+      axes: [{ ...axis, space: 80, incrs: STEPS, values: times }, { ...axis, size: 58, values: (_plot, values) => values.map(short) }],
       series: [{ value: (_plot, time) => time === null ? "—" : day(new Date(time * 1000)) + " " + clock(new Date(time * 1000)) }, ...series.map(([label, name, extra]) => ({
         label, stroke: colour(name), width: 1.5, spanGaps: true, points: { show: data.time.length < 3 },
         value: (_plot, value) => short(value), ...extra,
@@ -103,6 +104,7 @@
   }
 
   function marks() {
+    document.getElementById("up-to").hidden = data.is_now || address.includes("from=") || !data.time.length;
     list.textContent = "";
     for (const mark of [...data.marks].reverse()) {
       const item = document.createElement("li");
@@ -123,7 +125,7 @@
       data[name] = data[name].slice(start, end).concat(more[name]);
     }
     data.marks = data.marks.filter((mark) => mark.time < from && mark.time >= more.since_ms / 1000).concat(more.marks);
-    Object.assign(data, { since_ms: more.since_ms, until_ms: more.until_ms, interval_ms: more.interval_ms });
+    Object.assign(data, { since_ms: more.since_ms, until_ms: more.until_ms, is_now: more.is_now, interval_ms: more.interval_ms });
   }
 
   async function refresh() {

@@ -44,13 +44,15 @@
     const open = new Map([...element.querySelectorAll("details")].map((each, number) => [key(each, number), each.open]));
     const focused = element.contains(document.activeElement) ? document.activeElement : null;
     const path = focused && focused !== element ? [...element.querySelectorAll("a,button,summary,select,input,pre")].indexOf(focused) : -1;
+    const href = path >= 0 ? focused.getAttribute("href") : null;
     const value = focused && "value" in focused ? focused.value : null;
     element.innerHTML = html;
     [...element.querySelectorAll("details")].forEach((each, number) => {
       if (open.has(key(each, number))) each.open = open.get(key(each, number));
     });
     if (path >= 0) {
-      const again = [...element.querySelectorAll("a,button,summary,select,input,pre")][path];
+      const all = [...element.querySelectorAll("a,button,summary,select,input,pre")];
+      const again = (href && all.find((each) => each.getAttribute("href") === href)) || all[path];
       if (again) {
         again.focus({ preventScroll: true });
         if (value !== null && "value" in again) again.value = value;
