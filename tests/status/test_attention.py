@@ -82,8 +82,8 @@ def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint()
     )
     assert hint.sentence == (
         "The handler raised on single records in 11 of the last 40 batches (last no number"
-        " (PriceError)), and is run many times to find them: have it batch.reject them, or decode at the"
-        " source with gate.read(..., decode=...), as docs/failures.md says."
+        " (PriceError)), and is run many times to find them: have it batch.reject them, or decode"
+        " at the source with gate.read(..., decode=...), as docs/failures.md says."
     )
     assert hint.command == "headrace dead-letters list orders"
 
