@@ -53,7 +53,9 @@ class Site:
     @property
     def first_lines(self) -> str:
         """The lines of Python that make a gate in this ledger."""
-        return _FIRST_LINES.format(ledger=json.dumps(without_secrets(self.link.url)))
+        return _FIRST_LINES.format(
+            ledger=json.dumps(without_secrets(self.link.url), ensure_ascii=False)
+        )
 
     def render(self, template: str, **values: Any) -> str:
         """The HTML of a region."""

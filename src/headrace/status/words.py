@@ -1,5 +1,6 @@
 """Numbers, times and errors in words, the same on the terminal and in the dashboard."""
 
+import re
 from datetime import datetime
 from typing import Final
 
@@ -138,7 +139,7 @@ def reason_first(line: str) -> str:
     ('no space left (DiskFull)', 'no such topic')
     """
     error_class, _, reason = line.partition(": ")
-    if not reason or not error_class.replace(".", "").isidentifier():
+    if not reason or not re.fullmatch(r"[\w.$]+", error_class):
         return line
     return f"{reason.rstrip('.')} ({error_class.rpartition('.')[2]})"
 
