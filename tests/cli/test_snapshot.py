@@ -103,7 +103,7 @@ def test_a_query_that_an_error_has_ended_needs_somebody_now_and_says_what_waits_
     assert need.urgency == 0
     assert need.records == 50
     assert need.sentence.endswith("by an error, " + error[:-1] + ": 50 records waiting now.")
-    assert need.command == "headrace failures --gate orders"
+    assert need.command == "headrace failures orders"
     by_somebody = replace(ended, ended="stopped", ended_error=None)
     assert take_snapshot(replace(history, gate=by_somebody), NOW_MS).needs == ()
 

@@ -87,7 +87,7 @@ def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint()
         " number), and is run many times to find them: have it batch.reject them, or decode at the"
         " source with gate.read(..., decode=...), as docs/failures.md says."
     )
-    assert hint.command == "headrace dead-letters list --gate orders"
+    assert hint.command == "headrace dead-letters list orders"
 
 
 def test_a_hint_has_the_beginning_of_an_exception() -> None:

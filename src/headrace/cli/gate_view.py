@@ -179,7 +179,7 @@ def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
     """Several gates, one line for each, and how many ``others`` there are."""
-    hint = "headrace status --gate NAME shows one of them in full."
+    hint = "headrace status GATE shows one of them in full."
     if others:
         hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
     return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))

@@ -20,10 +20,10 @@ from headrace.cli.shared_options import (
     FlowName,
     LedgerUrl,
     Picture,
-    complete_gates,
     gates_of,
     ledger_of_flow,
     load_flow,
+    named_gates,
 )
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
@@ -52,12 +52,9 @@ _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
 
 def status(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[
-        str | None,
-        typer.Option(help="Only this gate, in full.", autocompletion=complete_gates),
-    ] = None,
     *,
+    gate: opt.Gates = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     flow: FlowName = None,
     watch: Watch = False,
     as_json: AsJson = False,
@@ -69,8 +66,8 @@ def status(
     they answer without secrets, and says how old the last figure is.
     Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
     """
-    if gate is not None and flow is not None:
-        raise OptionError("Name a --gate or a --flow, and not both.")
+    if gate and flow is not None:
+        raise OptionError("Name gates or a --flow, and not both.")
     wanted = None if flow is None else load_flow(flow)
     url = ledger if wanted is None else ledger_of_flow(wanted, ledger)
     with Ledger.open(url, create=False) as opened:
@@ -78,8 +75,8 @@ def status(
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             if wanted is None:
-                gates = observer.look(gates_of(opened, gate, url))
-                return gates, stages_of(opened, wall_clock_ms()) if gate is None else []
+                gates = observer.look(named_gates(opened, gate, url))
+                return gates, [] if gate else stages_of(opened, wall_clock_ms())
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
             known = [each for each in gates_of(opened, None, url) if each.name in names]
             if not known:
@@ -154,8 +151,8 @@ def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
 
 
 def why(
-    gate: Annotated[str, typer.Argument(help="The gate.", autocompletion=opt.complete_gates)],
     *,
+    gate: opt.TheGate = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="This batch, by its number in Spark: 1234."),
@@ -168,14 +165,16 @@ def why(
     What a batch costs is not kept for each: it is said as it is known now.
     """
     with Ledger.open(ledger, create=False) as opened:
-        (record,) = opt.gates_of(opened, gate, ledger)
+        record = opt.the_gate(opened, gate, ledger)
         found = explain(opened, record, batch)
+    if gate is None:
+        gate = record.name
+        typer.echo(f"Gate {gate}, the only one of this ledger.", err=True)
     if found is None and batch is None:
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
     if found is None:
         raise OptionError(
-            f"Gate {gate!r} has no batch {batch}; `headrace batches --gate {gate}` lists those it"
-            " has."
+            f"Gate {gate!r} has no batch {batch}; `headrace batches {gate}` lists those it has."
         )
     if as_json:
         out.print_json(asdict(found))

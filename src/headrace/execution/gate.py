@@ -272,7 +272,7 @@ class Gate:
         return f"{_POLL_MS if self._is_auto else self.interval_ms} milliseconds"
 
     def status(self) -> "GateSnapshot":
-        """Return this gate's state: the facts of ``headrace status --gate NAME --json``, typed.
+        """Return this gate's state: the facts of ``headrace status NAME --json``, typed.
 
         They come from the ledger alone, so a query need not run, and no broker is asked:
         ``lag_now`` and ``retention_left_s`` are None.

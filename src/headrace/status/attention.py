@@ -238,14 +238,14 @@ def _gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
     yield from _failures(snapshot)
     yield from _receivers(snapshot)
     if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
-        command = f"headrace dead-letters list --gate {snapshot.gate}"
+        command = f"headrace dead-letters list {snapshot.gate}"
         yield _need(snapshot, NeedKind.BAD_RECORDS, Urgency.WATCH, advice, command)
     if snapshot.unfit_records:
         sentence = (
             f"The schema does not fit {out.plural(snapshot.unfit_records, 'record')} of the last"
             f" {FIT_BATCHES} batches, more than half of each: correct the schema or the producer."
         )
-        command = f"headrace failures --gate {snapshot.gate} --error {BAD_VALUE}"
+        command = f"headrace failures {snapshot.gate} --error {BAD_VALUE}"
         number = snapshot.unfit_records
         yield _need(snapshot, NeedKind.MISFIT, Urgency.SOON, sentence, command, number)
     if snapshot.new_checkpoint is not None:
@@ -276,7 +276,7 @@ def _in_force(snapshot: "GateSnapshot") -> str:
 
 
 def _gone(snapshot: "GateSnapshot") -> Iterator[Need]:
-    command = f"headrace verify --gate {snapshot.gate}"
+    command = f"headrace verify {snapshot.gate}"
     if lost := snapshot.lost_records:
         sentence = f"{out.plural(lost, 'record')} lost before they were read."
         yield _need(snapshot, NeedKind.LOST, Urgency.NOW, sentence, command, lost)
@@ -326,7 +326,7 @@ def _command(snapshot: "GateSnapshot") -> str:
     if snapshot.state is GateState.LIMITED:
         return f"headrace limit off {snapshot.gate}"
     if snapshot.state is GateState.STOPPED:
-        return f"headrace failures --gate {snapshot.gate}"
+        return f"headrace failures {snapshot.gate}"
     if newest is not None and newest.key and snapshot.state in _ON_ITS_BATCH:
         return f"headrace batches {newest.key[:8]}"
     return f"headrace why {snapshot.gate}"
@@ -334,7 +334,7 @@ def _command(snapshot: "GateSnapshot") -> str:
 
 def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
     why = f": {snapshot.error}" if snapshot.error else "."
-    command = f"headrace failures --gate {snapshot.gate}"
+    command = f"headrace failures {snapshot.gate}"
     if snapshot.dead:
         sentence = f"{out.plural(snapshot.dead, 'dead batch')}{why}"
         yield _need(snapshot, NeedKind.DEAD_BATCHES, Urgency.SOON, sentence, command)
@@ -345,7 +345,7 @@ def _failures(snapshot: "GateSnapshot") -> Iterator[Need]:
         number = snapshot.dead_letters
         waits = "waits" if number == 1 else "wait"
         sentence = f"{out.plural(number, 'dead letter')} {waits} to be sent again, or dropped."
-        command = f"headrace dead-letters list --gate {snapshot.gate}"
+        command = f"headrace dead-letters list {snapshot.gate}"
         yield _need(snapshot, NeedKind.DEAD_LETTERS, Urgency.SOON, sentence, command, number)
 
 
