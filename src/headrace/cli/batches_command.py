@@ -28,11 +28,12 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.status.sentences import SHORT
+from headrace.status.states import batch_time_ms
 
 _DIGITS: Final = re.compile("[0-9a-f]{4,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
 _NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
-_NO_REJECTED: Final[Mapping[str, int]] = {}
+_NO_NUMBERS: Final[Mapping[str, int]] = {}
 _STYLES: Final = {
     Status.SUCCESS: "green",
     Status.IN_PROGRESS: "bold",
@@ -101,7 +102,14 @@ def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = 
                     "There is no such batch." if is_some else "The ledger has no batch yet."
                 )
             several = len(gates) > 1
-            view = batches_view(shown, now_ms, name_gates=several, losses=losses, rejected=rejected)
+            view = batches_view(
+                shown,
+                now_ms,
+                name_gates=several,
+                losses=losses,
+                rejected=rejected,
+                reported_ms=opened.rates.reported_ms(shown),
+            )
             return Group(view, *out.if_more(len(found), listing.limit, "newest"))
 
         show_or_watch(draw, watch=listing.watch)
@@ -168,7 +176,8 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     rejected = ledger.dead_letters.count_rejected(keys)
     if not as_json:
         now_ms = ledger.database_time_ms()
-        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected))
+        reported = ledger.rates.reported_ms([batch])
+        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected, reported_ms=reported))
         return
     own = losses.get(batch.batch_key, ())
     out.print_json(
@@ -201,9 +210,10 @@ def batches_view(
     *,
     name_gates: bool,
     losses: Mapping[str, Sequence[Loss]] = _NO_LOSSES,
-    rejected: Mapping[str, int] = _NO_REJECTED,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> Table:
-    """One line for each batch; ``losses``, and how many it ``rejected``, are theirs, by key."""
+    """One line for each batch; what is known of them besides is by key."""
 
     def remark(batch: BatchRecord) -> RenderableType:
         key = batch.batch_key
@@ -215,12 +225,13 @@ def batches_view(
 
     return out.table(
         batches,
+        ("batch", lambda batch: out.batch_number(batch.query_batch_id)),
         ("key", key_text),
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
         ("planned", lambda batch: out.short_time(batch.created_time_ms)),
         ("status", status_text),
         (">records", lambda batch: out.count(out.planned_or_counted(batch))),
-        (">time", lambda batch: out.duration(_took_ms(batch, now_ms))),
+        (">time", lambda batch: out.duration(batch_time_ms(batch, reported_ms, now_ms))),
         ("*error, or limited by", remark),
     )
 
@@ -231,12 +242,13 @@ def batch_view(
     losses: Mapping[str, Sequence[Loss]],
     now_ms: int,
     *,
-    rejected: Mapping[str, int] = _NO_REJECTED,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> RenderableType:
     """Everything about one batch."""
     facts = (
         (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
-        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), now_ms)
+        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), reported_ms, now_ms)
     )
     shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
     if own := losses.get(batch.batch_key, ()):
@@ -253,7 +265,9 @@ def batch_view(
     return Group(*shown)
 
 
-def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+def _facts(
+    batch: BatchRecord, rejected: int, reported_ms: Mapping[str, int], now_ms: int
+) -> Iterator[tuple[str, str | Text]]:
     yield "batch", Text(batch.batch_key, style="bold")
     yield "gate", batch.gate
     yield "checkpoint", batch.checkpoint_id
@@ -265,7 +279,7 @@ def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str
     yield "planned", out.full_time(batch.created_time_ms, now_ms)
     yield "started", out.full_time(batch.start_time_ms, now_ms)
     yield "ended", out.full_time(batch.end_time_ms, now_ms)
-    yield "took", out.duration(_took_ms(batch, now_ms))
+    yield "took", out.duration(batch_time_ms(batch, reported_ms, now_ms))
     processed = None if batch.records is None else batch.records - rejected
     planned = f"{out.count(processed)} processed, {out.count(batch.planned_records)} planned"
     yield "records", planned
@@ -331,11 +345,6 @@ def status_text(batch: BatchRecord) -> Text:
 def key_text(batch: BatchRecord) -> Text:
     """The first digits of its key."""
     return out.line(batch.batch_key[:SHORT])
-
-
-def _took_ms(batch: BatchRecord, now_ms: int) -> int:
-    began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
-    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
 
 
 def owner_word(batch: BatchRecord, now_ms: int) -> str:

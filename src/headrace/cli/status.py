@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.gate_view import gate_view, needs_view, overview
+from headrace.cli.gate_view import GateView, needs_view, overview
 from headrace.cli.printing import Watch, show_or_watch
 from headrace.cli.shared_options import (
     DEFAULT_LEDGER,
@@ -119,7 +119,7 @@ def status_view(
     room = NEEDS if height is None else max(height // 4, 1)
     first = [needs_view(needs, room), Text()] if needs else []
     if is_one:
-        return Group(*first, gate_view(gates[0]), *last)
+        return Group(*first, GateView(gates[0]), *last)
     left = len(gates)
     if height is not None:
         left = max(height - 2 * min(len(needs), room) - 6, FEWEST_GATES)

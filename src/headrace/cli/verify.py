@@ -99,6 +99,9 @@ def verify(
     source: WithSource = False,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what is proven, and what cannot be.")
+    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Prove that every offset from a gate's first to its last is accounted for.
@@ -138,11 +141,9 @@ def verify(
                 if len(verdicts) > 1:
                     typer.echo()
                 out.show(verification_view(each, verification, notes))
-    if not as_json:
-        typer.echo()
-        if is_unresolved:
-            out.show(Text("headrace failures lists what waits for somebody."))
-        out.show(Text(words, style="dim"))
+    last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
+    for sentences in [*last, *([words] if explain else [])] if not as_json else []:
+        out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
     worst = next((each for each in _WORST if each in verdicts), best)
     raise typer.Exit(_EXIT_STATUS[worst])
