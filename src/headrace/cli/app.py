@@ -83,7 +83,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
             "dead-letters": ("dead_letters_command", "Records that cannot be processed."),
             "verify": ("verify", "Prove that no offset was left out."),
             "dashboard": ("dashboard_command", "The same as web pages that stay live."),
-            "metrics": ("status", "Metrics, alert rules and a dashboard for Prometheus."),
+            "metrics": ("metrics_command", "Metrics, alert rules and a dashboard for Prometheus."),
         },
         "Act on running queries": {
             "pause": ("operator_limits", "Plan no batch until it is resumed."),

@@ -1,6 +1,5 @@
-"""``headrace status``, ``why`` and ``metrics``: how the gates in a ledger fare, as text."""
+"""``headrace status`` and ``why``: how the gates in a ledger fare, as text."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -28,12 +27,6 @@ from headrace.cli.shared_options import (
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
-from headrace.metrics import (
-    MetricsMemory,
-    alert_rules,
-    exposition,
-    grafana_dashboard,
-)
 from headrace.status.attention import urgency_of
 from headrace.status.explanation import Explanation, explain
 from headrace.status.lags import LagWatch
@@ -188,54 +181,3 @@ def explanation_view(found: Explanation) -> Table:
         (Text(each.about, style="dim"), Text(out.printable(each.sentence)))
         for each in found.sentences
     )
-
-
-WAIT_S: Final = 3.0
-"""Time that it waits for the sources' answers (s)."""
-
-
-def metrics(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    *,
-    openmetrics: Annotated[
-        bool, typer.Option("--openmetrics", help="OpenMetrics' text, not Prometheus'.")
-    ] = False,
-    per_partition: Annotated[
-        bool, typer.Option("--per-partition", help="The lag of each partition, too.")
-    ] = False,
-    kafka_exporter_names: Annotated[
-        bool,
-        typer.Option("--kafka-exporter-names", help="The same as kafka_consumergroup_lag, too."),
-    ] = False,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="Print alert rules for Prometheus, and nothing else.")
-    ] = False,
-    dashboard: Annotated[
-        bool,
-        typer.Option("--dashboard", help="Print a dashboard for Grafana, and nothing else."),
-    ] = False,
-) -> None:
-    """Print the metrics of all gates and flows of a ledger, as Prometheus reads them.
-
-    Of gates that plan no batch, or lag, it asks the brokers or the journal what waits there now, if
-    they answer without secrets.
-    """
-    if rules and dashboard:
-        raise OptionError("Print --rules or --dashboard, one at a time.")
-    if rules:
-        typer.echo(alert_rules(), nl=False)
-        return
-    if dashboard:
-        typer.echo(grafana_dashboard())
-        return
-    with Ledger.open(ledger, create=False) as opened:
-        text = exposition(
-            opened,
-            memory=MetricsMemory(LagWatch(Sources())),
-            openmetrics=openmetrics,
-            per_partition=per_partition,
-            kafka_exporter_names=kafka_exporter_names,
-            wait_s=WAIT_S,
-        )
-    sys.stdout.buffer.write(text)
-    sys.stdout.buffer.flush()
