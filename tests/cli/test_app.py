@@ -1,5 +1,6 @@
 """The command line as a whole: what is listed, and what is imported for it."""
 
+import re
 import subprocess
 import sys
 
@@ -7,15 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
-from headrace.cli.app import COMMANDS, app
+from headrace.cli.app import COMMANDS, GROUPS, app
 
 
 def test_the_help_lists_every_command_with_what_it_does() -> None:
     told = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["--help"])
     assert told.exit_code == 0
-    lines = [line.strip("│ ").split(maxsplit=1) for line in told.stdout.splitlines()]
-    described = {words[0]: words[1] for words in lines if len(words) == 2}
-    assert [name for name in described if name in COMMANDS] == list(COMMANDS)
+    listed = told.stdout.partition("\nOptions:")[0]
+    assert re.findall(r"^(\w.*):$", listed, re.MULTILINE) == list(GROUPS)
+    assert re.findall(r"^  (\S+)  +\w.*\.$", listed, re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_help_is_wider_than_its_terminal_or_names_a_type(width: int) -> None:
+    for command in COMMANDS:
+        told = CliRunner(env={"COLUMNS": str(width)}).invoke(app, [command, "--help"]).stdout
+        described = told.partition("Example")[0]
+        assert max(map(len, described.splitlines())) <= width, command
+        assert not re.search(r"<\w+>|\bTEXT\b|\[\[|Whose\.", told), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,6 +45,13 @@ def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() ->
 def test_a_command_that_is_gone_says_what_to_do_instead() -> None:
     told = CliRunner().invoke(app, ["simulate", "five.toml"])
     assert str(told.exception).startswith("`headrace simulate` is gone: try a change on a copy")
+    for words, instead in {
+        "status --gate=orders": "`headrace status --gate` is gone: name it as in `headrace status",
+        "dead-letters list --gate orders": "name it as in `headrace dead-letters list GATE`",
+        "dead-letters send --all --gate orders": "`headrace dead-letters send --all GATE`",
+        "drop ab12 --reason known": "`headrace drop --reason` is gone: say it with --why",
+    }.items():
+        assert instead in str(CliRunner().invoke(app, words.split()).exception)
     told = CliRunner().invoke(app, ["flow", "show", "shop:orders", "--svg", "orders.svg"])
     assert str(told.exception).startswith(
         "`headrace flow show --svg` is gone: `headrace flow show`"
@@ -48,11 +65,13 @@ def test_the_version_is_told() -> None:
 
 @pytest.mark.integration
 def test_a_command_is_run_without_the_others() -> None:
-    program = (
-        "import sys; from headrace.cli.app import app; app(['status', '--help'], standalone_mode="
-        "False); print([m for m in ('pyarrow', 'confluent_kafka', 'pyspark') if m in sys.modules])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.splitlines()[-1] == "[]"
+    heavy = ("pyarrow", "confluent_kafka", "pyspark", "prometheus_client", "headrace.receivers")
+    for words, more in ((["--help"], ("rich", "sqlalchemy")), (["status", "--help"], ())):
+        program = (
+            f"import sys; from headrace.cli.app import app; app({words}, standalone_mode=False);"
+            f" print([m for m in {(*heavy, *more)} if m in sys.modules])"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.splitlines()[-1] == "[]"

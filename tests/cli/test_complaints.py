@@ -38,57 +38,65 @@ NO_LEDGER = "/none.db; a gated query makes it when it starts, and --ledger or HE
 IN_ONE_WAY = "in one way"
 BACKFILL = "backfill --handler operator:is_"
 SEND = "dead-letters send"
-BY_ID = "by their IDs, or with --all"
+BY_ID = "by their IDs, or say --all, or --all GATE"
 PRUNE = "journal prune {folder}/orders --older-than"
 REPAIR = "journal repair {folder}/orders --reached"
 A_LANE = "write a lane"
 
 COMPLAINTS = [
-    ("status --gate order", NO_GATE),
+    ("status order", NO_GATE),
     ("status --svg {folder}/none/a.svg", "none/a.svg cannot be written: No such file"),
     ("status --ledger mysql://db", "A ledger cannot be kept in 'mysql'"),
-    *((f"{each} --gate order", NO_GATE) for each in ("batches", "failures", "dead-letters list")),
-    ("dead-letters export --gate order", NO_GATE),
+    *((f"{each} order", NO_GATE) for each in ("batches", "failures", "dead-letters list")),
+    ("dead-letters export order", NO_GATE),
     ("batches --since soon", f"--since is 'soon{NO_TIME}"),
     ("batches --until 2", f"--until is '2{NO_TIME}"),
-    ("batches zz", "has no batch 'zz'; `headrace batches` lists those it has"),
-    ('batches "\' OR 1=1 --"', "has no batch"),
-    (f"batches {'0' * 32}", "has no batch"),
-    ("batches abc --status dead", "KEY is 'abc', which is one batch; name no filter with it."),
+    (
+        "batches zz",
+        "has no gate 'zz'; the gates it has: orders. It has no batch whose key, 4 to 32",
+    ),
+    ('batches "\' OR 1=1 --"', "has no batch whose key"),
+    (f"batches {'0' * 32}", "has no batch whose key"),
+    ("batches {shop.dead} --status dead", "is one batch, which no --all, --watch or filter"),
     ("batches --ledger postgresql://u:hunter2@127.0.0.1:1/db", "cannot be reached"),
     *(
         (f"{each} --ledger sqlite:///none.db", NO_LEDGER)
         for each in (
             *("status", "batches", "failures", "verify", "dead-letters list", f"{BACKFILL} --all"),
-            *("prune --older-than '1 day'", "drop ab --reason x", f"{PRUNE} 7d"),
-            *("dead-letters drop 1 --reason x", f"{SEND} 1"),
+            *("prune --older-than '1 day'", "drop ab --why x", f"{PRUNE} 7d"),
+            *("dead-letters drop 1 --why x", f"{SEND} 1"),
         )
     ),
-    ("drop {shop.dead} {shop.failed} --reason x", "is failed; only one that is dead"),
-    ("drop {shop.dead} --reason ' '", "--reason is empty"),
-    ("drop zz --reason x", "has no batch 'zz'"),
+    ("drop {shop.dead} {shop.failed} --why x", "is failed; only one that is dead"),
+    ("drop {shop.dead} --why ' '", "--why is empty"),
+    ("drop zz --why x", "has no batch 'zz'"),
     *((f"prune --older-than='{age}'", "--older-than") for age in ("", "soon", "30", "-1 day")),
     # Dead letters
-    ("dead-letters drop 1 --reason ' '", "--reason is empty; say why"),
-    ("dead-letters drop 99999999999999999999 --reason x", "has no dead letter 9999"),
-    ("dead-letters drop 1 77 --reason x", "has no dead letter 77"),
-    ("dead-letters drop 2 --reason x", "Dead letter 2 was dropped already (a test order)"),
-    *((f"{SEND} {each}", BY_ID) for each in ("", "1 --all", "1 --gate orders")),
+    ("dead-letters drop 1 --why ' '", "--why is empty; say why"),
+    ("dead-letters drop 99999999999999999999 --why x", "has no dead letter 9999"),
+    ("dead-letters drop 1 77 --why x", "has no dead letter 77"),
+    ("dead-letters drop 2 --why x", "Dead letter 2 was dropped already (a test order)"),
+    *((f"{SEND} {each}", BY_ID) for each in ("",)),
+    (f"{SEND} 1 --all", "has no gate '1'"),
+    (f"{SEND} --all orders clicks", "With --all name one gate"),
     (f"{SEND} 1 9", "has no dead letter 9"),
     (f"{SEND} 1 {2**70}", f"has no dead letter {2**70}"),
     (f"{SEND} 1 2", "Dead letter 2 was dropped already (a test order)"),
-    (f"{SEND} --all --gate clicks", "has no gate 'clicks'"),
+    (f"{SEND} --all clicks", "has no gate 'clicks'"),
     (f"{SEND} 1 --option kafka.sasl.jaas.confg=hunter2", "did you mean kafka.sasl.jaas.config"),
     (f"{SEND} 1 --edit letter_edits:fail", "failed on dead letter 1 (KeyError: 'price')"),
     (f"{SEND} 1 --edit letter_edits:text", "answers a value of type DeadLetter; it must"),
     (f"{SEND} 1 --edit letter_edits:nothing_of_it", "answers a value of type bytes; it must"),
     (f"{SEND} 1 --edit letter_edits:absent", "has no 'absent'"),
     # Backfill
-    *((f"{BACKFILL} {each}", IN_ONE_WAY) for each in ("", "--all --since 1h", "ab --all")),
-    (f"{BACKFILL} --all --gate orders --status failed", IN_ONE_WAY),
-    (f"{BACKFILL} ab --since 1h", IN_ONE_WAY),
-    (f"{BACKFILL} --all --gate clicks", "has no gate 'clicks'"),
-    (f"{BACKFILL} xyz", "has no batch 'xyz'"),
+    *(
+        (f"{BACKFILL} {each}", IN_ONE_WAY)
+        for each in ("", "--all --since 1h", "orders --all --since 1h", "orders {shop.failed}")
+    ),
+    (f"{BACKFILL} --all orders --status failed", IN_ONE_WAY),
+    (f"{BACKFILL} {{shop.failed}} --since 1h", "is one batch, which no --all, --watch or filter"),
+    (f"{BACKFILL} --all clicks", "has no gate 'clicks'"),
+    (f"{BACKFILL} xyz", "has no gate 'xyz'; the gates it has: orders. It has no batch whose"),
     (f"{BACKFILL} --status dead", "--status is 'dead', but only batches that are failed or"),
     (f"{BACKFILL} --since soon", "--since is 'soon'"),
     (f"{BACKFILL} --all --option hunter2", "--option is not NAME=VALUE"),
@@ -189,7 +197,7 @@ def test_a_ledger_of_a_newer_headrace_is_refused_by_every_command(
     damage(shop.url, text("UPDATE headrace_version SET version_num = '9999'"))
     for command in (
         *("status", "verify", "batches", f"batches {shop.good}", "failures", "dead-letters list"),
-        *("dead-letters export", "dead-letters drop 1 --reason x"),
+        *("dead-letters export", "dead-letters drop 1 --why x"),
     ):
         assert "of a newer Headrace" in complain(shop.url, *command.split())
 
@@ -207,7 +215,7 @@ def test_commands_that_only_tell_open_the_ledger_for_reading_only(
     monkeypatch.setattr(Ledger, "open", spy)
     for command in (
         *("verify", "batches", f"batches {shop.good}", "failures", "dead-letters list"),
-        *("dead-letters export", "dead-letters drop 77 --reason none"),
+        *("dead-letters export", "dead-letters drop 77 --why none"),
     ):
         assert invoke(shop.url, *command.split()).exit_code in (0, 1, 3)
     assert opened == [False] * 7

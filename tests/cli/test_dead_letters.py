@@ -42,7 +42,7 @@ def letter(url: str, number: int) -> DeadLetterRecord:
 
 def test_what_was_resolved_is_listed_with_its_reason_where_it_is_asked_for(shop: Shop) -> None:
     add_letters(shop, 1)
-    dropped = told(shop.url, "dead-letters drop 1 --reason ' a test order '")
+    dropped = told(shop.url, "dead-letters drop 1 --why ' a test order '")
     assert dropped == "Dead letter 1 is dropped.\n"
     assert "at 50" not in told(shop.url, "dead-letters list")
     listed = told(shop.url, "dead-letters list --status dropped --status sent")
@@ -104,17 +104,17 @@ def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
         ledger.gates.declare("clicks", interval_ms=1, source="kafka", estimator="pid")
     add_letters(shop, 1, gate="clicks")
     assert "clicks" in told(shop.url, "dead-letters list")
-    assert "at 50" not in told(shop.url, "dead-letters list --gate clicks")
-    assert [each["gate"] for each in exported(shop, "--gate clicks")] == ["clicks"]
+    assert "at 50" not in told(shop.url, "dead-letters list clicks")
+    assert [each["gate"] for each in exported(shop, "clicks")] == ["clicks"]
 
 
 def test_several_letters_are_dropped_at_once(shop: Shop) -> None:
     add_letters(shop, 1)
-    told(shop.url, "dead-letters drop 1 2 --reason tests")
+    told(shop.url, "dead-letters drop 1 2 --why tests")
     assert [letter(shop.url, number).status for number in (1, 2)] == [DeadLetterStatus.DROPPED] * 2
 
 
-@pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--reason", "x"], ["drop", "one"]])
+@pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--why", "x"], ["drop", "one"]])
 def test_a_drop_without_id_or_reason_is_a_usage_error(shop: Shop, arguments: list[str]) -> None:
     assert invoke(shop.url, "dead-letters", *arguments).exit_code == 2
 
@@ -145,7 +145,7 @@ def send(topic: Topic, options: str) -> str:
 
 
 def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) -> None:
-    assert told(url, send(orders, "--all --gate orders")).splitlines() == [
+    assert told(url, send(orders, "--all orders")).splitlines() == [
         f"Dead letter 1 is sent to {orders.name}-0 at 0.",
         f"Dead letter 2 is sent to {orders.name}-0 at 1.",
         "2 dead letters sent.",

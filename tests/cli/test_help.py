@@ -78,5 +78,5 @@ def test_a_shell_completes_commands_and_the_gates_of_the_ledger(ledger_url: str)
 
     assert completed("headrace stat") == ["status"]
     assert completed("headrace why o") == ["orders"]
-    assert completed("headrace batches --gate ") == ["orders"]
+    assert completed("headrace batches ") == ["orders"]
     assert completed("headrace pause x") == []

@@ -18,7 +18,7 @@ def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str)
     paused = invoke(ledger_url, "pause", "orders", "--by", "ops", "--why", "sink migration")
     assert paused.exit_code == 0
     assert "orders: paused by ops: sink migration, since " in paused.output
-    shown = invoke(ledger_url, "status", "--gate", "orders").output
+    shown = invoke(ledger_url, "status", "orders").output
     assert "Paused by ops: sink migration, since " in shown
     gate = json.loads(invoke(ledger_url, "status", "--json").output)
     assert gate["state"] == "paused"
@@ -42,6 +42,21 @@ def test_several_gates_are_paused_at_once_or_none(ledger_url: str, complain: Com
         assert all(each.paused for each in ledger.operator_limits.all().values())
 
 
+def test_the_only_gate_needs_no_name_and_of_several_one_is_named(
+    ledger_url: str, complain: Complain
+) -> None:
+    for command in ("pause", "resume", "limit 200"):
+        assert invoke(ledger_url, *command.split()).output.startswith("orders: ")
+    alone = invoke(ledger_url, "why")
+    assert alone.stderr == "Gate orders, the only one of this ledger.\n"
+    with Ledger.open(ledger_url) as ledger:
+        add_gate(ledger, "clicks")
+    accept = ("accept", "--records", "1", "--why", "known")
+    for words in (("pause",), ("limit", "200"), ("retry",), ("why",), accept):
+        said = complain(ledger_url, *words)
+        assert "has several gates; name one: clicks, orders." in said
+
+
 def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None:
     limited = invoke(ledger_url, "limit", "200", "orders", "--for", "2h", "--json")
     operator_limits = json.loads(limited.output)
@@ -58,7 +73,6 @@ def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("pause",), "Name one or more gates, or a --flow"),
         (("pause", "orders", "--flow", "shop:orders"), "and not both"),
         (("pause", "orders", "--by", ""), "Who does it has 0 characters; give 1 to 100"),
         (("limit", "many", "orders"), "'many'; give a number of records/s above 0, or: off"),
@@ -131,7 +145,7 @@ def test_a_ceiling_is_shown_and_lifted_with_who_and_why(
     gate = json.loads(invoke(ledger_url, "status", "--json").output)
     assert gate["ceiling"] == "564 records at once failed, 250 passed"
     assert gate["ceiling_records"] == 312
-    shown = invoke(ledger_url, "status", "--gate", "orders").output
+    shown = invoke(ledger_url, "status", "orders").output
     assert "564 records at once failed, 250 passed" in shown
     wrong = complain(ledger_url, "limit", "no-ceiling", "orders", "--for", "2h")
     assert "--for is the time of a limit" in wrong

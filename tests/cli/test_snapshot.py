@@ -16,7 +16,7 @@ from tests.cli.histories import (
 )
 from tests.services.ledgers import report_sample
 
-from headrace.cli.gate_view import gate_view
+from headrace.cli.gate_view import GateView
 from headrace.cli.status import status_view
 from headrace.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.core.ranges import OffsetRange
@@ -116,6 +116,13 @@ def test_once_a_query_has_ended_its_lag_is_what_waits_and_not_what_its_last_plan
     ended = replace(history.gate, ended_ms=NOW_MS - 5_000, ended="finished", ended_error=None)
     snapshot = take_snapshot(replace(history, gate=ended), NOW_MS)
     assert (snapshot.lag, snapshot.lag_trend, snapshot.drain_s) == (None, None, None)
+    plan = PlannedRange(OffsetRange("orders", 0, 0, 900), latest=900)
+    left = take_snapshot(replace(history, gate=ended, ranges=(plan,)), NOW_MS)
+    shown = " ".join(text_of(GateView(left)).replace("│", " ").split())
+    assert "none left" in shown
+    assert "partition left admitted" in shown
+    assert "orders-0 0 900" in shown
+    assert "drained in" not in shown
     silent = take_snapshot(
         replace(history, gate=ended), NOW_MS + 60_000, GateLag(records=0, source_records=0)
     )
@@ -237,7 +244,7 @@ def test_what_a_batch_costs_is_shown() -> None:
     snapshot = take_snapshot(GateHistory(gate, (), (sample,)), NOW_MS)
     assert snapshot.law == "learned"
     assert (snapshot.fixed_ms, snapshot.record_us, snapshot.noise) == pytest.approx((310, 52, 0.08))
-    shown = " ".join(text_of(gate_view(snapshot)).replace("│", " ").split())
+    shown = " ".join(text_of(GateView(snapshot)).replace("│", " ").split())
     assert "batch cost 0.31 s before its first record · 52 µs a record · noise 8%" in shown
     assert "· changed 3 min 0 s ago" in shown
 
@@ -265,7 +272,7 @@ def test_a_gate_that_stays_at_its_lowest_rate_says_why(
     snapshot = take_snapshot(history, NOW_MS)
     assert len(snapshot.advice) == (words is not None)
     assert all(words in sentence for sentence in snapshot.advice if words)
-    for picture in (gate_view(snapshot), status_view([snapshot, snapshot], [])):
+    for picture in (GateView(snapshot), status_view([snapshot, snapshot], [])):
         shown = " ".join(text_of(picture).replace("│", " ").split())
         assert all(sentence in shown for sentence in snapshot.advice)
 

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 from contextlib import suppress
@@ -19,7 +20,7 @@ import headrace
 from headrace.core.system import this_process
 from headrace.core.timing import wall_clock_ms
 from headrace.flow.signal_codec import encode
-from headrace.ledger import GateClaim, Ledger
+from headrace.ledger import GateClaim, Ledger, RateSample
 from headrace.status.snapshot import GateSnapshot
 
 
@@ -104,13 +105,37 @@ def test_a_gate_s_status_in_python_is_that_of_the_command(ledger_url: str) -> No
 def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "payments")
-    alone = told(ledger_url, "status --gate payments")
+    alone = told(ledger_url, "status payments")
     table = told(ledger_url, "status")
     assert "payments · kafka" in alone
     assert "orders · kafka" not in alone
-    assert "headrace status --gate NAME" in table
+    assert "headrace status GATE" in table
     assert "orders" in table
     assert "payments" in table
+
+
+def test_status_and_batches_have_the_same_number_key_and_time_of_a_batch(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        (batch,) = ledger.batches.newest("orders", 1)
+        key, now_ms = batch.batch_key, batch.created_time_ms + 4_000
+        ledger.rates.report(
+            key, 7, now_ms, RateSample("orders", now_ms, 9.0, 20, 3_210, 0, batch_key=key)
+        )
+    for command in ("status", "batches"):
+        row = next(each for each in told(ledger_url, command).splitlines() if "#7" in each)
+        assert key[:8] in row
+        assert "3.21 s" in row
+    assert re.search(r"took +3\.21 s", told(ledger_url, f"batches {key}"))
+
+
+@pytest.mark.parametrize("width", range(60, 140, 7))
+def test_a_fact_is_whole_or_left_out(ledger_url: str, width: int) -> None:
+    told(ledger_url, "limit 200 --why 'a sink that has a quota' --by ops")
+    shown = told(ledger_url, "status", width=width)
+    (fact,) = [each for each in shown.splitlines() if "last batch" in each]
+    facts = [each.strip() for each in fact.strip("│ ").partition("20  ")[2].split("·")]
+    assert facts[0] == "records"
+    assert all(re.fullmatch("limited by: rate|planned .* ago", each) for each in facts[1:])
 
 
 def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
@@ -145,7 +170,7 @@ def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
     ]
     assert stages[0]["rate_limit_per_s"] == 250.5
     assert "clicks.c: This stage throttles the others" in told(url, "status")
-    assert "This stage throttles" not in told(url, "status --gate clicks.a")
+    assert "This stage throttles" not in told(url, "status clicks.a")
 
 
 @pytest.mark.integration

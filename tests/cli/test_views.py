@@ -28,7 +28,7 @@ from headrace.cli.backfill import plan_table
 from headrace.cli.batches_command import batch_view, batches_view
 from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
-from headrace.cli.gate_view import gate_view
+from headrace.cli.gate_view import GateView
 from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.status import stages_view, status_view
 from headrace.cli.verify import verification_view
@@ -79,7 +79,7 @@ FIVE: Final = [planned(at, at + 10) for at in range(0, 50, 10)]
 
 
 def gate(history: GateHistory) -> RenderableType:
-    return gate_view(take_snapshot(history, past.NOW_MS))
+    return GateView(take_snapshot(history, past.NOW_MS))
 
 
 def a_backlog(_folder: Path) -> RenderableType:
@@ -195,7 +195,7 @@ def a_dead_query_and_a_batch_that_hangs(_folder: Path) -> RenderableType:
             *((each, each.gate.name, None) for each in fine),
         )
     ]
-    return Group(status_view(found, [], height=18), *(gate_view(each) for each in found[:3]))
+    return Group(status_view(found, [], height=18), *(GateView(each) for each in found[:3]))
 
 
 def stages(folder: Path) -> RenderableType:
@@ -439,9 +439,9 @@ def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
     history: GateHistory, width: int, now_ms: int
 ) -> None:
     snapshot = take_snapshot(history, now_ms)
-    for picture in (gate_view(snapshot), status_view([snapshot, snapshot], [])):
+    for picture in (GateView(snapshot), status_view([snapshot, snapshot], [])):
         lines = past.text_of(picture, width).splitlines()
         assert lines
         assert all(cell_len(line) <= width for line in lines)
     if width >= 80:
-        assert len(past.text_of(gate_view(snapshot), width).splitlines()) <= 38
+        assert len(past.text_of(GateView(snapshot), width).splitlines()) <= 38

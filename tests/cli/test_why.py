@@ -92,7 +92,7 @@ def test_an_earlier_batch_is_explained_by_what_was_known_then(url: str) -> None:
 
 
 def test_what_is_not_there_is_said_in_a_sentence(url: str, complain: Complain) -> None:
-    assert "has no batch 7; `headrace batches --gate orders`" in complain(
+    assert "has no batch 7; `headrace batches orders`" in complain(
         url, "why", "orders", "--batch", "7"
     )
     assert "no gate 'unheard'" in complain(url, "why", "unheard")

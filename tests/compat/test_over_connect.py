@@ -157,7 +157,7 @@ def test_a_query_whose_program_was_killed_learns_on_and_is_stopped_and_taken_up_
             before = learnt(ledger)
             wait_until(lambda: learns_on(ledger, before))
             assert invoke(url, "stop", "killed", "--by", "ops", "--timeout", "2min").exit_code == 0
-            shown = invoke(url, "status", "--gate", "killed", width=200).stdout
+            shown = invoke(url, "status", "killed", width=200).stdout
             assert "Stopped" in shown
             assert "by ops" in shown
     with visitor(remote, folder, "back") as program:

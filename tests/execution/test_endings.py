@@ -99,7 +99,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert "failed" not in batches
     assert "cut off" in invoke(ledger_url, "batches", key).stdout  # the trace is kept
     assert [each["interrupted"] for each in told(ledger_url, "batches")] == [True]
-    status = invoke(ledger_url, "status", "--gate", "orders")
+    status = invoke(ledger_url, "status", "orders")
     assert status.exit_code == 0
     assert "Interrupted: the query was stopped" in status.stdout
     assert "InterruptedError" not in status.stdout

@@ -65,7 +65,7 @@ def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) 
 
     finish(job.start(Handled()))
     wait_until(lambda: ended() == "finished", DEADLINE_S)
-    assert "Finished" in job.says("status", "--gate", "orders")
+    assert "Finished" in job.says("status", "orders")
     gate = Gate("orders", interval="1 second", ledger=job.ledger.url)
     writer = gate.write(read(gate, job.spark, job.orders), Handled())
     query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
@@ -73,7 +73,7 @@ def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) 
     assert ended() is None
     query.stop()
     wait_until(lambda: ended() == "stopped", DEADLINE_S)
-    assert "Stopped" in job.says("status", "--gate", "orders")
+    assert "Stopped" in job.says("status", "orders")
 
     def fail(_df: DataFrame, _batch: Batch) -> None:
         raise ValueError("this cannot be kept")
@@ -111,7 +111,7 @@ def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) ->
         return writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
 
     def says_stopped(by: str) -> bool:
-        said = job.says("status", "--gate", "orders")
+        said = job.says("status", "orders")
         return "Stopped" in said and f"by {by}:" in said
 
     query = start()

@@ -59,7 +59,7 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
     with flow.start(spark), Ledger.open(flow.ledger) as ledger:
         wait_until(lambda: ledger.batches.failed("shop.clean", 100), timeout_s=100)
     (tmp_path / "mended").touch()
-    command = f"backfill --flow {shop} --gate shop.clean --all --json --ledger {flow.ledger}"
+    command = f"backfill shop.clean --flow {shop} --json --ledger {flow.ledger}"
     ended = run(*command.split(), folder=tmp_path, timeout_s=200)
     assert ended.returncode == 0, ended.stderr
     with Ledger.open(flow.ledger) as ledger:

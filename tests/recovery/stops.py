@@ -21,7 +21,7 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headrace.execution.spark_session import CONNECTORS
+from headrace.execution.connectors import CONNECTORS
 from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger.batches import BatchStore
 from headrace.ledger.rates import RateStore

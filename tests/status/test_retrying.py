@@ -42,7 +42,7 @@ def test_what_a_retry_waits_for() -> None:
         (replace(IDLE, asked=(second,)), "runs next, between two batches of the stream."),
     ):
         assert queue.waits_for(second) == sentence
-    assert "run `headrace backfill --gate orders`" in replace(IDLE, has_query=False).waits_for()
+    assert "run `headrace backfill orders`" in replace(IDLE, has_query=False).waits_for()
 
 
 @pytest.fixture

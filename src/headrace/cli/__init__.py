@@ -23,7 +23,7 @@ def main() -> None:
             from headrace.cli.app import app  # noqa: PLC0415
 
             with needs_extra("spark", "This command"):
-                app()
+                app(prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         sys.exit(ExitStatus.ERROR)

@@ -1,4 +1,4 @@
-"""The commands by name. Each is imported when it is run, or listed: all of them take a second."""
+"""The commands by group and name. Each is imported when it is run: all of them take a second."""
 
 import importlib
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import headrace
+from headrace.cli.help_text import help_text
 from headrace.errors import OptionError
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -16,7 +17,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "": ("headrace status", "headrace why orders", "headrace failures --since 2h"),
         "demo": ("headrace demo",),
         "up": ("headrace up", "headrace up --topic orders --without postgresql"),
-        "status": ("headrace status --watch", "headrace status --gate orders --json"),
+        "status": ("headrace status --watch", "headrace status orders --json"),
         "why": ("headrace why orders", "headrace why orders --batch 1234"),
         "dashboard": ("headrace dashboard --ledger postgresql://headrace@db/headrace",),
         "pause": ('headrace pause orders --why "sink migration"',),
@@ -27,25 +28,25 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "retry": ('headrace retry orders --why "the database is back"',),
         "metrics": ("headrace metrics --per-partition", "headrace metrics --rules"),
         "batches": (
-            "headrace batches --gate orders --since 2h",
+            "headrace batches orders --since 2h",
             "headrace batches 1a2b3c4d",
             "headrace batches --status failed --status dead --watch",
         ),
-        "failures": ("headrace failures --gate orders --since 2h --error ValueError",),
-        "dead-letters": ("headrace dead-letters list --gate orders",),
-        "dead-letters list": ("headrace dead-letters list --gate orders --since 2h --json",),
-        "dead-letters export": ("headrace dead-letters export --gate orders",),
-        "dead-letters drop": ('headrace dead-letters drop 17 --reason "a test order"',),
+        "failures": ("headrace failures orders --since 2h --error ValueError",),
+        "dead-letters": ("headrace dead-letters list orders",),
+        "dead-letters list": ("headrace dead-letters list orders --since 2h --json",),
+        "dead-letters export": ("headrace dead-letters export orders",),
+        "dead-letters drop": ('headrace dead-letters drop 17 --why "a test order"',),
         "dead-letters send": ("headrace dead-letters send 17", "headrace dead-letters send --all"),
-        "verify": ("headrace verify --gate orders --checkpoint ckpt/orders",),
+        "verify": ("headrace verify orders --checkpoint ckpt/orders",),
         "accept": ('headrace accept orders --records 150 --why "begun anew on purpose"',),
         "adopt": ('headrace adopt orders 0f3a5b7c9d1e2f40 --why "the ledger is a new one"',),
         "restart": ('headrace restart orders --why "the table is built anew"',),
         "backfill": (
-            "headrace backfill --handler shop.orders:write --all --dry-run",
+            "headrace backfill orders --handler shop.orders:write --dry-run",
             "headrace backfill 1a2b3c4d --handler shop.orders:write",
         ),
-        "drop": ('headrace drop 1a2b3c4d --reason "processed manually"',),
+        "drop": ('headrace drop 1a2b3c4d --why "processed manually"',),
         "prune": ("headrace prune --older-than '30 days'",),
         "receive": ("headrace receive http --journal /data/orders --lane 0 --gate orders",),
         "receive http": (
@@ -72,55 +73,75 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-def epilog_of(words: str) -> str | None:
-    """Return the text below a command's options, for its words after ``headrace``."""
-    examples = EXAMPLES.get(words)
-    if examples is None:
-        return None
-    title = "Example:" if len(examples) == 1 else "Examples:"
-    return "\n".join([title, *(f"  {each}" for each in examples)])
-
+GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
+    {
+        "See how gates fare": {
+            "status": ("status", "What needs somebody, and how gates fare."),
+            "why": ("status", "Why a batch has its size."),
+            "batches": ("batches_command", "The newest batches, or all about one."),
+            "failures": ("failures", "What failed, was lost or skipped, and is unresolved."),
+            "dead-letters": ("dead_letters_command", "Records that cannot be processed."),
+            "verify": ("verify", "Prove that no offset was left out."),
+            "dashboard": ("dashboard_command", "The same as web pages that stay live."),
+            "metrics": ("metrics_command", "Metrics, alert rules and a dashboard for Prometheus."),
+        },
+        "Act on running queries": {
+            "pause": ("operator_limits", "Plan no batch until it is resumed."),
+            "resume": ("operator_limits", "End a pause or a drain."),
+            "limit": ("operator_limits", "Cap the rate."),
+            "drain": ("operator_limits", "Let what is admitted finish, and admit nothing more."),
+            "stop": ("operator_limits", "End the query once its batch is done."),
+            "retry": ("operator_limits", "Run at once what waits for its sink or a backfill."),
+            "flow": ("flows", "List a flow of queries, or run it."),
+        },
+        "Repair": {
+            "backfill": ("backfill", "Run failed batches again."),
+            "drop": ("failures", "Resolve dead batches without processing them."),
+            "accept": ("operator_limits", "Accept records that are lost or skipped."),
+            "adopt": ("operator_limits", "Start with an older checkpoint, or another ledger's."),
+            "restart": ("operator_limits", "Have a new checkpoint read everything again."),
+            "checkpoint": ("checkpoint_command", "A gate's position, and a checkpoint for Spark."),
+            "prune": ("batches_command", "Delete batches that ended long ago."),
+        },
+        "Receive records": {
+            "receive": ("receive", "Take records from senders into a journal."),
+            "journal": ("journal_command", "List, verify, repair or prune a journal."),
+            "send": ("send", "Send made-up records to a receiver, and say how fast."),
+        },
+        "Try it": {
+            "demo": ("demo", "One stream in two queries: without a gate, and with one."),
+            "up": ("up", "A Kafka broker, a PostgreSQL and a journal until Ctrl-C."),
+            "doctor": ("doctor", "Check that this machine has what a query needs."),
+        },
+    }
+)
+"""The module of a command, which is imported when it is run, and the line that lists it."""
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "demo": "headrace.cli.demo",
-        "up": "headrace.cli.up",
-        "status": "headrace.cli.status",
-        "why": "headrace.cli.status",
-        "dashboard": "headrace.cli.dashboard_command",
-        "pause": "headrace.cli.operator_limits",
-        "resume": "headrace.cli.operator_limits",
-        "limit": "headrace.cli.operator_limits",
-        "drain": "headrace.cli.operator_limits",
-        "stop": "headrace.cli.operator_limits",
-        "retry": "headrace.cli.operator_limits",
-        "metrics": "headrace.cli.status",
-        "batches": "headrace.cli.batches_command",
-        "failures": "headrace.cli.failures",
-        "dead-letters": "headrace.cli.dead_letters_command",
-        "verify": "headrace.cli.verify",
-        "accept": "headrace.cli.operator_limits",
-        "adopt": "headrace.cli.operator_limits",
-        "restart": "headrace.cli.operator_limits",
-        "backfill": "headrace.cli.backfill",
-        "drop": "headrace.cli.failures",
-        "prune": "headrace.cli.batches_command",
-        "receive": "headrace.cli.receive",
-        "send": "headrace.cli.send",
-        "journal": "headrace.cli.journal_command",
-        "checkpoint": "headrace.cli.checkpoint_command",
-        "flow": "headrace.cli.flows",
-        "doctor": "headrace.cli.doctor",
+        name: f"headrace.cli.{module}"
+        for group in GROUPS.values()
+        for name, (module, _) in group.items()
     }
 )
-"""The module that has a command, under its name; in the order of the help."""
-
 
 DELETED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "checkpoint export --starting-offsets": "`headrace checkpoint offsets GATE` prints them.",
         "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
         "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
+        "dead-letters send --gate": "`headrace dead-letters send --all GATE` sends all of a gate.",
+        **{
+            f"{command} --gate": f"name it as in `headrace {command} GATE`."
+            for command in (
+                *("status", "batches", "failures", "verify", "backfill"),
+                *("dead-letters list", "dead-letters export"),
+            )
+        },
+        **{
+            f"{command} --reason": "say it with --why, as everywhere."
+            for command in ("drop", "dead-letters drop")
+        },
     }
 )
 """What to do in place of a command or an option that is gone; deleted with 1.0."""
@@ -152,33 +173,52 @@ class Commands(TyperGroup):
             group.command()(found)
         command = typer.main.get_command(group)
         command.name = cmd_name
-        _add_examples(cmd_name, command)
+        _give_help(cmd_name, command)
         return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by group; none is imported for it."""
+        groups = {
+            title: {name: line for name, (_, line) in group.items()}
+            for title, group in GROUPS.items()
+        }
+        formatter.write(help_text(self, ctx, groups=groups, examples=EXAMPLES[""]))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; for an option that is gone, say what to do instead."""
         try:
             return super().invoke(ctx)
         except Exception as error:
-            path = getattr(getattr(error, "ctx", None), "command_path", "")
-            words = f"{path.partition(' ')[2]} {getattr(error, 'option_name', '')}"
-            if words in DELETED:
-                raise OptionError(f"`headrace {words}` is gone: {DELETED[words]}") from error
+            words = [*_words_of(getattr(error, "ctx", None)), getattr(error, "option_name", "")]
+            gone = " ".join(words)
+            if gone in DELETED:
+                raise OptionError(f"`headrace {gone}` is gone: {DELETED[gone]}") from error
             raise
 
 
-def _add_examples(words: str, command: Any) -> None:
-    command.epilog = epilog_of(words)
+def _words_of(context: Any) -> list[str]:
+    """Return the command that a context is of, without the program's own name."""
+    if context is None or context.parent is None:
+        return []
+    return [*_words_of(context.parent), context.info_name]
+
+
+def _give_help(words: str, command: Any) -> None:
+    def write(context: Any, formatter: Any) -> None:
+        formatter.write(help_text(command, context, examples=EXAMPLES.get(words, ())))
+
+    command.format_help = write
     for name, each in getattr(command, "commands", {}).items():
-        _add_examples(f"{words} {name}", each)
+        _give_help(f"{words} {name}", each)
 
 
 app = typer.Typer(
     cls=Commands,
     name="headrace",
     help="Backpressure and zero loss for PySpark Structured Streaming.",
-    epilog=epilog_of(""),
     no_args_is_help=True,
+    # Rich takes longer to import than a list of commands to print.
+    rich_markup_mode=None,
     # The commands have it from this one.
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -11,7 +11,7 @@ from rich.table import Table
 from headrace.backfill import MAX_BACKFILLS
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.batches_command import find_batch, key_text, owner_word
+from headrace.cli.batches_command import gate_or_batch, key_text, owner_word
 from headrace.cli.exits import ExitStatus
 from headrace.cli.shared_options import load_flow, load_handler
 from headrace.core.ranges import OffsetRange
@@ -28,6 +28,10 @@ RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
 """The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
 
 _NO_LIMIT: Final = 2**31 - 1
+_IN_ONE_WAY: Final = (
+    "Name the batches to run in one way: by their KEYs; by one GATE, of which --status, --since and"
+    " --until choose some; or with --all."
+)
 
 
 class FailurePolicy(StrEnum):
@@ -44,9 +48,13 @@ class Pace(StrEnum):
     UNLIMITED = "unlimited"
 
 
-Keys = Annotated[
+Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY]...", help="Keys of batches, or how they begin."),
+    typer.Argument(
+        metavar="GATE|KEY",
+        help="A gate, for all of it that failed; or the batches' keys, or how they begin.",
+        autocompletion=opt.complete_gates,
+    ),
 ]
 HandlerName = Annotated[
     str | None,
@@ -63,9 +71,8 @@ FlowName = Annotated[
         "handled and written as that stage does it.",
     ),
 ]
-OfGate = Annotated[str | None, typer.Option(help="Those of this gate.")]
 Everything = Annotated[
-    bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
+    bool, typer.Option("--all", help="All that failed, of the gate that is named or the only one.")
 ]
 OfStatus = Annotated[
     Status | None,
@@ -112,12 +119,11 @@ DryRun = Annotated[
 
 
 def backfill(
-    keys: Keys = None,
     *,
+    words: Words = None,
     handler: HandlerName = None,
     flow: FlowName = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: OfGate = None,
     everything: Everything = False,
     status: OfStatus = None,
     since: opt.Since = None,
@@ -133,8 +139,8 @@ def backfill(
 ) -> None:
     """Run failed batches again, the earliest first, in an application of its own.
 
-    Name them by KEY; by --gate, --status, --since and --until; or with --all, of one --gate or of
-    the only gate of which batches have failed.
+    Name them by KEY; by their GATE, of which --status, --since and --until choose some; or with
+    --all, where batches of one gate alone have failed.
     What is read is reached where the stream reached it; Kafka's security settings are given with
     --option or --options-file.
     Spark is set up by its environment, as with spark-submit.
@@ -144,7 +150,7 @@ def backfill(
     Exit status 1: something failed again, is dead or was not run, or there was an error.
     """
     window = opt.window_ms(since, until, wall_clock_ms())
-    choice = Choice(keys or (), everything, gate, status, *window)
+    choice = Choice(words or (), everything, status, *window)
     given = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
     ledger = work.ledger
@@ -166,29 +172,30 @@ def backfill(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Choice of the command line, in one way: by keys, by what batches have in common, or all."""
+    """Choice of the command line, in one way: by keys, by what batches have in common, or all.
 
-    keys: Sequence[str]
+    ``words`` are keys, or one gate.
+    """
+
+    words: Sequence[str]
     everything: bool
-    gate: str | None
     status: Status | None
     since_ms: int | None
     until_ms: int | None
 
     def __post_init__(self) -> None:
-        filters = (self.status, self.since_ms, self.until_ms)
-        by_filter = any(each is not None for each in filters)
-        by_gate = self.gate is not None and not self.everything
-        if [bool(self.keys), by_filter or by_gate, self.everything].count(True) != 1:
-            raise OptionError(
-                "Name the batches to run in one way: by their KEYs; by --gate, --status, --since"
-                " and --until; or with --all, or --gate and --all."
-            )
+        if self.is_filtered if self.everything else not (self.words or self.is_filtered):
+            raise OptionError(_IN_ONE_WAY)
         if self.status is not None and self.status not in RUNNABLE:
             raise OptionError(
                 f"--status is '{self.status}', but only batches that are"
                 f" {' or '.join(RUNNABLE)} can be run; name one of these."
             )
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some batches are chosen by what they have in common."""
+        return any(each is not None for each in (self.status, self.since_ms, self.until_ms))
 
     def includes(self, batch: BatchRecord) -> bool:
         """Whether a failed batch is meant, where no keys are named."""
@@ -209,19 +216,22 @@ def _found(
 
 
 def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
-    if choice.keys:
-        named = [find_batch(ledger, key, url) for key in choice.keys]
-        for batch in named:
-            _refuse_unless_runnable(ledger, batch)
-        found = list({batch.batch_key: batch for batch in named}.values())
-    else:
-        opt.gates_of(ledger, choice.gate, url)
-        found = [b for b in ledger.batches.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
+    is_gate = choice.everything or choice.is_filtered
+    named = [gate_or_batch(ledger, each, url, is_gate=is_gate) for each in choice.words]
+    keyed = {each.batch_key: each for each in named if isinstance(each, BatchRecord)}
+    gate = next((each for each in named if isinstance(each, str)), None)
+    if gate is not None and len(named) > 1:
+        raise OptionError(_IN_ONE_WAY)
+    for batch in keyed.values():
+        _refuse_unless_runnable(ledger, batch)
+    found = list(keyed.values())
+    if not keyed:
+        found = [b for b in ledger.batches.failed(gate, _NO_LIMIT) if choice.includes(b)]
     gates = sorted({batch.gate for batch in found})
     if len(gates) > 1:
         raise OptionError(
             f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
-            " gate's; run those of each by themselves, with --gate."
+            " gate's; name one of them."
         )
     return sorted(found, key=lambda batch: (batch.created_time_ms, batch.batch_key))
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.printing import Watch, plural, print_json, show_or_watch
+from headrace.cli.printing import plural, print_json, show_or_watch
 from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
@@ -28,11 +28,12 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.status.sentences import SHORT
+from headrace.status.states import batch_time_ms
 
-_DIGITS: Final = re.compile("[0-9a-f]{1,32}")
+_DIGITS: Final = re.compile("[0-9a-f]{4,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
 _NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
-_NO_REJECTED: Final[Mapping[str, int]] = {}
+_NO_NUMBERS: Final[Mapping[str, int]] = {}
 _STYLES: Final = {
     Status.SUCCESS: "green",
     Status.IN_PROGRESS: "bold",
@@ -42,9 +43,13 @@ _STYLES: Final = {
 }
 
 
-Key = Annotated[
+GateOrKey = Annotated[
     str | None,
-    typer.Argument(help="A batch's key, or how it begins: all about this one.", metavar="KEY"),
+    typer.Argument(
+        metavar="GATE|KEY",
+        help="Only this gate; or all about the batch of this key, or of one that begins so.",
+        autocompletion=opt.complete_gates,
+    ),
 ]
 Statuses = Annotated[
     list[Status] | None,
@@ -54,60 +59,96 @@ Statuses = Annotated[
 ]
 
 
-def batches(
-    key: Key = None,
-    *,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: opt.GateName = None,
-    status: Statuses = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    limit: opt.Limit = 20,
-    watch: Watch = False,
-    as_json: opt.AsJson = False,
-) -> None:
+@opt.sharing(opt.Listing)
+def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = None) -> None:
     """List the newest batches, or show everything about one.
 
-    The time is that of the latest attempt.
+    A KEY is 4 to 32 hexadecimal digits. A word that is a gate of the ledger is that gate.
     In JSON, times are milliseconds since the epoch.
     """
-    filtered = any((gate, status, since, until))
-    with Ledger.open(ledger, create=False) as opened:
-        if key is not None:
-            if filtered:
-                raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
-            if watch:
-                raise OptionError(f"KEY is {key!r}, which is one batch; --watch is for the list.")
-            _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
+    filtered = any((status, listing.since, listing.until))
+    url = listing.ledger
+    with Ledger.open(url, create=False) as opened:
+        chosen = None
+        if word is not None:
+            chosen = gate_or_batch(opened, word, url, is_gate=filtered or listing.watch)
+        if isinstance(chosen, BatchRecord):
+            _show_one(opened, chosen, as_json=listing.as_json)
             return
+        gate = chosen
 
         def draw(_height: int | None) -> RenderableType | None:
             now_ms = wall_clock_ms()
-            since_ms, until_ms = opt.window_ms(since, until, now_ms)
-            gates = opt.gates_of(opened, gate, ledger)
+            since_ms, until_ms = listing.window_ms(now_ms)
+            gates = opt.gates_of(opened, gate, url)
             found = opened.batches.newest(
                 gate,
-                limit + 1,
+                listing.limit + 1,
                 statuses=status or (),
                 since_ms=since_ms,
                 until_ms=until_ms,
             )
-            shown = found[:limit]
+            shown = found[: listing.limit]
             keys = [batch.batch_key for batch in shown]
             losses = opened.history.losses_of(keys)
             rejected = opened.dead_letters.count_rejected(keys)
-            if as_json:
+            if listing.as_json:
                 for batch in shown:
                     out.print_json(_with_missing(batch, losses, rejected))
                 return None
             if not shown:
-                none = "There is no such batch." if filtered else "The ledger has no batch yet."
-                return Text(none)
+                is_some = filtered or gate is not None
+                return Text(
+                    "There is no such batch." if is_some else "The ledger has no batch yet."
+                )
             several = len(gates) > 1
-            view = batches_view(shown, now_ms, name_gates=several, losses=losses, rejected=rejected)
-            return Group(view, *out.if_more(len(found), limit, "newest"))
+            view = batches_view(
+                shown,
+                now_ms,
+                name_gates=several,
+                losses=losses,
+                rejected=rejected,
+                reported_ms=opened.rates.reported_ms(shown),
+            )
+            return Group(view, *out.if_more(len(found), listing.limit, "newest"))
 
-        show_or_watch(draw, watch=watch)
+        show_or_watch(draw, watch=listing.watch)
+
+
+def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
+    """The gate of this name, or else the batch whose key begins so.
+
+    Args:
+        ledger: The ledger.
+        word: A gate's name, or 4 to 32 hexadecimal digits.
+        url: The ledger's URL, for errors.
+        is_gate: Whether another argument goes with a gate only.
+
+    Raises:
+        OptionError: There is neither, or both.
+    """
+    digits = word.strip().lower()
+    keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
+    if any(each.name == word for each in ledger.gates.all()):
+        if keys and not is_gate:
+            raise OptionError(
+                f"{word!r} is a gate, and batch {keys[0].batch_key} begins so too; give more digits"
+                " of the batch's key, or for the gate a filter, such as --since 2000-01-01."
+            )
+        return word
+    if keys and is_gate:
+        raise OptionError(
+            f"{word!r} is one batch, which no --all, --watch or filter such as --since goes"
+            " with; leave that out."
+        )
+    if not keys:
+        names = ", ".join(each.name for each in ledger.gates.all()) or "none at all"
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has: {names}. It has"
+            " no batch whose key, 4 to 32 hexadecimal digits, begins so; `headrace batches` lists"
+            " the newest."
+        )
+    return find_batch(ledger, word, url)
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
@@ -135,7 +176,8 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     rejected = ledger.dead_letters.count_rejected(keys)
     if not as_json:
         now_ms = ledger.database_time_ms()
-        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected))
+        reported = ledger.rates.reported_ms([batch])
+        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected, reported_ms=reported))
         return
     own = losses.get(batch.batch_key, ())
     out.print_json(
@@ -168,9 +210,10 @@ def batches_view(
     *,
     name_gates: bool,
     losses: Mapping[str, Sequence[Loss]] = _NO_LOSSES,
-    rejected: Mapping[str, int] = _NO_REJECTED,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> Table:
-    """One line for each batch; ``losses``, and how many it ``rejected``, are theirs, by key."""
+    """One line for each batch; what is known of them besides is by key."""
 
     def remark(batch: BatchRecord) -> RenderableType:
         key = batch.batch_key
@@ -182,12 +225,13 @@ def batches_view(
 
     return out.table(
         batches,
+        ("batch", lambda batch: out.batch_number(batch.query_batch_id)),
         ("key", key_text),
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
         ("planned", lambda batch: out.short_time(batch.created_time_ms)),
         ("status", status_text),
         (">records", lambda batch: out.count(out.planned_or_counted(batch))),
-        (">time", lambda batch: out.duration(_took_ms(batch, now_ms))),
+        (">time", lambda batch: out.duration(batch_time_ms(batch, reported_ms, now_ms))),
         ("*error, or limited by", remark),
     )
 
@@ -198,12 +242,13 @@ def batch_view(
     losses: Mapping[str, Sequence[Loss]],
     now_ms: int,
     *,
-    rejected: Mapping[str, int] = _NO_REJECTED,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
 ) -> RenderableType:
     """Everything about one batch."""
     facts = (
         (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
-        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), now_ms)
+        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), reported_ms, now_ms)
     )
     shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
     if own := losses.get(batch.batch_key, ()):
@@ -220,7 +265,9 @@ def batch_view(
     return Group(*shown)
 
 
-def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+def _facts(
+    batch: BatchRecord, rejected: int, reported_ms: Mapping[str, int], now_ms: int
+) -> Iterator[tuple[str, str | Text]]:
     yield "batch", Text(batch.batch_key, style="bold")
     yield "gate", batch.gate
     yield "checkpoint", batch.checkpoint_id
@@ -232,7 +279,7 @@ def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str
     yield "planned", out.full_time(batch.created_time_ms, now_ms)
     yield "started", out.full_time(batch.start_time_ms, now_ms)
     yield "ended", out.full_time(batch.end_time_ms, now_ms)
-    yield "took", out.duration(_took_ms(batch, now_ms))
+    yield "took", out.duration(batch_time_ms(batch, reported_ms, now_ms))
     processed = None if batch.records is None else batch.records - rejected
     planned = f"{out.count(processed)} processed, {out.count(batch.planned_records)} planned"
     yield "records", planned
@@ -298,11 +345,6 @@ def status_text(batch: BatchRecord) -> Text:
 def key_text(batch: BatchRecord) -> Text:
     """The first digits of its key."""
     return out.line(batch.batch_key[:SHORT])
-
-
-def _took_ms(batch: BatchRecord, now_ms: int) -> int:
-    began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
-    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
 
 
 def owner_word(batch: BatchRecord, now_ms: int) -> str:

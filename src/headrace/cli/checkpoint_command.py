@@ -25,9 +25,8 @@ def commands() -> None:
 
 @checkpoint.command()
 def offsets(
-    gate: Annotated[
-        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
-    ],
+    *,
+    gate: opt.TheGate = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Print where a gate stands, as the ledger knows it: a value for the option startingOffsets.
@@ -35,7 +34,7 @@ def offsets(
     A batch that is not done lies behind it already: headrace failures lists those.
     """
     with Ledger.open(ledger, create=False) as opened:
-        opt.gates_of(opened, gate, ledger)
+        gate = opt.the_gate(opened, gate, ledger).name
         rows = opened.history.checkpoints(gate)
     read = {TopicPartition(row.topic, p): 0 for row in rows for p in row.untils}
     memory = GateMemory(redact_url(ledger), gate, "", rows)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.printing import Watch, show_or_watch
+from headrace.cli.printing import show_or_watch
 from headrace.cli.shared_options import load_function
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
@@ -46,34 +46,25 @@ Statuses = Annotated[
 
 
 @dead_letters.command("list")
-def list_letters(
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    *,
-    gate: opt.GateName = None,
-    status: Statuses = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
-    limit: opt.Limit = 20,
-    watch: Watch = False,
-    as_json: opt.AsJson = False,
-) -> None:
+@opt.sharing(opt.Listing)
+def list_letters(listing: opt.Listing, *, gate: opt.Gate = None, status: Statuses = None) -> None:
     """List dead letters, oldest first, by when they were stored; JSON leaves out the records."""
     statuses = status or [DeadLetterStatus.WAITING]
-    with Ledger.open(ledger, create=False) as opened:
+    with Ledger.open(listing.ledger, create=False) as opened:
 
         def draw(_height: int | None) -> RenderableType | None:
             now_ms = wall_clock_ms()
-            since_ms, until_ms = opt.window_ms(since, until, now_ms)
-            gates = opt.gates_of(opened, gate, ledger)
+            since_ms, until_ms = listing.window_ms(now_ms)
+            gates = opt.gates_of(opened, gate, listing.ledger)
             found = opened.dead_letters.oldest(
                 gate,
                 statuses=statuses,
-                limit=limit + 1,
+                limit=listing.limit + 1,
                 since_ms=since_ms,
                 until_ms=until_ms,
             )
-            shown = found[:limit]
-            if as_json:
+            shown = found[: listing.limit]
+            if listing.as_json:
                 for each in shown:
                     out.print_json(letter_values(each))
                 return None
@@ -81,16 +72,17 @@ def list_letters(
                 return Text(f"There is no dead letter that is {' or '.join(statuses)}.")
             last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
             view = letters_table(shown, now_ms, name_gates=len(gates) > 1, last=last)
-            return Group(view, *out.if_more(len(found), limit, "oldest"))
+            return Group(view, *out.if_more(len(found), listing.limit, "oldest"))
 
-        show_or_watch(draw, watch=watch)
+        show_or_watch(draw, watch=listing.watch)
 
 
 @dead_letters.command("export")
 def export_letters(
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: opt.GateName = None,
+    *,
+    gate: opt.Gate = None,
     status: Statuses = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Write all dead letters, with their records, as one JSON object per line.
 
@@ -115,21 +107,22 @@ def export_letters(
 @dead_letters.command("drop")
 def drop_letters(
     ids: Annotated[
-        list[int], typer.Argument(metavar="ID", min=1, help="Which; the list has their ids.")
+        list[int],
+        typer.Argument(metavar="ID", min=1, help="Their numbers, as the list has them."),
     ],
-    reason: Annotated[str, typer.Option(help="Why; kept with the letter.")],
+    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the letter.")],
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead letters without processing them, and say why; this is final."""
-    if not reason.strip():
-        raise OptionError("--reason is empty; say why the record need not be processed.")
+    if not why.strip():
+        raise OptionError("--why is empty; say why the record need not be processed.")
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         for each in ids:
             _waiting_letter(reader, each, ledger, "dropped")
     with Ledger.open(ledger) as opened:
         for each in ids:
-            if not opened.dead_letters.resolve(each, DeadLetterStatus.DROPPED, reason.strip()):
+            if not opened.dead_letters.resolve(each, DeadLetterStatus.DROPPED, why.strip()):
                 _waiting_letter(opened, each, ledger, "dropped")
                 raise OptionError(
                     f"Dead letter {each} is being sent at this time, so it is not dropped; try"
@@ -140,16 +133,20 @@ def drop_letters(
 
 @dead_letters.command("send")
 def send_letters(
-    ids: Annotated[
-        list[int] | None,
-        typer.Argument(metavar="[ID]...", min=1, help="Which; the list has their ids."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID", help="Their numbers, as the list has them; with --all, a gate."
+        ),
     ] = None,
     *,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    everything: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
-    gate: opt.GateName = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that wait, or all of the gate that is named.")
+    ] = False,
     topic: Annotated[
-        str | None, typer.Option(help="Send them to this topic, and not back to their own.")
+        str | None,
+        typer.Option(metavar="TOPIC", help="Send them to this topic, and not back to their own."),
     ] = None,
     edit: Annotated[
         str | None,
@@ -177,10 +174,14 @@ def send_letters(
     Until then nobody else can send or drop it.
     If this process dies in between, it waits again after two minutes, and is sent once more then.
     """
-    if bool(ids) == everything or (gate is not None and not everything):
-        raise OptionError("Name the letters by their IDs, or with --all, if need be of one --gate.")
+    if not words and not everything:
+        raise OptionError("Name the letters by their IDs, or say --all, or --all GATE.")
+    if everything and len(words or ()) > 1:
+        raise OptionError("With --all name one gate, or none for those of all gates.")
+    gate = words[0] if words and everything else None
+    ids = [] if everything else _ids(words or ())
     given = opt.source_options(option or (), options_file)
-    if value is not None and (len(ids or ()) != 1 or edit is not None):
+    if value is not None and (len(ids) != 1 or edit is not None):
         raise OptionError("--value is for one letter: name its ID, and leave --edit out.")
     change = None if edit is None else load_function("--edit", edit)
     if value is not None:
@@ -188,7 +189,7 @@ def send_letters(
     # Only an existing ledger has dead letters: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         opt.gates_of(reader, gate, ledger)
-        for each in ids or ():
+        for each in ids:
             _waiting_letter(reader, each, ledger, "sent")
     with Ledger.open(ledger) as opened:
         sender = LetterSender(opened, given, topic, edit, change, typer.echo)
@@ -196,10 +197,20 @@ def send_letters(
             for page in _pages(opened, gate, [DeadLetterStatus.WAITING]):
                 sender.send(page)
         else:
-            chosen = dict.fromkeys(ids or ())
+            chosen = dict.fromkeys(ids)
             sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit and value is None else ""
     typer.echo(f"{sender.outcome()}{skipped}.")
+
+
+def _ids(words: Sequence[str]) -> list[int]:
+    wrong = next((each for each in words if not each.isdecimal() or not int(each)), None)
+    if wrong is not None:
+        raise typer.BadParameter(
+            f"{wrong!r} is not a dead letter's number; all of a gate are sent with --all GATE.",
+            param_hint="ID",
+        )
+    return [int(each) for each in words]
 
 
 def _bytes_of(file: Path) -> bytes:

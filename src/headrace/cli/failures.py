@@ -19,7 +19,7 @@ from headrace.cli.batches_command import (
 )
 from headrace.cli.dead_letters_command import letter_values, letters_table
 from headrace.cli.exits import ExitStatus
-from headrace.cli.printing import Watch, show_or_watch
+from headrace.cli.printing import show_or_watch
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import (
@@ -41,16 +41,12 @@ ErrorClass = Annotated[
 ]
 
 
+@opt.sharing(opt.Listing)
 def failures(
+    listing: opt.Listing,
     *,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: opt.GateName = None,
-    since: opt.Since = None,
-    until: opt.Until = None,
+    gate: opt.Gate = None,
     error: ErrorClass = None,
-    limit: opt.Limit = 20,
-    watch: Watch = False,
-    as_json: opt.AsJson = False,
 ) -> None:
     """List unresolved failures: failed batches, dead letters that wait, what was lost or skipped.
 
@@ -61,14 +57,15 @@ def failures(
     Exit status 3: there are some.
     Exit status 1: there was an error, and nobody knows.
     """
-    filtered = any((since, until, error))
+    limit = listing.limit
+    filtered = any((listing.since, listing.until, error))
     is_open = False
-    with Ledger.open(ledger, create=False) as opened:
+    with Ledger.open(listing.ledger, create=False) as opened:
 
         def draw(_height: int | None) -> RenderableType | None:
             nonlocal is_open
-            since_ms, until_ms = opt.window_ms(since, until, wall_clock_ms())
-            several = len(opt.gates_of(opened, gate, ledger)) > 1
+            since_ms, until_ms = listing.window_ms(wall_clock_ms())
+            several = len(opt.gates_of(opened, gate, listing.ledger)) > 1
             batches = opened.batches.unresolved(
                 gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
             )
@@ -82,7 +79,7 @@ def failures(
             )
             own = {} if filtered else _missed(opened, gate)
             is_open = bool(batches or letters or own)
-            if as_json:
+            if listing.as_json:
                 _print_values(batches[:limit], letters[:limit], own)
                 return None
             if batches or letters:
@@ -93,7 +90,7 @@ def failures(
                 return Group(*map(_missed_line, own.items()))
             return Text("There is no such failure." if filtered else _NOTHING)
 
-        show_or_watch(draw, watch=watch)
+        show_or_watch(draw, watch=listing.watch)
     if is_open:
         raise typer.Exit(ExitStatus.OPEN)
 
@@ -107,7 +104,7 @@ def _missed_line(found: tuple[str, Missed]) -> Text:
     """Return the line on a gate's other unresolved records: it has not read them, and will not."""
     gate, missed = found
     counts = f"{out.count(missed.lost)} records are lost and {out.count(missed.skipped)} skipped"
-    sentence = f"{gate}: {counts}; headrace verify --gate {gate} says which."
+    sentence = f"{gate}: {counts}; headrace verify {gate} says which."
     return Text(out.printable(sentence), style="bold red")
 
 
@@ -179,16 +176,18 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
 
 
 def drop(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which; or how the key begins.")],
-    reason: Annotated[str, typer.Option(help="Why; kept with the batch.")],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY", help="The batches' keys, or how they begin.")
+    ],
+    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the batch.")],
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead batches without processing them, and say why; this is final.
 
     A batch is dead when its attempts are spent, or its records have left Kafka.
     """
-    if not reason.strip():
-        raise OptionError("--reason is empty; say why the batch need not be processed.")
+    if not why.strip():
+        raise OptionError("--why is empty; say why the batch need not be processed.")
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
         batches = [find_batch(reader, key, ledger) for key in keys]
@@ -196,7 +195,7 @@ def drop(
         _refuse_unless_dead(batch)
     with Ledger.open(ledger) as opened:
         for batch in batches:
-            if not opened.batches.drop(batch.batch_key, reason.strip()):
+            if not opened.batches.drop(batch.batch_key, why.strip()):
                 _refuse_unless_dead(find_batch(opened, batch.batch_key, ledger))
             typer.echo(f"Batch {batch.batch_key} is dropped.")
 

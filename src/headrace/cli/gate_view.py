@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from headrace.cli import printing as out
 from headrace.status.attention import Need, NeedGroup, Where, grouped
 from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.status.isolations import IsolationSnapshot
-from headrace.status.sentences import drained_in, headline, since
+from headrace.status.sentences import SHORT, drained_in, headline, since
 from headrace.status.snapshot import (
     BatchSnapshot,
     GateSnapshot,
@@ -52,8 +52,17 @@ _DRAIN_TRENDS: Final = {
 }
 
 
-def gate_view(snapshot: GateSnapshot) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class GateView:
     """One gate in full: at most 38 lines, from 80 characters wide."""
+
+    snapshot: GateSnapshot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _panel(self.snapshot, options.max_width)
+
+
+def _panel(snapshot: GateSnapshot, width: int) -> Panel:
     parts: list[RenderableType] = [
         out.Shortened(headline(snapshot), f"bold {snapshot.state.colour}", lines=3),
         *_needs(snapshot),
@@ -63,16 +72,16 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
     if snapshot.batches:
         parts += [Text(), _durations(snapshot)]
     if snapshot.partitions:
-        parts += [Text(), _partitions(snapshot.partitions)]
-    title = f"{snapshot.gate} · {snapshot.source} · every {out.duration(snapshot.interval_ms)}"
+        parts += [Text(), _partitions(snapshot)]
+    title = (snapshot.gate, snapshot.source, f"every {out.duration(snapshot.interval_ms)}")
     query = snapshot.query
     ended = "ended" if query and query.ended_ms is not None else ""
     behind = filter(None, [ended, query.program, query.checkpoint]) if query else ()
     return Panel(
         Group(*parts),
-        title=out.line(title, style="bold"),
+        title=out.line(out.fitting(title, width - 6), style="bold"),
         title_align="left",
-        subtitle=out.line(" · ".join(behind), style="dim"),
+        subtitle=out.line(out.fitting(behind, width - 6), style="dim"),
         subtitle_align="right",
         border_style="dim",
         padding=(0, 1),
@@ -159,7 +168,7 @@ def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
 
 def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
     """Several gates, one line for each, and how many ``others`` there are."""
-    hint = "headrace status --gate NAME shows one of them in full."
+    hint = "headrace status GATE shows one of them in full."
     if others:
         hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
     return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))
@@ -168,7 +177,7 @@ def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableTy
 def _facts(snapshot: GateSnapshot) -> Table:
     def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
         known = [each for each in details if each and out.UNKNOWN not in each]
-        return Text(name, style="dim"), Text(value, style="bold"), out.line(" · ".join(known))
+        return Text(name, style="dim"), Text(value, style="bold"), out.Facts(tuple(known))
 
     return out.grid((row(*each) for each in _named_facts(snapshot)), "lr*")
 
@@ -177,7 +186,8 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
-    yield "drained in", drained_in(snapshot.drain_s), trend
+    if snapshot.drain_s is not None or not _has_ended(snapshot):
+        yield "drained in", drained_in(snapshot.drain_s), trend
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
     signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
@@ -214,10 +224,10 @@ def _cost_details(snapshot: GateSnapshot) -> list[str]:
 def _lag_details(snapshot: GateSnapshot) -> list[str]:
     trend, change = snapshot.lag_trend, snapshot.lag_change_per_s
     moving = "" if trend is None else f"{ARROWS[trend]} {trend}"
-    if change is not None and trend is not Trend.STEADY:
+    if change is not None and trend is not Trend.STEADY and round(abs(change)):
         moving += f" {out.count(abs(change))}/s"
     old = ""
-    if snapshot.lag_is_old:
+    if snapshot.lag_is_old or (snapshot.lag is None and snapshot.left_over == 0):
         before = "" if snapshot.lag is not None else "none was left "
         is_asked = snapshot.lag_now is not None
         old = "now" if is_asked else f"{before}{out.duration(snapshot.lag_age_ms)} ago"
@@ -263,29 +273,50 @@ def _durations(snapshot: GateSnapshot) -> Table:
     history = [batch.duration_ms for batch in reversed(snapshot.batches[:40])]
     curve = out.sparkline(history, highest=2 * snapshot.interval_ms)
     title = out.line(f"│ = {out.duration(snapshot.interval_ms)}   ", style="dim")
-    names = [out.line(name, style="dim") for name in ("batch", "records", "time")]
+    names = [out.line(name, style="dim") for name in ("batch", "key", "records", "time")]
     rows: list[tuple[RenderableType, ...]] = [(*names, title.append(curve, style="cyan"))]
     for batch in shown:
         bar = out.duration_bar(batch.duration_ms, snapshot.interval_ms, longest_ms)
         took = out.duration(batch.duration_ms)
-        rows.append((_batch_name(batch), out.count(batch.records), took, bar))
-    return out.grid(rows, "lrr*")
+        key = out.line(batch.key[:SHORT])
+        rows.append((_batch_name(batch), key, out.count(batch.records), took, bar))
+    return out.grid(rows, "llrr*")
 
 
 def _batch_name(batch: BatchSnapshot) -> Text:
-    number = "" if batch.id is None else f"#{batch.id}"
+    number = out.batch_number(batch.id)
     if batch.status == "success":
         return Text(number)
     word = batch.status.replace("in_progress", "running")
     return Text(f"{number} {word}".strip(), style="bold" if batch.running else "bold red")
 
 
-def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
+def _has_ended(snapshot: GateSnapshot) -> bool:
+    """Whether its query is known to have ended, or gives no sign of life."""
+    query = snapshot.query
+    return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
+
+
+def _left(partition: PartitionSnapshot) -> PartitionSnapshot:
+    lag = None if partition.lag is None else max(partition.lag - partition.admitted, 0)
+    return replace(partition, lag=lag)
+
+
+def _partitions(snapshot: GateSnapshot) -> Table:
+    """The partitions of the last batch; what it left in them, once no other follows it."""
+    partitions = snapshot.partitions
+    ended = _has_ended(snapshot)
     shown, rest = list(partitions), list[PartitionSnapshot]()
     if len(shown) > PARTITIONS:
         by_lag = sorted(partitions, key=lambda p: (-(p.lag or 0), -p.admitted))
         shown, rest = by_lag[: PARTITIONS - 1], by_lag[PARTITIONS - 1 :]
-    names = ("partition", "lag", "admitted", "█ admitted  ░ waiting", "limited by")
+    names = (
+        "partition",
+        "left" if ended else "lag",
+        "admitted",
+        "█ admitted  ░ waiting",
+        "limited by",
+    )
     rows: list[tuple[RenderableType, ...]] = [tuple(out.line(name, style="dim") for name in names)]
     longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
     for each in shown:
@@ -293,9 +324,10 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
         bar = out.lag_bar(lag, each.admitted, longest)
         reason = out.line(each.reason or out.UNKNOWN, style="dim")
         name = out.line(f"{each.topic}-{each.partition}")
-        rows.append((name, out.count(each.lag), out.count(each.admitted), bar, reason))
+        waits = out.count((_left(each) if ended else each).lag)
+        rows.append((name, waits, out.count(each.admitted), bar, reason))
     if rest:
-        lags = [p.lag for p in rest if p.lag is not None]
+        lags = [p.lag for p in (map(_left, rest) if ended else rest) if p.lag is not None]
         others = out.line(f"and {out.plural(len(rest), 'other')}", style="dim")
         admitted = sum(p.admitted for p in rest)
         rows.append((others, out.count(sum(lags) if lags else None), out.count(admitted)))

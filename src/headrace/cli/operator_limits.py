@@ -1,13 +1,12 @@
 """``headrace pause``, ``resume``, ``limit``, ``drain``, ``retry``, ``accept``: operators' work."""
 
 import getpass
-import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import partial, wraps
-from typing import Annotated, Any, Final, get_type_hints
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -35,16 +34,16 @@ class Acting:
     gate: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[GATE]...",
-            help="The gates; or name a --flow.",
+            metavar="GATE",
+            help="The gates; needed where the ledger has several, or name a --flow.",
             autocompletion=opt.complete_gates,
         ),
     ] = None
     flow: opt.FlowName = None
-    why: Annotated[str, typer.Option(help="Why; shown wherever the gate is.")] = ""
-    by: Annotated[
-        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
-    ] = None
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="The reason, shown wherever the gate is.")
+    ] = ""
+    by: opt.Author = None
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER
     as_json: opt.AsJson = False
 
@@ -56,44 +55,29 @@ class Acting:
     def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
         """Return the gates, those of a flow in its order, and the URL of their ledger.
 
-        Each gate has those directly before it; one that is named has none.
+        Each gate of a flow has those directly before it; one that is named, or the only one of its
+        ledger, has none. The ledger has all of them: either all of them are changed, or none.
         """
-        if bool(self.gate) == (self.flow is not None):
-            raise OptionError("Name one or more gates, or a --flow, and not both.")
-        if self.flow is None:
-            return dict.fromkeys(self.gate or (), ()), self.ledger
-        found = load_flow(self.flow)
-        upstream = {
-            found.gate(name): tuple(map(found.gate, found.graph.upstream(name)))
-            for layer in found.graph.layers()
-            for name in layer
-        }
-        return upstream, opt.ledger_of_flow(found, self.ledger)
+        upstream: dict[str, tuple[str, ...]] = dict.fromkeys(self.gate or (), ())
+        url = self.ledger
+        if upstream and self.flow is not None:
+            raise OptionError("Name gates or a --flow, and not both.")
+        if self.flow is not None:
+            found = load_flow(self.flow)
+            upstream = {
+                found.gate(name): tuple(map(found.gate, found.graph.upstream(name)))
+                for layer in found.graph.layers()
+                for name in layer
+            }
+            url = opt.ledger_of_flow(found, url)
+        # Only an existing ledger can be changed: none is created here.
+        with Ledger.open(url, create=False) as reader:
+            for each in upstream:
+                opt.gates_of(reader, each, url)
+            return upstream or {opt.the_gate(reader, None, url).name: ()}, url
 
 
-def _acting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the arguments and options of `Acting`, and itself what was given for them."""
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    shared = [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=each.default,
-            annotation=get_type_hints(Acting, include_extras=True)[each.name],
-        )
-        for each in fields(Acting)
-    ]
-
-    @wraps(command)
-    def run(**values: Any) -> None:
-        acting = Acting(**{each.name: values.pop(each.name) for each in shared})
-        command(acting, **values)
-
-    # A command's own parameters come first: the rate is the first word after `limit`.
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+_acting: Final = opt.sharing(Acting)
 
 
 @_acting
@@ -164,7 +148,7 @@ def drain(
     """
     timeout_s = age_ms("--timeout", timeout) / 1000
     (upstream, url), as_json = acting.chosen(), acting.as_json
-    with _opened(url, upstream) as opened:
+    with Ledger.join(url) as opened:
         states = _drain(opened, acting, upstream, time.monotonic() + timeout_s)
         if as_json:
             for state in states:
@@ -193,7 +177,7 @@ def stop(
     """
     deadline_s = time.monotonic() + age_ms("--timeout", timeout) / 1000
     upstream, url = acting.chosen()
-    with _opened(url, upstream) as opened:
+    with Ledger.join(url) as opened:
         _refuse_without_a_query(opened, upstream)
         if after_drain:
             states = _drain(opened, acting, upstream, deadline_s)
@@ -231,16 +215,14 @@ def restart(acting: Acting) -> None:
 
 def adopt(
     gate: Annotated[
-        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
+        str, typer.Argument(metavar="GATE", help="The gate.", autocompletion=opt.complete_gates)
     ],
     which: Annotated[
         str, typer.Argument(metavar="ID", help="The id that the refusal of the query names.")
     ],
     *,
-    why: Annotated[str, typer.Option(help="Why; kept with the gate.")],
-    by: Annotated[
-        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
-    ] = None,
+    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the gate.")],
+    by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Let a gate's query start with an older checkpoint, or with one of another ledger.
@@ -325,7 +307,7 @@ def _act(
     done: str | None = None,
 ) -> None:
     upstream, url = acting.chosen()
-    with _opened(url, upstream) as opened:
+    with Ledger.join(url) as opened:
         # Of a flow the first stages are enough: pausing them pauses all.
         for each in (gate for gate, before in upstream.items() if all_stages or not before):
             operator_limits = act(opened, each)
@@ -333,15 +315,6 @@ def _act(
                 out.print_json(operator_limit_values(operator_limits))
             else:
                 typer.echo(out.printable(_sentence(opened, operator_limits, done)))
-
-
-def _opened(url: str, gates: Iterable[str]) -> Ledger:
-    """The ledger, which has all of these gates: either all of them are changed, or none."""
-    # Only an existing ledger can be changed: none is created here.
-    with Ledger.open(url, create=False) as reader:
-        for each in gates:
-            opt.gates_of(reader, each, url)
-    return Ledger.join(url)
 
 
 def acting_user(by: str | None) -> str:
@@ -372,38 +345,38 @@ def _sentence(ledger: Ledger, operator_limits: OperatorLimits, done: str | None)
     return f"{operator_limits.gate}: {described}; {when}."
 
 
-def retry(
-    gate: Annotated[
-        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
-    ],
-    *,
-    why: Annotated[str, typer.Option(help="Why; kept with what it was done to.")] = "to try now",
-    by: Annotated[
-        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
-    ] = None,
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Have a gate run at once what waits: for its sink, or for its next backfill.
+@_acting
+def retry(acting: Acting) -> None:
+    """Have gates run at once what waits: for their sink, or for their next backfill.
 
     A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
     backfill any more: the gate's own process runs them next, between two batches of its stream.
     """
-    # Only an existing ledger can be changed: none is created here.
-    with Ledger.open(ledger, create=False) as reader:
-        opt.gates_of(reader, gate, ledger)
-        failed = [each.batch_key for each in reader.batches.failed(gate, MOST_AT_ONCE)]
-        waits = reader.sink_outages.get(gate) is not None
-    who = acting_user(by)
-    with Ledger.join(ledger) as opened:
-        tried = opened.repairs.retry_sink(gate, who, why) if waits else 0
-        batches = opened.repairs.retry(gate, failed, who, why) if failed else 0
-    if not tried and not batches:
-        raise OptionError(f"Nothing of gate {gate!r} waits to be run again; see `headrace status`.")
-    if as_json:
-        out.print_json({"gate": gate, "sink": bool(tried), "batches": batches})
-    else:
-        typer.echo(out.printable(_retried_sentence(gate, {"sink": tried, "batches": batches})))
+    gates, url = acting.chosen()
+    why = acting.why or "to try now"
+    with Ledger.join(url) as opened:
+        waiting = {
+            each: (
+                opened.sink_outages.get(each) is not None,
+                [batch.batch_key for batch in opened.batches.failed(each, MOST_AT_ONCE)],
+            )
+            for each in gates
+        }
+        done = {
+            each: {
+                "sink": opened.repairs.retry_sink(each, acting.who, why) if waits else 0,
+                "batches": opened.repairs.retry(each, keys, acting.who, why) if keys else 0,
+            }
+            for each, (waits, keys) in waiting.items()
+        }
+    if not any(any(each.values()) for each in done.values()):
+        names = " and ".join(map(repr, gates))
+        raise OptionError(f"Nothing of gate {names} waits to be run again; see `headrace status`.")
+    for gate, each in done.items():
+        if acting.as_json:
+            out.print_json({"gate": gate, **each, "sink": bool(each["sink"])})
+        else:
+            typer.echo(out.printable(_retried_sentence(gate, each)))
 
 
 def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
@@ -414,21 +387,23 @@ def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
         does = "does" if number == 1 else "do"
         failed = out.plural(number, "failed batch")
         said.append(f"{failed} {does} not wait for the next backfill any more")
-    return f"{gate}: {', and '.join(said)}."
+    return f"{gate}: {', and '.join(said) or 'nothing waits to be run again'}."
 
 
 def accept(
-    gate: Annotated[
-        str, typer.Argument(metavar="GATE", help="Whose.", autocompletion=opt.complete_gates)
-    ],
     *,
+    gate: opt.TheGate = None,
     records: Annotated[
-        int, typer.Option(min=1, help="How many are lost or skipped, as headrace verify says.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="How many are lost or skipped, as headrace verify says."
+        ),
     ],
-    why: Annotated[str, typer.Option(help="Why they need not be processed; kept with them.")],
-    by: Annotated[
-        str | None, typer.Option(help="Who does it.", show_default="the name of the user")
-    ] = None,
+    why: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="Why they need not be processed, kept with them."),
+    ],
+    by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Accept what a gate has lost, or skipped between two checkpoints; this is final.
@@ -438,7 +413,7 @@ def accept(
     """
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
-        opt.gates_of(reader, gate, ledger)
+        gate = opt.the_gate(reader, gate, ledger).name
     with Ledger.join(ledger) as opened:
         missed = opened.proofs.missed(gate)
         opened.repairs.accept(gate, missed, records, acting_user(by), why)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TextIO, TypeVar
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
@@ -41,11 +42,14 @@ __all__ = [
     "PICTURE_WIDTH",
     "UNKNOWN",
     "Bar",
+    "Facts",
     "Row",
     "Shortened",
+    "batch_number",
     "count",
     "duration",
     "fine_duration",
+    "fitting",
     "flat",
     "full_time",
     "grid",
@@ -80,6 +84,34 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 def line(text: str, style: str = "") -> Text:
     """One printable line, cut where it is too long."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def batch_number(number: int | None) -> str:
+    """Spark's number of a batch; empty before it has run."""
+    return "" if number is None else f"#{number}"
+
+
+def fitting(facts: Iterable[str], width: int) -> str:
+    """The facts that fit into a line, each whole; the first stays, however long it is."""
+    shown = ""
+    for fact in map(printable, facts):
+        longer = f"{shown} · {fact}" if shown else fact
+        if not shown or cell_len(longer) <= width:
+            shown = longer
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts on one line, each whole or left out; the first is wrapped where it is too long."""
+
+    facts: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(fitting(self.facts, options.max_width), no_wrap=False)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, options.max_width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from headrace.cli.printing import TextLines, logged
-from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, secret_of
+from headrace.cli.shared_options import (
+    DEFAULT_LEDGER,
+    LedgerUrl,
+    secret_of,
+    with_parameters,
+)
 from headrace.errors import OptionError
 from headrace.receivers import (
     Hosting,
@@ -76,19 +80,7 @@ def options_from(
     """
     made = [each for kind in kinds for each in _parameters(kind, names)]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-        @wraps(command)
-        def run(**values: Any) -> None:
-            command(OptionValues((each.name, values.pop(each.name)) for each in made), **values)
-
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*made, *own]]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        return run
-
-    return decorate
+    return lambda command: with_parameters(command, made, OptionValues)
 
 
 def _parameters(kind: type, names: Mapping[str, str]) -> Iterator[inspect.Parameter]:

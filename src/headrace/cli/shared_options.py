@@ -4,17 +4,19 @@ Only the module that a user names is imported.
 """
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import reduce
+from functools import reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from headrace.cli.printing import printable
+from headrace.cli.printing import Watch, printable
 from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError, SetupError
 from headrace.ledger import GateRecord, Ledger, normalize_url, redact_url
@@ -31,6 +33,7 @@ LedgerUrl = Annotated[
     str,
     typer.Option(
         "--ledger",
+        metavar="URL",
         envvar="HEADRACE_LEDGER",
         help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
     ),
@@ -74,17 +77,39 @@ def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object on each line.")]
-GateName = Annotated[
-    str | None, typer.Option("--gate", help="Only this gate.", autocompletion=complete_gates)
+Gate = Annotated[
+    str | None,
+    typer.Argument(metavar="GATE", help="Only this gate.", autocompletion=complete_gates),
+]
+Gates = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GATE", help="Only these gates.", autocompletion=complete_gates),
+]
+TheGate = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="GATE",
+        help="The gate; needed where the ledger has several.",
+        autocompletion=complete_gates,
+    ),
+]
+Author = Annotated[
+    str | None,
+    typer.Option("--by", metavar="NAME", help="Who does it.", show_default="the name of the user"),
 ]
 Limit = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1_000_000)]
 Since = Annotated[
     str | None,
-    typer.Option(help="Only from then on: '2024-11-21 14:00', '2h', '30 minutes ago'."),
+    typer.Option(
+        metavar="TIME", help="Only from then on: '2024-11-21 14:00', '2h', '30 minutes ago'."
+    ),
 ]
-Until = Annotated[str | None, typer.Option(help="Only before then.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before then.")]
 Picture = Annotated[
-    Path | None, typer.Option("--svg", help="Write the picture to this file too.", dir_okay=False)
+    Path | None,
+    typer.Option(
+        "--svg", metavar="FILE", help="Write the picture to this file too.", dir_okay=False
+    ),
 ]
 SourceOption = Annotated[
     list[str] | None,
@@ -104,6 +129,43 @@ OptionsFile = Annotated[
 ]
 
 
+def with_parameters(
+    command: Callable[..., None],
+    shared: Sequence[inspect.Parameter],
+    made_of: Callable[[dict[str, Any]], object],
+) -> Callable[..., None]:
+    """Add parameters to a command, which gets what is made of their values as its first one.
+
+    They follow its own: the rate is the first word after ``headrace limit``.
+    """
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        first = made_of({each.name: values.pop(each.name) for each in shared})
+        command(first, **values)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the fields of a dataclass to a command as parameters; it gets an instance first."""
+    hints = get_type_hints(kind, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(kind)  # type: ignore[arg-type]
+    ]
+    return lambda command: with_parameters(command, shared, lambda values: kind(**values))
+
+
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
     """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
     known = ledger.gates.all()
@@ -114,6 +176,30 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
             f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {names}."
         )
     return wanted
+
+
+def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[GateRecord]:
+    """The gates of these names, in their order; all of the ledger where none is named."""
+    named = [gates_of(ledger, each, url)[0] for each in dict.fromkeys(names or ())]
+    return named or gates_of(ledger, None, url)
+
+
+def the_gate(ledger: Ledger, gate: str | None, url: str) -> GateRecord:
+    """The gate of this name; without a name the only one.
+
+    Raises:
+        OptionError: The ledger has no such gate, or several, and none is named.
+    """
+    known = gates_of(ledger, gate, url)
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
+            " starts."
+        )
+    names = ", ".join(each.name for each in known)
+    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {names}.")
 
 
 def moment_ms(option: str, text: str, now_ms: int) -> int:
@@ -148,6 +234,22 @@ def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | 
         None if since is None else moment_ms("--since", since, now_ms),
         None if until is None else moment_ms("--until", until, now_ms),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Options of each list."""
+
+    since: Since = None
+    until: Until = None
+    limit: Limit = 20
+    watch: Watch = False
+    ledger: LedgerUrl = DEFAULT_LEDGER
+    as_json: AsJson = False
+
+    def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
+        """The moments (ms since the epoch) of ``--since`` and ``--until``."""
+        return window_ms(self.since, self.until, now_ms)
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:

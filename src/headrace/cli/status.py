@@ -1,6 +1,5 @@
-"""``headrace status``, ``why`` and ``metrics``: how the gates in a ledger fare, as text."""
+"""``headrace status`` and ``why``: how the gates in a ledger fare, as text."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.gate_view import gate_view, needs_view, overview
+from headrace.cli.gate_view import GateView, needs_view, overview
 from headrace.cli.printing import Watch, show_or_watch
 from headrace.cli.shared_options import (
     DEFAULT_LEDGER,
@@ -20,20 +19,14 @@ from headrace.cli.shared_options import (
     FlowName,
     LedgerUrl,
     Picture,
-    complete_gates,
     gates_of,
     ledger_of_flow,
     load_flow,
+    named_gates,
 )
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
-from headrace.metrics import (
-    MetricsMemory,
-    alert_rules,
-    exposition,
-    grafana_dashboard,
-)
 from headrace.status.attention import urgency_of
 from headrace.status.explanation import Explanation, explain
 from headrace.status.lags import LagWatch
@@ -52,12 +45,9 @@ _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 
 
 def status(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[
-        str | None,
-        typer.Option(help="Only this gate, in full.", autocompletion=complete_gates),
-    ] = None,
     *,
+    gate: opt.Gates = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     flow: FlowName = None,
     watch: Watch = False,
     as_json: AsJson = False,
@@ -69,8 +59,8 @@ def status(
     they answer without secrets, and says how old the last figure is.
     Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
     """
-    if gate is not None and flow is not None:
-        raise OptionError("Name a --gate or a --flow, and not both.")
+    if gate and flow is not None:
+        raise OptionError("Name gates or a --flow, and not both.")
     wanted = None if flow is None else load_flow(flow)
     url = ledger if wanted is None else ledger_of_flow(wanted, ledger)
     with Ledger.open(url, create=False) as opened:
@@ -78,8 +68,8 @@ def status(
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             if wanted is None:
-                gates = observer.look(gates_of(opened, gate, url))
-                return gates, stages_of(opened, wall_clock_ms()) if gate is None else []
+                gates = observer.look(named_gates(opened, gate, url))
+                return gates, [] if gate else stages_of(opened, wall_clock_ms())
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
             known = [each for each in gates_of(opened, None, url) if each.name in names]
             if not known:
@@ -122,7 +112,7 @@ def status_view(
     room = NEEDS if height is None else max(height // 4, 1)
     first = [needs_view(needs, room), Text()] if needs else []
     if is_one:
-        return Group(*first, gate_view(gates[0]), *last)
+        return Group(*first, GateView(gates[0]), *last)
     left = len(gates)
     if height is not None:
         left = max(height - 2 * min(len(needs), room) - 6, FEWEST_GATES)
@@ -154,8 +144,8 @@ def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
 
 
 def why(
-    gate: Annotated[str, typer.Argument(help="The gate.", autocompletion=opt.complete_gates)],
     *,
+    gate: opt.TheGate = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="This batch, by its number in Spark: 1234."),
@@ -168,14 +158,16 @@ def why(
     What a batch costs is not kept for each: it is said as it is known now.
     """
     with Ledger.open(ledger, create=False) as opened:
-        (record,) = opt.gates_of(opened, gate, ledger)
+        record = opt.the_gate(opened, gate, ledger)
         found = explain(opened, record, batch)
+    if gate is None:
+        gate = record.name
+        typer.echo(f"Gate {gate}, the only one of this ledger.", err=True)
     if found is None and batch is None:
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
     if found is None:
         raise OptionError(
-            f"Gate {gate!r} has no batch {batch}; `headrace batches --gate {gate}` lists those it"
-            " has."
+            f"Gate {gate!r} has no batch {batch}; `headrace batches {gate}` lists those it has."
         )
     if as_json:
         out.print_json(asdict(found))
@@ -189,54 +181,3 @@ def explanation_view(found: Explanation) -> Table:
         (Text(each.about, style="dim"), Text(out.printable(each.sentence)))
         for each in found.sentences
     )
-
-
-WAIT_S: Final = 3.0
-"""Time that it waits for the sources' answers (s)."""
-
-
-def metrics(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    *,
-    openmetrics: Annotated[
-        bool, typer.Option("--openmetrics", help="OpenMetrics' text, not Prometheus'.")
-    ] = False,
-    per_partition: Annotated[
-        bool, typer.Option("--per-partition", help="The lag of each partition, too.")
-    ] = False,
-    kafka_exporter_names: Annotated[
-        bool,
-        typer.Option("--kafka-exporter-names", help="The same as kafka_consumergroup_lag, too."),
-    ] = False,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="Print alert rules for Prometheus, and nothing else.")
-    ] = False,
-    dashboard: Annotated[
-        bool,
-        typer.Option("--dashboard", help="Print a dashboard for Grafana, and nothing else."),
-    ] = False,
-) -> None:
-    """Print the metrics of all gates and flows of a ledger, as Prometheus reads them.
-
-    Of gates that plan no batch, or lag, it asks the brokers or the journal what waits there now, if
-    they answer without secrets.
-    """
-    if rules and dashboard:
-        raise OptionError("Print --rules or --dashboard, one at a time.")
-    if rules:
-        typer.echo(alert_rules(), nl=False)
-        return
-    if dashboard:
-        typer.echo(grafana_dashboard())
-        return
-    with Ledger.open(ledger, create=False) as opened:
-        text = exposition(
-            opened,
-            memory=MetricsMemory(LagWatch(Sources())),
-            openmetrics=openmetrics,
-            per_partition=per_partition,
-            kafka_exporter_names=kafka_exporter_names,
-            wait_s=WAIT_S,
-        )
-    sys.stdout.buffer.write(text)
-    sys.stdout.buffer.flush()

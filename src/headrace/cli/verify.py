@@ -92,13 +92,16 @@ WithSource = Annotated[
 
 
 def verify(
-    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: opt.GateName = None,
     *,
+    gate: opt.Gates = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     checkpoint: CheckpointPath = None,
     source: WithSource = False,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what is proven, and what cannot be.")
+    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Prove that every offset from a gate's first to its last is accounted for.
@@ -122,7 +125,7 @@ def verify(
     verdicts: list[Verdict] = []
     is_unresolved = False
     with Ledger.open(ledger, create=False) as opened:
-        names = _names(opened, gate, ledger)
+        names = _names(opened, gate or (), ledger)
         if checkpoint is not None:
             from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
             from headrace.source.comparison import refuse_a_stranger  # noqa: PLC0415
@@ -138,11 +141,9 @@ def verify(
                 if len(verdicts) > 1:
                     typer.echo()
                 out.show(verification_view(each, verification, notes))
-    if not as_json:
-        typer.echo()
-        if is_unresolved:
-            out.show(Text("headrace failures lists what waits for somebody."))
-        out.show(Text(words, style="dim"))
+    last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
+    for sentences in [*last, *([words] if explain else [])] if not as_json else []:
+        out.show(Text(f"\n{sentences}"))
     best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
     worst = next((each for each in _WORST if each in verdicts), best)
     raise typer.Exit(_EXIT_STATUS[worst])
@@ -154,12 +155,11 @@ def _is_unresolved(ledger: Ledger, gate: str) -> bool:
     return bool(batches.failed or batches.dead or batches.letters or missed)
 
 
-def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
+def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
     known = sorted(each.name for each in ledger.gates.all())
-    if gate in known:
-        return [gate]
-    if gate is None and known:
-        return known
+    unknown = [each for each in gates if each not in known]
+    if known and not unknown:
+        return list(dict.fromkeys(gates)) or known
     if not known:
         sentence = (
             f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
@@ -168,8 +168,8 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
         )
     else:
         sentence = (
-            f"The ledger {redact_url(url)} has no gate {gate!r}, so nothing is proven; the gates "
-            f"it has: {', '.join(known)}."
+            f"The ledger {redact_url(url)} has no gate {unknown[0]!r}, so nothing is proven; the"
+            f" gates it has: {', '.join(known)}."
         )
     typer.echo(f"headrace: {sentence}", err=True)
     raise typer.Exit(ExitStatus.OPEN)

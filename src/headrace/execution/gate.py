@@ -21,6 +21,7 @@ from headrace.decoding.formats import Format
 from headrace.errors import OptionError, SourceError
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import DerivedStream
+from headrace.execution.connectors import connector_of
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.policy import (
     Last,
@@ -29,7 +30,7 @@ from headrace.execution.policy import (
     parse_on_failure,
     with_outages,
 )
-from headrace.execution.spark_session import connector_of, is_new_checkpoint, register
+from headrace.execution.spark_session import is_new_checkpoint, register
 from headrace.execution.stream_reader import (
     GatedReading,
     GatedStreamReader,
@@ -272,7 +273,7 @@ class Gate:
         return f"{_POLL_MS if self._is_auto else self.interval_ms} milliseconds"
 
     def status(self) -> "GateSnapshot":
-        """Return this gate's state: the facts of ``headrace status --gate NAME --json``, typed.
+        """Return this gate's state: the facts of ``headrace status NAME --json``, typed.
 
         They come from the ledger alone, so a query need not run, and no broker is asked:
         ``lag_now`` and ``retention_left_s`` are None.

@@ -25,14 +25,12 @@ from headrace.core.log_lines import show_lines
 from headrace.core.system import this_process
 from headrace.decoding.decode import SessionReporter, reporter_of
 from headrace.decoding.decode_option import OPTION, has_secret
-from headrace.errors import OptionError, SetupError
+from headrace.errors import SetupError
+from headrace.execution.connectors import SOURCES, connector_of
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
-from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
-from headrace.kafka.kafka_source import KAFKA
 from headrace.ledger import normalize_url, without_secrets
-from headrace.source.connector import Connector
 from headrace.source.source_options import LEDGERS
 from headrace.spark_versions import Py4JError, is_remote, known_settings, warn_of_limits
 from headrace.task_link import new_token
@@ -169,23 +167,6 @@ def _has_headrace(python: str) -> bool:
     return done.returncode == 0
 
 
-CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
-"""By the name that ``Gate.read`` takes, which is also the one in the ledger."""
-
-
-def connector_of(source: str) -> Connector:
-    """The kind of source of this name.
-
-    Raises:
-        OptionError: there is none.
-    """
-    if source not in CONNECTORS:
-        raise OptionError(
-            f"The source is {source!r}; a gate reads from {', '.join(sorted(CONNECTORS))}."
-        )
-    return CONNECTORS[source]
-
-
 # Spark gives out several Python objects for one session, so its own settings tell which it is.
 _SESSION: Final = "headrace.session"
 
@@ -292,7 +273,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         # A query over Spark Connect goes on without the program that started it.
         "driver": None if is_remote(spark) else this_process(),
     }
-    for connector in CONNECTORS.values():
+    for connector in map(connector_of, SOURCES):
         source = connector.source
         _register_source(spark, type(source.__name__, (source,), known))
     return session

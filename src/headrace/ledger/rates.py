@@ -1,6 +1,8 @@
 """Rate samples that the estimator derived from each batch, and the rate in force."""
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -24,7 +26,8 @@ from headrace.errors import LedgerError
 from headrace.ledger import transitions
 from headrace.ledger.database import Store, changed_rows, make_durable
 from headrace.ledger.error_report import storable
-from headrace.ledger.records import RateSample
+from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
+from headrace.ledger.records import BatchRecord, RateSample
 from headrace.ledger.tables import NowMs, batch_table, gate, rate
 from headrace.ledger.transitions import Status
 
@@ -68,6 +71,14 @@ _LAST_SAMPLES: Final = (
     .where(rate.c.gate == bindparam("gate"))
     .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
     .limit(bindparam("limit"))
+)
+
+REPORTED_MS: Final = (
+    select(rate.c.batch_key, rate.c.processing_delay_ms)
+    .where(rate.c.gate == bindparam("gate"))
+    .where(rate.c.time_ms >= bindparam("since_ms"))
+    .where(rate.c.batch_key.in_(bindparam("batches", expanding=True)))
+    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
 )
 
 SET_RECORDS: Final = (
@@ -190,6 +201,23 @@ class RateStore(Store):
             query = query.where(rate.c.time_ms <= before_ms)
         rows = self._database.rows(query, gate=gate_name, limit=limit)
         return tuple(RateSample(**row._asdict()) for row in rows)
+
+    def reported_ms(self, batches: Iterable[BatchRecord]) -> dict[str, int]:
+        """The time of batches, with plan and commit, by key; without those not yet reported."""
+        by_gate = defaultdict[str, list[BatchRecord]](list)
+        for each in batches:
+            by_gate[each.gate].append(each)
+        return {
+            row.batch_key: row.processing_delay_ms
+            for gate_name, own in by_gate.items()
+            for keys in some_at_once([each.batch_key for each in own], ROWS_AT_ONCE)
+            for row in self._database.rows(
+                REPORTED_MS,
+                gate=gate_name,
+                since_ms=min(each.created_time_ms for each in own),
+                batches=keys,
+            )
+        }
 
 
 def _values(sample: RateSample, batch_cost: str | None, interval_ms: int | None) -> dict[str, Any]:

@@ -265,7 +265,7 @@ class RepairStore(Store):
             raise OptionError(
                 f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
                 f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
-                f" what they are with `headrace verify --gate {gate_name}`, and name that number."
+                f" what they are with `headrace verify {gate_name}`, and name that number."
             )
         if not records:
             return

@@ -129,7 +129,7 @@ class RetryQueue:
 
     def waits_for(self, key: str | None = None) -> str:
         """Return the reason for which a batch waits, or all batches of the gate, in a sentence."""
-        command = f"headrace backfill {key[:8] if key else f'--gate {self.gate}'}"
+        command = f"headrace backfill {key[:8] if key else f'{self.gate}'}"
         if self.running is not None:
             return f"waits while a backfill runs batch {self.running[:8]}."
         if not self.has_query:

@@ -27,7 +27,7 @@ from headrace.status.states import (
     GateHistory,
     GateState,
     ReceiverState,
-    elapsed_ms,
+    batch_time_ms,
     gate_state,
     has_ended,
     is_over,
@@ -429,7 +429,9 @@ def _values(source: object | None, *names: str) -> dict[str, Any]:
 
 
 def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
-    reported = {sample.batch_key: sample.processing_delay_ms for sample in history.samples}
+    reported = {
+        each.batch_key: each.processing_delay_ms for each in history.samples if each.batch_key
+    }
     lost: dict[str | None, list[Loss]] = defaultdict(list)
     for loss in history.losses:
         lost[loss.batch_key].append(loss)
@@ -438,7 +440,7 @@ def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
             id=batch.query_batch_id,
             status=status_word(batch),
             records=planned_or_counted(batch),
-            duration_ms=reported.get(batch.batch_key, elapsed_ms(batch, now_ms)),
+            duration_ms=batch_time_ms(batch, reported, now_ms),
             planned_ms=batch.created_time_ms,
             lost=lost_records(lost[batch.batch_key]),
             key=batch.batch_key,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
+from headrace.execution.connectors import connector_of
 from headrace.ledger import GateRecord, Ledger, PlannedRange
 from headrace.status.states import GateHistory
 
@@ -35,9 +36,6 @@ def source_access(
 
     An address among the options replaces the ledger's.
     """
-    # It imports pyspark, which takes a second; commands that only list do without.
-    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
-
     source_of = {gate.name: gate.source for gate in ledger.gates.all()}
     addresses = {
         key: (source_of[gate], ledger.batches.servers(key)) for key, gate in gate_of.items()
@@ -194,9 +192,6 @@ def _answer(
     source: str, servers: str | None, begun: list[PlannedRange], *, with_times: bool
 ) -> SourceAnswer | None:
     """Return a source's answer; None if it has nothing left of the ranges that the gate read."""
-    # It imports pyspark, which takes a second; a gate that is at work does without.
-    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
-
     asked_ms = wall_clock_ms()
     connector = connector_of(source)
     options = connector.located({}, servers)

@@ -1,5 +1,6 @@
 """States of gates and receivers: each declared once, and worked out from the ledger's records."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Self
@@ -403,6 +404,12 @@ def waiting_behind(history: GateHistory, lag_now: int | None) -> int | None:
         return lag_now
     left = left_by(history.batches[0])
     return left if history.query is not None else left or None
+
+
+def batch_time_ms(batch: BatchRecord, reported_ms: Mapping[str, int], now_ms: int) -> int:
+    """The time of a batch, as every list has it: as its engine reported it, else what elapsed."""
+    known = reported_ms.get(batch.batch_key)
+    return elapsed_ms(batch, now_ms) if known is None else known
 
 
 def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:

@@ -1,0 +1,115 @@
+"""Help of a command as plain text: one line for a command, and words in place of types.
+
+It replaces typer's own, which brings rich and takes longer than the command that is asked about.
+"""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+NARROWEST, WIDEST = 40, 100
+
+_NAMES_WIDTH: Final = 28
+"""Most characters of a name that has its help beside it; a longer one has it below."""
+
+
+def help_text(
+    command: Any,
+    context: Any,
+    *,
+    groups: Mapping[str, Mapping[str, str]] | None = None,
+    examples: Sequence[str] = (),
+) -> str:
+    """Return the help of a command of typer, whose classes have no public name.
+
+    Args:
+        command: The command, or group of commands.
+        context: Its context, as for ``format_help``.
+        groups: A line for each command under its name, by the title of its group. Default: the
+            commands that it has itself, with their short help.
+        examples: Lines below all else.
+    """
+    width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+    shown = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
+    arguments = [each for each in shown if each.param_type_name == "argument"]
+    options = [each for each in shown if each.param_type_name == "option"]
+    own = getattr(command, "commands", {})
+    if groups is None and own:
+        groups = {"Commands": {name: each.get_short_help_str(200) for name, each in own.items()}}
+    words = [context.command_path, *map(_usage, arguments)]
+    words += ["COMMAND"] if own else []
+    usage = f"Usage: {' '.join([*words, '[OPTIONS]'])}"
+    parts = [textwrap.fill(usage, width, subsequent_indent="       ")]
+    parts.append("\n".join(_filled(command.help or "", width)).rstrip())
+    names = [name for lines in (groups or {}).values() for name in lines]
+    for title, lines in (groups or {}).items():
+        parts.append(_section(title, lines.items(), width, max(map(len, names))))
+    parts.append(_section("Arguments", [(_word(each), _said(each)) for each in arguments], width))
+    parts.append(_section("Options", [(_names(each), _said(each)) for each in options], width))
+    if examples:
+        title = "Example" if len(examples) == 1 else "Examples"
+        parts.append("\n".join([f"{title}:", *(f"  {each}" for each in examples)]))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _filled(text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a docstring: broken anew, but where a line of it ends a sentence."""
+    sentence: list[str] = []
+    for line in [*text.strip().splitlines(), ""]:
+        sentence.append(line.strip())
+        if not line.strip() or line.rstrip().endswith((".", ":")):
+            yield from textwrap.wrap(" ".join(sentence), width) or ([""] if text else [])
+            sentence = []
+
+
+def _section(
+    title: str, lines: Iterable[tuple[str, str]], width: int, names_width: int | None = None
+) -> str:
+    rows = list(lines)
+    if not rows:
+        return ""
+    short = [len(name) for name, _ in rows if len(name) <= _NAMES_WIDTH]
+    most = names_width or max(short, default=_NAMES_WIDTH)
+    indent = " " * (most + 4)
+    shown = [f"{title}:"]
+    for name, said in rows:
+        filled = textwrap.wrap(
+            said, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+        if len(name) <= most and filled:
+            filled[0] = f"  {name:<{most}}  {filled[0][len(indent) :]}"
+        else:
+            filled.insert(0, f"  {name}")
+        shown += filled
+    return "\n".join(shown)
+
+
+def _word(parameter: Any) -> str:
+    word: str = parameter.metavar or parameter.name.upper()
+    return word
+
+
+def _usage(argument: Any) -> str:
+    word = _word(argument) if argument.required else f"[{_word(argument)}]"
+    return word if argument.nargs == 1 else f"{word}..."
+
+
+def _names(option: Any) -> str:
+    names = sorted([*option.opts, *option.secondary_opts], key=len)
+    takes_value = not option.is_flag and not option.count
+    return ", ".join(names) + (f" {_word(option)}" if takes_value else "")
+
+
+def _said(parameter: Any) -> str:
+    noted = [f"env: {parameter.envvar}"] if parameter.envvar else []
+    shown, default = parameter.show_default, parameter.default
+    if isinstance(shown, str):
+        noted.append(f"default: {shown}")
+    elif shown and default not in (None, "") and not getattr(parameter, "is_flag", False):
+        noted.append(f"default: {default.value if isinstance(default, Enum) else default}")
+    if parameter.required and parameter.param_type_name == "option":
+        noted.append("required")
+    help_ = parameter.help or ""
+    return f"{help_} [{'; '.join(noted)}]".strip() if noted else help_
