@@ -49,8 +49,8 @@ PRIVATE: Final = {
 }
 """By package: the names, and the modules or classes that define them."""
 
-NOT_PRIVATE: Final = {"_asdict", "_exit", "_getframe", "_mapping", "_replace"}
-"""Documented, of a named tuple, of SQLAlchemy's rows, and of Python."""
+NOT_PRIVATE: Final = {"_asdict", "_exit", "_getframe", "_mapping", "_replace", "_value_"}
+"""Documented, of a named tuple, of enums, of SQLAlchemy's rows, and of Python."""
 
 
 def used() -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ def test_a_dead_letter_is_not_that_of_another_gate(url: str, action: str) -> Non
         form = {"gate": "returns", "letter": str(record.dead_letter_id), "why": "a test"}
         with pytest.raises(OptionError, match="No such dead letter waits"):
             perform(site, action, form, "Ada")
-        assert ledger.repairs.newest() == ()
+        assert ledger.operator_limits.history(None) == ()
         (record,) = ledger.dead_letters.oldest("orders")
         assert record.status is DeadLetterStatus.WAITING
 
@@ -51,7 +51,7 @@ def test_what_a_form_does_not_say_clearly_does_nothing(
         key = add_failure(ledger, start=30_000)
         with pytest.raises(OptionError):
             perform(site, action, {"gate": "orders", "why": "a test", **form}, "Ada")
-        assert ledger.repairs.newest() == ()
+        assert ledger.operator_limits.history(None) == ()
         (record,) = ledger.dead_letters.oldest("orders")
         assert record.status is DeadLetterStatus.WAITING
         batch = ledger.batches.get(key)
@@ -76,7 +76,7 @@ def test_a_value_that_is_not_clearly_a_correction_sends_nothing(
             add_dead_letter(ledger, start=20_001, value=b"\xff")
         with pytest.raises(OptionError, match="value"):
             perform(site, "send-letters", form, "Ada")
-        assert ledger.repairs.newest() == ()
+        assert ledger.operator_limits.history(None) == ()
         assert {each.status for each in ledger.dead_letters.oldest()} == {DeadLetterStatus.WAITING}
 
 

@@ -94,7 +94,7 @@ def test_retry_one_batch_and_all_alike(serve: Serve, url: str, signed_in: SignIn
         waits_ms = (3_600_000,)
         due = ledger.batches.failed("orders", waits_ms=waits_ms)
         assert {each.batch_key for each in due} == set(keys)
-        done = ledger.repairs.newest()
+        done = ledger.operator_limits.history(None)
     assert [(each.by, each.why, each.outcome) for each in done] == [
         ("Ada", "the sink is back", "3 changed"),
         ("Ada", "sink migration", "1 changed"),
@@ -156,7 +156,9 @@ def test_a_dead_letter_is_sent_to_kafka_again(
             b'{"amount": "12,50"}',
             b'{"amount": 12.50}',
         )
-        assert [each.outcome for each in ledger.repairs.newest()] == ["1 dead letter sent"]
+        assert [each.outcome for each in ledger.operator_limits.history(None)] == [
+            "1 dead letter sent"
+        ]
 
 
 def test_an_action_on_what_is_gone_says_so(serve: Serve, url: str, signed_in: SignIn) -> None:

@@ -228,7 +228,7 @@ def test_two_operators_are_told_apart(shared: Shared) -> None:
                 token = form_token(client.get(f"/batch/{key}").text)
                 data = {"gate": "orders", "key": key, "why": "again", "form_token": token}
                 assert client.post("/act/retry", data=data).status_code == 303
-        assert [each.by for each in ledger.repairs.newest()] == ["Grace", "Ada"]
+        assert [each.by for each in ledger.operator_limits.history(None)] == ["Grace", "Ada"]
 
 
 def test_metrics_are_there_too_and_say_when_the_ledger_is_away(

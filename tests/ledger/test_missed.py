@@ -43,7 +43,7 @@ def test_what_lies_between_two_checkpoints_is_skipped_until_somebody_accepts_it(
     found = verify(skipping, "orders")
     assert found.verdict is Verdict.PROVEN
     assert [each.accepted for each in found.findings] == ["begun anew (ada)"]
-    (done,) = skipping.repairs.newest()
+    (done,) = skipping.operator_limits.history(None)
     assert (done.kind, done.by, done.why, done.outcome) == (
         "accept",
         "ada",

@@ -47,7 +47,9 @@ def test_an_action_on_what_is_not_failed_changes_nothing_and_is_kept(ledger: Led
     assert ledger.repairs.retry("orders", [key], "ada", "x") == 0
     assert ledger.repairs.drop_batch("orders", key, "ada", "x") == 0
     assert stored(ledger, key).retry_ms is None
-    assert [each.outcome for each in ledger.repairs.newest()] == ["nothing to change"] * 2
+    assert [each.outcome for each in ledger.operator_limits.history(None)] == [
+        "nothing to change"
+    ] * 2
 
 
 def test_another_gate_s_batch_is_not_touched(ledger: Ledger) -> None:
@@ -70,10 +72,10 @@ def test_letters_are_dropped_with_the_reason_and_who(ledger: Ledger) -> None:
 
 def test_a_send_is_written_down_before_it_begins(ledger: Ledger) -> None:
     number = ledger.repairs.begin_send("orders", [7], "ada", "corrected")
-    (begun,) = ledger.repairs.newest()
+    (begun,) = ledger.operator_limits.history(None)
     assert (begun.number, begun.target, begun.outcome) == (number, "dead letter 7", None)
     ledger.repairs.end_send(number, "1 sent")
-    assert ledger.repairs.newest()[0].outcome == "1 sent"
+    assert ledger.operator_limits.history(None)[0].outcome == "1 sent"
 
 
 @pytest.mark.parametrize(("by", "why"), [("", "x"), ("ada", ""), ("a" * 101, "x"), ("ada", " \n")])
@@ -82,13 +84,13 @@ def test_nobody_acts_without_a_name_and_a_reason(ledger: Ledger, by: str, why: s
     with pytest.raises(OptionError, match="characters"):
         ledger.repairs.retry("orders", [key], by, why)
     assert stored(ledger, key).retry_ms is None
-    assert ledger.repairs.newest() == ()
+    assert ledger.operator_limits.history(None) == ()
 
 
 def test_a_gate_that_is_not_declared_is_refused_and_nothing_done(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="'none' is not declared"):
         ledger.repairs.retry("none", ["0" * 32], "ada", "x")
-    assert ledger.repairs.newest() == ()
+    assert ledger.operator_limits.history(None) == ()
 
 
 def test_what_failed_alike_is_a_group(ledger: Ledger) -> None:

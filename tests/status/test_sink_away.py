@@ -150,7 +150,7 @@ def test_somebody_tries_at_once_by_a_command_or_on_the_page(ledger: Ledger, url:
     form = {"gate": "orders", "why": "it is back"}
     assert perform(site, "retry-sink", form, "Ada") == "Gate orders tries its sink now."
     assert ledger.sink_outages.is_asked("orders")
-    assert {each.by for each in ledger.repairs.newest()} == {"ada", "Ada"}
+    assert {each.by for each in ledger.operator_limits.history(None)} == {"ada", "Ada"}
     ledger.sink_outages.end("orders")
     assert "retry-sink" in impossible_actions(ledger.operator_limits.of("orders"), waits=False)
     with pytest.raises(OptionError, match="does not wait for its sink any more"):

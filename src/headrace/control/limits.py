@@ -138,6 +138,27 @@ class OperatorActionKind(StrEnum):
     """Have the next start with a new checkpoint read everything again."""
     CONTINUED = "continued"
     """A query with a new checkpoint went on from the ledger's position, by Headrace itself."""
+    RETRY = "retry"
+    """Failed batches are not to wait for their next backfill, or for a sink that is away."""
+    DROP_BATCH = "drop batch"
+    """A dead batch need not be processed."""
+    SEND = "send"
+    """Dead letters are sent to Kafka again."""
+    DROP_LETTERS = "drop letters"
+    """Dead letters need not be processed."""
+    ACCEPT = "accept"
+    """Lost or skipped offsets need not be processed."""
+
+    @property
+    def is_on_failures(self) -> bool:
+        """Whether it is about failures, and has an outcome."""
+        return self in (
+            OperatorActionKind.RETRY,
+            OperatorActionKind.DROP_BATCH,
+            OperatorActionKind.SEND,
+            OperatorActionKind.DROP_LETTERS,
+            OperatorActionKind.ACCEPT,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +174,9 @@ class OperatorAction:
         until_ms: The time when a limit ends by itself; None if it does not.
         seen_ms: When the gate's planner first planned by it, or by what replaced it; None before.
             Of a gate without a running query it stays None.
-        target: The id that an `adopt` is about.
+        target: The id that an `adopt` is about, or the failures, in words.
+        outcome: Outcome of an action on failures; None while it is being done, or if that was
+            interrupted.
     """
 
     number: int
@@ -166,6 +189,7 @@ class OperatorAction:
     until_ms: int | None = None
     seen_ms: int | None = None
     target: str | None = None
+    outcome: str | None = None
 
     @property
     def author(self) -> str:

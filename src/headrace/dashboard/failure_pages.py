@@ -96,7 +96,7 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
         title="Failures" if gate is None else f"Failures of {gate}",
         template="list.html",
         look=look,
-        revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
+        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
         about={"gate": gate, "all": "/failures"},
     )
 
@@ -155,7 +155,7 @@ def group_page(site: Site, _name: str, query: Query) -> Page:
         title=f"{error or 'Failures'} in {gate}",
         template="group.html",
         look=look,
-        revision=lambda fleet: (_seen(fleet, gate), fleet.repaired),
+        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
         about={"gate": gate, "error": error, "what": what},
         beside=beside,
     )
@@ -227,7 +227,7 @@ def batch_page(site: Site, name: str, query: Query) -> Page:
         title=f"Batch {name[:8]}",
         template="batch.html",
         look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.repaired),
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
         about={"name": name},
         beside=beside,
     )
@@ -274,7 +274,7 @@ def letter_page(site: Site, name: str, _query: Query) -> Page:
         title=f"Dead letter {number}",
         template="letter.html",
         look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.repaired),
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
         about={"number": number},
         beside=beside,
     )

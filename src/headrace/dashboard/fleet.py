@@ -39,8 +39,8 @@ class Fleet:
         self.revisions: Mapping[str, tuple[Any, ...]] = {}
         """Of each gate, another value whenever something about it has changed."""
         self.elsewhere: tuple[Any, ...] = ()
-        self.repaired: int | None = None
-        """The number of the newest action about failures."""
+        self.acted: int | None = None
+        """The number of the newest action of an operator."""
 
     def look(self, ledger: Ledger) -> None:
         """Bring all up to date.
@@ -62,12 +62,12 @@ class Fleet:
             name: (*seen, pulse.unresolved.get(name, _NOTHING))
             for name, seen in pulse.gates.items()
         }
-        # An action about failures says of which gate it was in its own row alone.
-        is_repaired = pulse.repaired != self.repaired
+        # Of which gate an action on failures was says its own row alone.
+        has_acted = pulse.acted != self.acted
         changed = {
             name
             for name, seen in revisions.items()
-            if is_repaired or self.revisions.get(name) != seen
+            if has_acted or self.revisions.get(name) != seen
         }
         again = now_ms - self._read_ms >= AGAIN_MS
         histories = {name: each for name, each in self.histories.items() if name in revisions}
@@ -95,4 +95,4 @@ class Fleet:
             self._read_ms = now_ms
         self.histories = histories
         self.revisions, self.elsewhere = revisions, pulse.elsewhere
-        self.repaired = pulse.repaired
+        self.acted = pulse.acted

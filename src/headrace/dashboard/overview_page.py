@@ -1,22 +1,20 @@
 """Pages over all gates: the overview and its list, the flows, the receivers."""
 
-import heapq
 import shlex
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
-from headrace.control import OperatorAction
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
 from headrace.dashboard.live import View
 from headrace.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, RepairRecord, Verdict, verify
+from headrace.ledger import Ledger, Verdict, verify
 from headrace.status.attention import NeedGroup, Where, grouped, urgency_of
 from headrace.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.status.sentences import PRUNED, finding_sentences, gone_offsets
@@ -271,47 +269,28 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
     }
 
 
-_Action = OperatorAction | RepairRecord
-
-
 def actions_page(site: Site, _name: str, query: Query) -> Page:
     """Return the page of operators' actions, the newest first, on all gates or on ``gate``.
 
-    ``operator_limits`` and ``repairs`` are the numbers of the last actions of the page before.
+    ``before`` is the number of the last action of the page before.
     """
     gate = query.get("gate") or None
-    operator_limits, repairs = (
-        whole_number(query.get(name, "")) for name in ("operator_limits", "repairs")
-    )
+    before = whole_number(query.get("before", ""))
 
     def look(ledger: Ledger, _fleet: Fleet, _now_ms: int) -> View:
-        # Each is in the order of its numbers, and stays so: the next page goes on behind both.
-        on_gates: Iterable[_Action] = ledger.operator_limits.history(
-            gate, ACTIONS + 1, before=operator_limits
-        )
-        on_failures: Iterable[_Action] = ledger.repairs.newest(
-            ACTIONS + 1, gate_name=gate, before=repairs
-        )
-        both = heapq.merge(on_gates, on_failures, key=lambda action: -action.time_ms)
-        actions = list(islice(both, ACTIONS + 1))
+        actions = ledger.operator_limits.history(gate, ACTIONS + 1, before=before)
         shown, more = actions[:ACTIONS], None
         if len(actions) > ACTIONS:
-            last = {type(each): each.number for each in shown}
-            places = {
-                "gate": gate,
-                "operator_limits": last.get(OperatorAction, operator_limits),
-                "repairs": last.get(RepairRecord, repairs),
-            }
+            places = {"gate": gate, "before": shown[-1].number}
             more = f"/actions?{urlencode({n: v for n, v in places.items() if v is not None})}"
-        rows = [(each, isinstance(each, OperatorAction)) for each in shown]
-        return View({"actions": site.render("actions.html", rows=rows, more=more, gate=gate)})
+        return View({"actions": site.render("actions.html", rows=shown, more=more, gate=gate)})
 
     return Page(
-        key=f"/actions?{gate}&{operator_limits}&{repairs}",
+        key=f"/actions?{gate}&{before}",
         title="Actions" if gate is None else f"Actions on {gate}",
         template="list.html",
         look=look,
-        revision=lambda fleet: (fleet.revisions, fleet.repaired),
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
         about={"gate": gate, "all": "/actions"},
     )
 

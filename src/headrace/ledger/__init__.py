@@ -48,7 +48,7 @@ from headrace.ledger.records import (
     part_of,
     without,
 )
-from headrace.ledger.repairs import AlikeBatches, AlikeLetters, RepairKind, RepairRecord
+from headrace.ledger.repairs import AlikeBatches, AlikeLetters
 from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
 
 __all__ = [
@@ -86,8 +86,6 @@ __all__ = [
     "ReceiverRecord",
     "ReceiverReport",
     "Rejected",
-    "RepairKind",
-    "RepairRecord",
     "SeriesPoint",
     "Span",
     "Status",

@@ -21,6 +21,7 @@ from headrace.ledger.receivers import ReceiverRecord, receiver_records
 from headrace.ledger.records import BatchRecord, PlannedRange, RateSample, Unresolved
 from headrace.ledger.tables import (
     NowMs,
+    action,
     batch_range,
     batch_table,
     dead_letter,
@@ -28,7 +29,6 @@ from headrace.ledger.tables import (
     lost,
     rate,
     receiver,
-    repair,
     stage_state,
 )
 from headrace.ledger.transitions import Status
@@ -54,7 +54,7 @@ _PULSE: Final = select(
 _ELSEWHERE: Final = select(
     select(func.max(receiver.c.seen_ms)).scalar_subquery(),
     select(func.max(stage_state.c.written_ms)).scalar_subquery(),
-    select(func.max(repair.c.repair_id)).scalar_subquery(),
+    select(func.max(action.c.action_id)).scalar_subquery(),
 )
 
 Names = Collection[str] | None
@@ -172,13 +172,13 @@ class Pulse:
             changed.
         unresolved: Unresolved failures of each gate; gates with none are left out.
         elsewhere: Another one whenever a receiver or a stage of a flow has reported.
-        repaired: The number of the newest action about failures; None before the first.
+        acted: The number of the newest action of an operator; None before the first.
     """
 
     gates: Mapping[str, tuple[Any, ...]]
     unresolved: Mapping[str, Unresolved]
     elsewhere: tuple[Any, ...]
-    repaired: int | None
+    acted: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class FleetStore(Store):
                 self._database.rows(UNRESOLVED_COUNTS), self._database.rows(WAITING_LETTERS)
             ),
             elsewhere=elsewhere[:2],
-            repaired=elsewhere[2],
+            acted=elsewhere[2],
         )
 
     def newest_batches(

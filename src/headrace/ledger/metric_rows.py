@@ -23,11 +23,11 @@ from headrace.ledger.batch_rows import WAITING_LETTERS, Values
 from headrace.ledger.database import Store
 from headrace.ledger.tables import (
     NowMs,
+    action,
     batch_range,
     batch_table,
     checkpoint,
     gate,
-    operator_action,
     rate,
 )
 from headrace.ledger.transitions import Status
@@ -115,7 +115,7 @@ class BatchCount:
         return self.number, self.records, self.letters, self.retries, self.duration_ms
 
 
-_limit_action = operator_action.alias("limit_action")
+_limit_action = action.alias("limit_action")
 _throttle = case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s))
 _operator = case(
     (

@@ -29,7 +29,7 @@ from headrace.errors import LedgerError, OptionError
 from headrace.ledger.database import Store
 from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE
-from headrace.ledger.tables import NowMs, batch_table, gate, operator_action
+from headrace.ledger.tables import NowMs, action, batch_table, gate
 from headrace.ledger.transitions import Status, new_call_id
 
 MOST_BY: Final = 100
@@ -49,11 +49,12 @@ _COLUMNS: Final = (
     "until_ms",
     "seen_ms",
     "target",
+    "outcome",
 )
 
-hold_action: Final = operator_action.alias("hold_action")
-limit_action: Final = operator_action.alias("limit_action")
-stop_action: Final = operator_action.alias("stop_action")
+hold_action: Final = action.alias("hold_action")
+limit_action: Final = action.alias("limit_action")
+stop_action: Final = action.alias("stop_action")
 
 CONTROL_COLUMNS: Final = (
     NowMs().label("at_ms"),
@@ -97,8 +98,8 @@ _WITHDRAW_STOP: Final = (
 )
 
 _HISTORY: Final = (
-    select(operator_action.c.gate, *operator_action.c[_COLUMNS])
-    .order_by(operator_action.c.action_id.desc())
+    select(action.c.gate, *action.c[_COLUMNS])
+    .order_by(action.c.action_id.desc())
     .limit(bindparam("limit"))
 )
 
@@ -110,40 +111,37 @@ _AT_A_START: Final = (
 """Kinds of what the next start of a query sees, and no plan."""
 
 _UNSEEN: Final = (
-    update(operator_action)
-    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
+    update(action)
+    .where(action.c.gate == bindparam("of"), action.c.seen_ms.is_(None))
     .values(seen_ms=NowMs())
 )
-_SEEN: Final = _UNSEEN.where(
-    operator_action.c.action_id <= bindparam("newest"), operator_action.c.kind.not_in(_AT_A_START)
-)
 _START_OBEYED: Final = _UNSEEN.where(
-    operator_action.c.kind.in_(_AT_A_START), operator_action.c.kind != OperatorActionKind.RESTART
+    action.c.kind.in_(_AT_A_START), action.c.kind != OperatorActionKind.RESTART
 )
-_RESTARTED: Final = _UNSEEN.where(operator_action.c.kind == OperatorActionKind.RESTART)
+_RESTARTED: Final = _UNSEEN.where(action.c.kind == OperatorActionKind.RESTART)
 
 RESTART_LASTS_MS: Final = 86_400_000
 """How long a `restart` waits for a start with a new checkpoint (ms): one that was forgotten must
 not read everything again when a checkpoint is lost months later."""
 
 _FOR_THE_START: Final = (
-    select(operator_action.c.gate, *operator_action.c[_COLUMNS])
-    .where(operator_action.c.gate == bindparam("of"), operator_action.c.seen_ms.is_(None))
-    .where(operator_action.c.kind.in_(_AT_A_START))
+    select(action.c.gate, *action.c[_COLUMNS])
+    .where(action.c.gate == bindparam("of"), action.c.seen_ms.is_(None))
+    .where(action.c.kind.in_(_AT_A_START))
     .where(
         or_(
-            operator_action.c.kind != OperatorActionKind.RESTART,
-            operator_action.c.time_ms > NowMs() - RESTART_LASTS_MS,
+            action.c.kind != OperatorActionKind.RESTART,
+            action.c.time_ms > NowMs() - RESTART_LASTS_MS,
         )
     )
-    .order_by(operator_action.c.action_id)
+    .order_by(action.c.action_id)
 )
 
 _CONTINUED: Final = (
-    select(operator_action.c.gate, operator_action.c.why)
-    .where(operator_action.c.seen_ms.is_(None))
-    .where(operator_action.c.kind == OperatorActionKind.CONTINUED)
-    .order_by(operator_action.c.action_id)
+    select(action.c.gate, action.c.why)
+    .where(action.c.seen_ms.is_(None))
+    .where(action.c.kind == OperatorActionKind.CONTINUED)
+    .order_by(action.c.action_id)
 )
 
 _OPEN_BATCHES: Final = (
@@ -170,6 +168,10 @@ _PUT_IN_FORCE: Final = {
     )
 }
 """What a planner obeys at its next plan; other kinds are only written down."""
+
+_SEEN: Final = _UNSEEN.where(
+    action.c.action_id <= bindparam("newest"), action.c.kind.in_(list(_PUT_IN_FORCE))
+)
 
 
 class OperatorLimitStore(Store):
@@ -269,7 +271,7 @@ class OperatorLimitStore(Store):
         """Return what `continued` was told at the last start of each gate with a new checkpoint."""
         statement = _CONTINUED
         if names is not None:
-            statement = statement.where(operator_action.c.gate.in_(list(names)))
+            statement = statement.where(action.c.gate.in_(list(names)))
         return {row.gate: row.why for row in self._database.rows(statement)}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
@@ -306,9 +308,9 @@ class OperatorLimitStore(Store):
         """
         query = _HISTORY
         if gate_name is not None:
-            query = query.where(operator_action.c.gate == gate_name)
+            query = query.where(action.c.gate == gate_name)
         if before is not None:
-            query = query.where(operator_action.c.action_id < before)
+            query = query.where(action.c.action_id < before)
         rows = self._database.rows(query, limit=limit)
         return tuple(_action(row.gate, tuple(row)[1:]) for row in rows)
 
@@ -334,7 +336,7 @@ class OperatorLimitStore(Store):
     ) -> OperatorLimits:
         call = new_call_id()
         inserted = (
-            self._database.insert(operator_action)
+            self._database.insert(action)
             .values(
                 gate=gate_name,
                 kind=kind,
@@ -346,8 +348,8 @@ class OperatorLimitStore(Store):
                 target=target,
                 last_call=call,
             )
-            .on_conflict_do_nothing(index_elements=[operator_action.c.last_call])
-            .returning(operator_action.c.action_id)
+            .on_conflict_do_nothing(index_elements=[action.c.last_call])
+            .returning(action.c.action_id)
         )
 
         def do(connection: Connection) -> OperatorLimits:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -15,6 +14,7 @@ from sqlalchemy import (
     update,
 )
 
+from headrace.control.limits import OperatorActionKind
 from headrace.errors import OptionError
 from headrace.ledger import transitions
 from headrace.ledger.batch_rows import unresolved
@@ -25,47 +25,11 @@ from headrace.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
 from headrace.ledger.proof import Missed
 from headrace.ledger.rates import RUN_AT_ONCE
 from headrace.ledger.records import DeadLetterRecord, DeadLetterStatus
-from headrace.ledger.tables import accepted, batch_table, dead_letter, gate, repair
+from headrace.ledger.tables import accepted, action, batch_table, dead_letter, gate
 from headrace.ledger.transitions import Status
 
 MOST_AT_ONCE: Final = 10_000
 """Batches or records that one action may be about."""
-
-
-class RepairKind(StrEnum):
-    """Kinds of operators' actions on failures."""
-
-    RETRY = "retry"
-    """Failed batches are not to wait for their next backfill, or for a sink that is away."""
-    DROP_BATCH = "drop batch"
-    """A dead batch need not be processed."""
-    SEND = "send"
-    """Dead letters are sent to Kafka again."""
-    DROP_LETTERS = "drop letters"
-    """Dead letters need not be processed."""
-    ACCEPT = "accept"
-    """Lost or skipped offsets need not be processed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepairRecord:
-    """A row of ``repair``: one action.
-
-    Attributes:
-        number: Counts up; a later action has a higher one.
-        time_ms: When, by the database's clock.
-        target: Subjects of the action, in words.
-        outcome: Outcome; None while it is being done, or if that was interrupted.
-    """
-
-    number: int
-    gate: str
-    kind: str
-    by: str
-    why: str
-    time_ms: int
-    target: str
-    outcome: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +120,6 @@ _LETTERS_OF: Final = (
     .offset(bindparam("skip"))
 )
 
-_REPAIRS: Final = select(repair).order_by(repair.c.repair_id.desc()).limit(bindparam("limit"))
-
 _RETRY: Final = (
     update(batch_table)
     .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
@@ -173,8 +135,8 @@ _DROP: Final = (
 )
 
 _OUTCOME: Final = (
-    update(repair)
-    .where(repair.c.repair_id == bindparam("number"))
+    update(action)
+    .where(action.c.action_id == bindparam("number"))
     .values(outcome=bindparam("what"))
 )
 
@@ -198,7 +160,7 @@ class RepairStore(Store):
             return sum(changed_rows(connection, _RETRY, each) for each in values)
 
         target = _listed("batch", keys)
-        row = repair_row(gate_name, RepairKind.RETRY, target, by=by, why=why, now_ms=self._clock())
+        row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
         return self._do(gate_name, row, retry)
 
     def retry_sink(self, gate_name: str, by: str, why: str) -> int:
@@ -207,8 +169,8 @@ class RepairStore(Store):
         def retry(connection: Connection) -> int:
             return changed_rows(connection, RUN_AT_ONCE, {"of": gate_name})
 
-        target, now_ms = "the batch that waits for its sink", self._clock()
-        row = repair_row(gate_name, RepairKind.RETRY, target, by=by, why=why, now_ms=now_ms)
+        target = "the batch that waits for its sink"
+        row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
         return self._do(gate_name, row, retry)
 
     def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
@@ -220,9 +182,7 @@ class RepairStore(Store):
             return changed_rows(connection, _DROP, values)
 
         target = _listed("batch", [key])
-        row = repair_row(
-            gate_name, RepairKind.DROP_BATCH, target, by=by, why=why, now_ms=self._clock()
-        )
+        row = self._row(gate_name, OperatorActionKind.DROP_BATCH, target, by, why)
         return self._do(gate_name, row, drop)
 
     def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
@@ -241,9 +201,7 @@ class RepairStore(Store):
             )
 
         target = _listed("dead letter", [str(each) for each in letters])
-        row = repair_row(
-            gate_name, RepairKind.DROP_LETTERS, target, by=by, why=why, now_ms=self._clock()
-        )
+        row = self._row(gate_name, OperatorActionKind.DROP_LETTERS, target, by, why)
         return self._do(gate_name, row, drop)
 
     def accept(self, gate_name: str, missed: Missed, records: int, by: str, why: str) -> None:
@@ -270,7 +228,7 @@ class RepairStore(Store):
         if not records:
             return
         target = f"{records:,} offsets that were lost or skipped"
-        row = repair_row(gate_name, RepairKind.ACCEPT, target, by=by, why=why, now_ms=self._clock())
+        row = self._row(gate_name, OperatorActionKind.ACCEPT, target, by, why)
         rows = [
             {
                 "gate": gate_name,
@@ -294,17 +252,17 @@ class RepairStore(Store):
         def accept(connection: Connection) -> None:
             self._insert_under(gate_name, connection, statement, rows)
             outcome = {"outcome": f"{records:,} accepted"}
-            self._insert_under(gate_name, connection, insert(repair), row | outcome)
+            self._insert_under(gate_name, connection, insert(action), row | outcome)
 
         self._database.write(accept)
 
     def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
         """Write down that dead letters are about to be sent; the number for `end_send`."""
         target = _listed("dead letter", [str(each) for each in letters])
-        row = repair_row(gate_name, RepairKind.SEND, target, by=by, why=why, now_ms=self._clock())
+        row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
 
         def begin(connection: Connection) -> int:
-            inserted = insert(repair).values(row).returning(repair.c.repair_id)
+            inserted = insert(action).values(row).returning(action.c.action_id)
             number: int = connection.execute(inserted).scalar_one()
             return number
 
@@ -313,21 +271,6 @@ class RepairStore(Store):
     def end_send(self, number: int, outcome: str) -> None:
         """Record the outcome of a send."""
         self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
-
-    def newest(
-        self, limit: int = 100, *, gate_name: str | None = None, before: int | None = None
-    ) -> tuple[RepairRecord, ...]:
-        """Return the actions on the failures of a gate, or of all gates, the newest first.
-
-        With ``before``, only the actions with a lower number.
-        """
-        query = _REPAIRS
-        if gate_name is not None:
-            query = query.where(repair.c.gate == gate_name)
-        if before is not None:
-            query = query.where(repair.c.repair_id < before)
-        rows = self._database.rows(query, limit=limit)
-        return tuple(RepairRecord(*tuple(row)) for row in rows)
 
     def alike_batches(
         self, gate_name: str | None, limit: int = 100, *, skip: int = 0
@@ -356,33 +299,29 @@ class RepairStore(Store):
         rows = self._database.rows(_LETTERS_OF, batch=batch_key, limit=limit, skip=skip)
         return tuple(letter_from(row._mapping) for row in rows)
 
+    def _row(
+        self, gate_name: str, kind: OperatorActionKind, target: str, by: str, why: str
+    ) -> dict[str, Any]:
+        """A row of an action that has no outcome yet; its name or reason may be refused."""
+        return {
+            "gate": gate_name,
+            "kind": kind,
+            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "why": operator_text("The reason", why, 1, MOST_WHY),
+            "time_ms": self._clock(),
+            "target": target,
+            "outcome": None,
+            "last_call": transitions.new_call_id(),
+        }
+
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
         def do(connection: Connection) -> int:
             number: int = work(connection)
             outcome = f"{number} changed" if number else "nothing to change"
-            self._insert_under(gate_name, connection, insert(repair), row | {"outcome": outcome})
+            self._insert_under(gate_name, connection, insert(action), row | {"outcome": outcome})
             return number
 
         return self._database.write(do)
-
-
-def repair_row(
-    gate_name: str, kind: RepairKind, target: str, *, by: str, why: str, now_ms: int
-) -> dict[str, Any]:
-    """A row of ``repair`` for an action that has no outcome yet.
-
-    Raises:
-        OptionError: The name or the reason is empty, or too long.
-    """
-    return {
-        "gate": gate_name,
-        "kind": kind,
-        "by_whom": operator_text("Who does it", by, 1, MOST_BY),
-        "why": operator_text("The reason", why, 1, MOST_WHY),
-        "time_ms": now_ms,
-        "target": target,
-        "outcome": None,
-    }
 
 
 def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:

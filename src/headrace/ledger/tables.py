@@ -105,7 +105,7 @@ gate: Final = Table(
     Column("sequence", BigInteger, nullable=False, server_default="0"),
     # Total offsets of its losses, to detect a loss that was deleted.
     Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
-    # Operators' settings in force, rows of `operator_action`: a pause or a drain, a limit, and a
+    # Operators' settings in force, rows of `action`: a pause or a drain, a limit, and a
     # stop of the query that has it; and the newest of its rows. No foreign keys: SQLite cannot add
     # them to an existing table.
     Column("hold_action", BigInteger),
@@ -120,8 +120,8 @@ gate: Final = Table(
     Column("pruned_totals", Text),
 )
 
-operator_action: Final = Table(
-    "operator_action",
+action: Final = Table(
+    "action",
     metadata,
     Column("action_id", _RowNumber, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
@@ -131,28 +131,16 @@ operator_action: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     Column("records_per_s", Double),
     Column("until_ms", BigInteger),
-    # The id that an `adopt` names.
+    # The id that an `adopt` names, or the failures that it is about, in words.
     Column("target", Text),
+    # Of an action on failures; null while it is being done, or if that was interrupted.
+    Column("outcome", Text),
     # When the gate's planner first planned by it, or by its successor.
     Column("seen_ms", BigInteger),
     Column("last_call", Text, nullable=False, unique=True),
     Index(None, "gate", "action_id"),
 )
-"""Operators' actions on gates: one row an action, never deleted."""
-
-repair: Final = Table(
-    "repair",
-    metadata,
-    Column("repair_id", _RowNumber, primary_key=True),
-    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("by_whom", Text, nullable=False),
-    Column("why", Text, nullable=False),
-    Column("time_ms", BigInteger, nullable=False),
-    Column("target", Text, nullable=False),
-    Column("outcome", Text),
-)
-"""Operators' actions on failures: one row an action, never deleted."""
+"""Operators' actions, on gates and on failures: one row an action, never deleted."""
 
 rate: Final = Table(
     "rate",
