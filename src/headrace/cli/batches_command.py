@@ -47,14 +47,14 @@ GateOrKey = Annotated[
     str | None,
     typer.Argument(
         metavar="GATE|KEY",
-        help="Only this gate; or all about the batch of this key, or of one that begins so.",
+        help="Show only this gate; or all about the batch whose key is this, or begins so.",
         autocompletion=opt.complete_gates,
     ),
 ]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(
-        metavar="STATUS", help=f"Only those of this status: {', '.join(Status)}; can be repeated."
+        metavar="STATUS", help=f"Show those of this status: {', '.join(Status)}; can be repeated."
     ),
 ]
 

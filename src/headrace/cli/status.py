@@ -18,7 +18,6 @@ from headrace.cli.shared_options import (
     AsJson,
     FlowName,
     LedgerUrl,
-    Picture,
     gates_of,
     ledger_of_flow,
     load_flow,
@@ -51,7 +50,6 @@ def status(
     flow: FlowName = None,
     watch: Watch = False,
     as_json: AsJson = False,
-    svg: Picture = None,
 ) -> None:
     """Show what needs somebody, then how gates fare: lag, rate, batch times, what limits them.
 
@@ -79,9 +77,6 @@ def status(
                 each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
             ]
             return observer.look(known), stages
-
-        if svg is not None:
-            out.write_picture(status_view(*look()), svg, "headrace status")
 
         def draw(height: int | None) -> RenderableType | None:
             gates, stages = look()
@@ -148,7 +143,7 @@ def why(
     gate: opt.TheGate = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="This batch, by its number in Spark: 1234."),
+        typer.Option(metavar="N", min=0, help="Explain this batch, by its number in Spark: 1234."),
     ] = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     as_json: opt.AsJson = False,
