@@ -183,14 +183,16 @@ def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[G
     return named or gates_of(ledger, None, url)
 
 
-def the_gate(ledger: Ledger, gate: str | None, url: str) -> GateRecord:
-    """The gate of this name; without a name the only one.
+def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
+    """The gate of this name; without a name the only one, and ``say`` prints which that is.
 
     Raises:
         OptionError: The ledger has no such gate, or several, and none is named.
     """
     known = gates_of(ledger, gate, url)
     if len(known) == 1:
+        if gate is None and say:
+            typer.echo(f"Gate {known[0].name}, the only one of this ledger.", err=True)
         return known[0]
     if not known:
         raise OptionError(

@@ -143,11 +143,9 @@ def why(
     What a batch costs is not kept for each: it is said as it is known now.
     """
     with Ledger.open(ledger, create=False) as opened:
-        record = opt.the_gate(opened, gate, ledger)
+        record = opt.the_gate(opened, gate, ledger, say=True)
         found = explain(opened, record, batch)
-    if gate is None:
-        gate = record.name
-        typer.echo(f"Gate {gate}, the only one of this ledger.", err=True)
+    gate = record.name
     if found is None and batch is None:
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
     if found is None:
