@@ -49,6 +49,7 @@ def test_a_command_that_is_gone_says_what_to_do_instead() -> None:
         "status --gate=orders": "`headrace status --gate` is gone: name it as in `headrace status",
         "dead-letters list --gate orders": "name it as in `headrace dead-letters list GATE`",
         "dead-letters send --all --gate orders": "`headrace dead-letters send --all GATE`",
+        "status --svg a.svg": "`headrace status --svg` is gone: `headrace dashboard`",
         "drop ab12 --reason known": "`headrace drop --reason` is gone: say it with --why",
     }.items():
         assert instead in str(CliRunner().invoke(app, words.split()).exception)

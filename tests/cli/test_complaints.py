@@ -45,7 +45,6 @@ A_LANE = "write a lane"
 
 COMPLAINTS = [
     ("status order", NO_GATE),
-    ("status --svg {folder}/none/a.svg", "none/a.svg cannot be written: No such file"),
     ("status --ledger mysql://db", "A ledger cannot be kept in 'mysql'"),
     *((f"{each} order", NO_GATE) for each in ("batches", "failures", "dead-letters list")),
     ("dead-letters export order", NO_GATE),

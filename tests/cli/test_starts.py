@@ -33,6 +33,8 @@ def test_the_position_is_printed_as_starting_offsets(url: str) -> None:
         ledger.batches.begin(a_batch())
     printed = run(url, "checkpoint", "offsets", "orders")
     assert json.loads(printed.output) == {"orders": {"0": 20}}
+    unnamed = run(url, "checkpoint", "offsets")
+    assert (unnamed.stdout, "Gate orders" in unnamed.stderr) == (printed.output, True)
 
 
 def test_a_start_is_told_to_begin_anew_or_what_to_adopt(url: str) -> None:

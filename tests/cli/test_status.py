@@ -144,15 +144,6 @@ def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
     assert "no gate yet" in told(url, "status")
 
 
-def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -> None:
-    picture = tmp_path / "status.svg"
-    told(ledger_url, f"status --svg {picture}")
-    svg = picture.read_text()
-    assert svg.startswith("<svg")
-    assert "url(" not in svg.replace("url(#", "")
-    assert "orders" in svg
-
-
 def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:

@@ -129,6 +129,7 @@ DELETED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "checkpoint export --starting-offsets": "`headrace checkpoint offsets GATE` prints them.",
         "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
+        "status --svg": "`headrace dashboard` shows it in a browser, and --json has all of it.",
         "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
         "dead-letters send --gate": "`headrace dead-letters send --all GATE` sends all of a gate.",
         **{

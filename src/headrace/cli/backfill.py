@@ -72,13 +72,14 @@ FlowName = Annotated[
     ),
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="All that failed, of the gate that is named or the only one.")
+    bool,
+    typer.Option("--all", help="Run all that failed, of the gate that is named or the only one."),
 ]
 OfStatus = Annotated[
     Status | None,
     typer.Option(
         metavar="STATUS",
-        help=f"Those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
+        help=f"Run those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
     ),
 ]
 TransformName = Annotated[

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
-from headrace.cli.printing import plural, print_json, show_or_watch
-from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl
+from headrace.cli.printing import show_or_watch
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
@@ -47,14 +46,14 @@ GateOrKey = Annotated[
     str | None,
     typer.Argument(
         metavar="GATE|KEY",
-        help="Only this gate; or all about the batch of this key, or of one that begins so.",
+        help="Show only this gate; or all about the batch whose key is this, or begins so.",
         autocompletion=opt.complete_gates,
     ),
 ]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(
-        metavar="STATUS", help=f"Only those of this status: {', '.join(Status)}; can be repeated."
+        metavar="STATUS", help=f"Show those of this status: {', '.join(Status)}; can be repeated."
     ),
 ]
 
@@ -361,8 +360,8 @@ def prune(
     older_than: Annotated[
         str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
     ],
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    as_json: AsJson = False,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
 
@@ -376,8 +375,7 @@ def prune(
     with Ledger.open(ledger) as opened:
         pruned = opened.history.prune(wall_clock_ms() - kept_ms)
     if as_json:
-        print_json(asdict(pruned))
+        out.print_json(asdict(pruned))
     else:
-        typer.echo(
-            f"Deleted: {plural(pruned.batches, 'batch')} and {plural(pruned.rates, 'rate')}."
-        )
+        deleted = out.plural(pruned.batches, "batch"), out.plural(pruned.rates, "rate")
+        typer.echo(f"Deleted: {' and '.join(deleted)}.")

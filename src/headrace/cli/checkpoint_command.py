@@ -34,7 +34,7 @@ def offsets(
     A batch that is not done lies behind it already: headrace failures lists those.
     """
     with Ledger.open(ledger, create=False) as opened:
-        gate = opt.the_gate(opened, gate, ledger).name
+        gate = opt.the_gate(opened, gate, ledger, say=True).name
         rows = opened.history.checkpoints(gate)
     read = {TopicPartition(row.topic, p): 0 for row in rows for p in row.untils}
     memory = GateMemory(redact_url(ledger), gate, "", rows)

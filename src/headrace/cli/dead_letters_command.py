@@ -39,7 +39,7 @@ Statuses = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Those of this status: {', '.join(DeadLetterStatus)}; can be repeated.",
+        help=f"Show those of this status: {', '.join(DeadLetterStatus)}; can be repeated.",
         show_default="waiting",
     ),
 ]
@@ -110,7 +110,9 @@ def drop_letters(
         list[int],
         typer.Argument(metavar="ID", min=1, help="Their numbers, as the list has them."),
     ],
-    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the letter.")],
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="Give the reason, kept with the letter.")
+    ],
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead letters without processing them, and say why; this is final."""
@@ -142,7 +144,7 @@ def send_letters(
     *,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that wait, or all of the gate that is named.")
+        bool, typer.Option("--all", help="Send all that wait, or all of the gate that is named.")
     ] = False,
     topic: Annotated[
         str | None,

@@ -37,7 +37,7 @@ _NOTHING: Final = (
 
 ErrorClass = Annotated[
     str | None,
-    typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
+    typer.Option(metavar="CLASS", help="Show failures by this exception: ValueError."),
 ]
 
 
@@ -179,7 +179,9 @@ def drop(
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY", help="The batches' keys, or how they begin.")
     ],
-    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the batch.")],
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="Give the reason, kept with the batch.")
+    ],
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead batches without processing them, and say why; this is final.

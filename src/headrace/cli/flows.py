@@ -47,7 +47,9 @@ def run_flow(
     *,
     stage: Annotated[
         list[str] | None,
-        typer.Option(help="Only this stage; several may be named. The others run elsewhere."),
+        typer.Option(
+            metavar="NAME", help="Run this stage; can be repeated. The others run elsewhere."
+        ),
     ] = None,
 ) -> None:
     """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.

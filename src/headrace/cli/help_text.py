@@ -87,8 +87,13 @@ def _section(
 
 
 def _word(parameter: Any) -> str:
-    word: str = parameter.metavar or parameter.name.upper()
-    return word
+    """Return the word for a parameter's value: one of a few, a number, or what it is."""
+    default = parameter.default
+    if parameter.metavar:
+        return str(parameter.metavar)
+    if isinstance(default, Enum):
+        return "|".join(type(default))
+    return "N" if isinstance(default, (int, float)) else parameter.name.rpartition("_")[2].upper()
 
 
 def _usage(argument: Any) -> str:

@@ -76,7 +76,7 @@ GatesLedger = Annotated[
 @journal.command("ls")
 def list_lanes(
     url: Url,
-    lane: Annotated[int | None, typer.Option(help="Only this lane.")] = None,
+    lane: Annotated[int | None, typer.Option(metavar="N", help="Show only this lane.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
@@ -264,7 +264,9 @@ OlderThan = Annotated[
         metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
     ),
 ]
-Lanes = Annotated[list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")]
+Lanes = Annotated[
+    list[int] | None, typer.Option(metavar="N", help="Prune this lane; without it, all.")
+]
 Without = Annotated[
     list[str] | None,
     typer.Option(metavar="GATE", help="A gate that will never read the journal again."),

@@ -35,13 +35,13 @@ class Acting:
         list[str] | None,
         typer.Argument(
             metavar="GATE",
-            help="The gates; needed where the ledger has several, or name a --flow.",
+            help="The gates to act on; the only one of a ledger needs no name.",
             autocompletion=opt.complete_gates,
         ),
     ] = None
     flow: opt.FlowName = None
     why: Annotated[
-        str, typer.Option(metavar="REASON", help="The reason, shown wherever the gate is.")
+        str, typer.Option(metavar="REASON", help="Give the reason, shown wherever the gate is.")
     ] = ""
     by: opt.Author = None
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER
@@ -110,7 +110,7 @@ def limit(
     ],
     lasts: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="After which it ends by itself: 2h, 30min."),
+        typer.Option("--for", metavar="TIME", help="End it by itself after so long: 2h, 30min."),
     ] = None,
 ) -> None:
     """Cap the rate of gates from their next batch on, besides all that limits them already.
@@ -136,7 +136,7 @@ def drain(
     acting: Acting,
     *,
     timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait at most: 0s, 5min.")
+        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
     ] = "10min",
 ) -> None:
     """Admit nothing more, let what is admitted finish, and say when the query can be stopped.
@@ -162,10 +162,10 @@ def stop(
     acting: Acting,
     *,
     after_drain: Annotated[
-        bool, typer.Option("--after-drain", help="First drain it: let what is admitted finish.")
+        bool, typer.Option("--after-drain", help="Drain it first: let what is admitted finish.")
     ] = False,
     timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait at most: 0s, 5min.")
+        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
     ] = "10min",
 ) -> None:
     """End the query behind gates, wherever it runs, once its batch is done.
@@ -221,7 +221,9 @@ def adopt(
         str, typer.Argument(metavar="ID", help="The id that the refusal of the query names.")
     ],
     *,
-    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, kept with the gate.")],
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="Give the reason, kept with the gate.")
+    ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
@@ -396,12 +398,12 @@ def accept(
     records: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="How many are lost or skipped, as headrace verify says."
+            metavar="N", min=1, help="Say how many are lost or skipped, as headrace verify does."
         ),
     ],
     why: Annotated[
         str,
-        typer.Option(metavar="REASON", help="Why they need not be processed, kept with them."),
+        typer.Option(metavar="REASON", help="Say why they need not be processed; kept with them."),
     ],
     by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,

@@ -1,14 +1,11 @@
-"""Printing of numbers, times, lines, tables, bars, pictures and JSON."""
+"""Printing of numbers, times, lines, tables, bars and JSON."""
 
-import io
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final, TextIO, TypeVar
 
 import typer
@@ -19,7 +16,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from headrace.errors import OptionError
 from headrace.status.words import (
     UNKNOWN,
     count,
@@ -39,7 +35,6 @@ from headrace.status.words import (
 
 __all__ = [
     "NARROWEST_BAR",
-    "PICTURE_WIDTH",
     "UNKNOWN",
     "Bar",
     "Facts",
@@ -69,16 +64,11 @@ __all__ = [
     "sparkline",
     "status_word",
     "table",
-    "write_picture",
 ]
 
-PICTURE_WIDTH: Final = 100
 NARROWEST_BAR: Final = 8
 Row = TypeVar("Row")
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
-
-# Rich has the viewer fetch fonts from elsewhere.
-_FONTS: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
 def line(text: str, style: str = "") -> Text:
@@ -248,20 +238,6 @@ def print_json(values: object) -> None:
     typer.echo(json.dumps(values))
 
 
-def write_picture(
-    picture: RenderableType, path: Path, title: str, width: int = PICTURE_WIDTH
-) -> None:
-    """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing."""
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
-    console.print(picture)
-    try:
-        path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
-    except OSError as error:
-        raise OptionError(
-            f"The picture {path} cannot be written: {error.strerror}; name another file."
-        ) from error
-
-
 class Bar:
     """A bar of text that fills the width it is given: ``draw`` makes it so many cells wide."""
 
@@ -321,7 +297,7 @@ def _cells(value: int, longest: int, width: int) -> int:
 
 REFRESH_S: Final = 1.0
 
-Watch = Annotated[bool, typer.Option("--watch", help="Every second, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
 
 
 def show_or_watch(draw: Callable[[int | None], RenderableType | None], *, watch: bool) -> None:

@@ -31,24 +31,26 @@ _PATH: Final = "/records"
 
 def send(
     url: Annotated[
-        str, typer.Argument(help="The receiver: http://host:port or https://host:port.")
+        str,
+        typer.Argument(metavar="URL", help="The receiver: http://host:port or https://host:port."),
     ],
     *,
-    records: Annotated[int, typer.Option(min=1, help="How many records.")] = 100_000,
-    per_request: Annotated[int, typer.Option(min=1, help="How many of them a request.")] = 500,
-    record_bytes: Annotated[int, typer.Option(min=40, help="How long each is (bytes).")] = 200,
+    records: Annotated[int, typer.Option(min=1, help="Send so many records.")] = 100_000,
+    per_request: Annotated[int, typer.Option(min=1, help="Put so many into a request.")] = 500,
+    record_bytes: Annotated[int, typer.Option(min=40, help="Make each so long (bytes).")] = 200,
     connections: Annotated[
-        int, typer.Option(min=1, max=1_000, help="How many senders at a time, each a connection.")
+        int, typer.Option(min=1, max=1_000, help="Have so many senders, each with a connection.")
     ] = 16,
     patience_s: Annotated[
-        float, typer.Option(min=0, help="Without an acknowledgement for so long, it gives up (s).")
+        float, typer.Option(min=0, help="Give up after so long without an acknowledgement (s).")
     ] = 60,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"A file with the token; or set {TOKEN_VARIABLE}."),
+        typer.Option(metavar="FILE", help=f"Read the token from a file; or set {TOKEN_VARIABLE}."),
     ] = None,
     tls_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Authorities to trust besides the system's.")
+        str | None,
+        typer.Option(metavar="FILE", help="Trust these authorities besides the system's."),
     ] = None,
 ) -> None:
     """Send made-up records to a receiver for HTTP, and say how fast they were acknowledged.

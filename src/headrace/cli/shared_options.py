@@ -45,7 +45,7 @@ FlowName = Annotated[
     typer.Option(
         "--flow",
         metavar="MODULE:FLOW",
-        help="A whole flow, such as shop.flows:orders, in the ledger that it declares.",
+        help="Take a whole flow, such as shop.flows:orders, in the ledger that it declares.",
     ),
 ]
 
@@ -76,47 +76,46 @@ def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object on each line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")]
 Gate = Annotated[
     str | None,
-    typer.Argument(metavar="GATE", help="Only this gate.", autocompletion=complete_gates),
+    typer.Argument(metavar="GATE", help="Show only this gate.", autocompletion=complete_gates),
 ]
 Gates = Annotated[
     list[str] | None,
-    typer.Argument(metavar="GATE", help="Only these gates.", autocompletion=complete_gates),
+    typer.Argument(metavar="GATE", help="Show only these gates.", autocompletion=complete_gates),
 ]
 TheGate = Annotated[
     str | None,
     typer.Argument(
         metavar="GATE",
-        help="The gate; needed where the ledger has several.",
+        help="The gate to take; the only one of a ledger needs no name.",
         autocompletion=complete_gates,
     ),
 ]
 Author = Annotated[
     str | None,
-    typer.Option("--by", metavar="NAME", help="Who does it.", show_default="the name of the user"),
+    typer.Option(
+        "--by", metavar="NAME", help="Say who does it.", show_default="the name of the user"
+    ),
 ]
-Limit = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1_000_000)]
+Limit = Annotated[
+    int, typer.Option(metavar="N", help="Show so many at most.", min=1, max=1_000_000)
+]
 Since = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Only from then on: '2024-11-21 14:00', '2h', '30 minutes ago'."
+        metavar="TIME",
+        help="Take what is since then: '2024-11-21 14:00', '2h', '30 minutes ago'.",
     ),
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before then.")]
-Picture = Annotated[
-    Path | None,
-    typer.Option(
-        "--svg", metavar="FILE", help="Write the picture to this file too.", dir_okay=False
-    ),
-]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Take what is before then.")]
 SourceOption = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
+        help="Give an option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
     ),
 ]
 OptionsFile = Annotated[
@@ -124,7 +123,7 @@ OptionsFile = Annotated[
     typer.Option(
         "--options-file",
         metavar="FILE",
-        help="A file with such options, one NAME=VALUE a line, # for comments: for secrets.",
+        help="Read such options from a file, one NAME=VALUE a line, # for comments: for secrets.",
     ),
 ]
 
@@ -184,14 +183,16 @@ def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[G
     return named or gates_of(ledger, None, url)
 
 
-def the_gate(ledger: Ledger, gate: str | None, url: str) -> GateRecord:
-    """The gate of this name; without a name the only one.
+def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
+    """The gate of this name; without a name the only one, and ``say`` prints which that is.
 
     Raises:
         OptionError: The ledger has no such gate, or several, and none is named.
     """
     known = gates_of(ledger, gate, url)
     if len(known) == 1:
+        if gate is None and say:
+            typer.echo(f"Gate {known[0].name}, the only one of this ledger.", err=True)
         return known[0]
     if not known:
         raise OptionError(

@@ -13,17 +13,6 @@ from headrace.cli import printing as out
 from headrace.cli import shared_options as opt
 from headrace.cli.gate_view import GateView, needs_view, overview
 from headrace.cli.printing import Watch, show_or_watch
-from headrace.cli.shared_options import (
-    DEFAULT_LEDGER,
-    AsJson,
-    FlowName,
-    LedgerUrl,
-    Picture,
-    gates_of,
-    ledger_of_flow,
-    load_flow,
-    named_gates,
-)
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
@@ -47,11 +36,10 @@ _STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
 def status(
     *,
     gate: opt.Gates = None,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    flow: FlowName = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    flow: opt.FlowName = None,
     watch: Watch = False,
-    as_json: AsJson = False,
-    svg: Picture = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show what needs somebody, then how gates fare: lag, rate, batch times, what limits them.
 
@@ -61,27 +49,24 @@ def status(
     """
     if gate and flow is not None:
         raise OptionError("Name gates or a --flow, and not both.")
-    wanted = None if flow is None else load_flow(flow)
-    url = ledger if wanted is None else ledger_of_flow(wanted, ledger)
+    wanted = None if flow is None else opt.load_flow(flow)
+    url = ledger if wanted is None else opt.ledger_of_flow(wanted, ledger)
     with Ledger.open(url, create=False) as opened:
         observer = Observer(opened, LagWatch(Sources()))
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             if wanted is None:
-                gates = observer.look(named_gates(opened, gate, url))
+                gates = observer.look(opt.named_gates(opened, gate, url))
                 return gates, [] if gate else stages_of(opened, wall_clock_ms())
             names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
-            known = [each for each in gates_of(opened, None, url) if each.name in names]
+            known = [each for each in opt.gates_of(opened, None, url) if each.name in names]
             if not known:
-                gates_of(opened, names[0], url)  # which raises, with the gates that there are
+                opt.gates_of(opened, names[0], url)  # which raises, with the gates that there are
             known.sort(key=lambda each: names.index(each.name))
             stages = [
                 each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
             ]
             return observer.look(known), stages
-
-        if svg is not None:
-            out.write_picture(status_view(*look()), svg, "headrace status")
 
         def draw(height: int | None) -> RenderableType | None:
             gates, stages = look()
@@ -148,7 +133,7 @@ def why(
     gate: opt.TheGate = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="This batch, by its number in Spark: 1234."),
+        typer.Option(metavar="N", min=0, help="Explain this batch, by its number in Spark: 1234."),
     ] = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     as_json: opt.AsJson = False,
@@ -158,11 +143,9 @@ def why(
     What a batch costs is not kept for each: it is said as it is known now.
     """
     with Ledger.open(ledger, create=False) as opened:
-        record = opt.the_gate(opened, gate, ledger)
+        record = opt.the_gate(opened, gate, ledger, say=True)
         found = explain(opened, record, batch)
-    if gate is None:
-        gate = record.name
-        typer.echo(f"Gate {gate}, the only one of this ledger.", err=True)
+    gate = record.name
     if found is None and batch is None:
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
     if found is None:
