@@ -31,6 +31,7 @@ from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory, GateState, Urgency
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"
+SAID = "127.0.0.1:5432 refused (OperationalError)"
 QUERY = GateQuery("me", None, None, "shop.py", None, None, NOW_MS - 999_999, NOW_MS + 9_999, 1)
 
 
@@ -50,7 +51,7 @@ def test_a_gate_that_waits_says_since_when_why_and_what_is_done() -> None:
     text = headline(snapshot)
     assert text.startswith("Waiting for its sink since ")
     assert text.endswith(
-        f"(3 min 5 s): {REFUSED}; tried 7 times, next in 32.0 s. 1,450 records wait, the oldest for"
+        f"(3 min 5 s): {SAID}; tried 7 times, next in 32.0 s. 1,450 records wait, the oldest for"
         " 3 min 0 s."
     )
     (need,) = snapshot.needs
@@ -67,7 +68,7 @@ def test_what_may_be_the_handlers_fault_is_no_word_on_the_sink() -> None:
     assert snapshot.reason == "no part of its batch passes"
     text = headline(snapshot)
     assert text.startswith("Waiting with a batch of which no part passes since ")
-    assert ": KeyError: 'kye'; tried 2 times, next in 0.90 s." in text
+    assert ": 'kye' (KeyError); tried 2 times, next in 0.90 s." in text
     assert "sink" not in text
 
 
@@ -129,7 +130,7 @@ def test_why_and_metrics_say_it_too(ledger: Ledger) -> None:
     found = explain(ledger, gate)
     assert found is not None
     (said,) = [each.sentence for each in found.sentences if each.about == "sink"]
-    assert said.endswith(f"so nothing more is admitted: {REFUSED}.")
+    assert said.endswith(f"so nothing more is admitted: {SAID}.")
     text = exposition(ledger).decode()
     (line,) = [each for each in text.splitlines() if each.startswith("headrace_sink_away_seconds{")]
     assert 60 <= float(line.split()[-1]) < 600

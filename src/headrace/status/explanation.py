@@ -222,7 +222,8 @@ def _sink(gate: GateRecord, batch: BatchRecord, now_ms: int) -> Iterator[Said]:
         since = out.full_time(outage.since_ms, now_ms)
         away = f"{outage.awaited[0].upper()}{outage.awaited[1:]} is away"
         what = away if outage.is_certain else "No part of it passes"
-        yield Said("sink", f"{what} since {since}, so nothing more is admitted: {outage.error}.")
+        why = out.reason_first(outage.error)
+        yield Said("sink", f"{what} since {since}, so nothing more is admitted: {why}.")
 
 
 def _ceiling(found: Explanation) -> str:

@@ -91,10 +91,9 @@ def _away(snapshot: "GateSnapshot") -> str:
         return out.UNKNOWN
     next_ms = outage.next_ms - snapshot.time_ms
     then = f"next in {out.duration(next_ms)}" if next_ms > 0 else "and now again"
-    return (
-        f"{out.short_time(outage.since_ms)} ({since(snapshot, outage.since_ms)}): {outage.error};"
-        f" tried {out.plural(outage.runs, 'time')}, {then}"
-    )
+    began = f"{out.short_time(outage.since_ms)} ({since(snapshot, outage.since_ms)})"
+    tried = f"tried {out.plural(outage.runs, 'time')}, {then}"
+    return f"{began}: {out.reason_first(outage.error)}; {tried}"
 
 
 def _waiting_for_it(snapshot: "GateSnapshot") -> str:
