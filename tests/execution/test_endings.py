@@ -147,10 +147,10 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     fresh = gated(ledger_url, sink)
     begin(ledger, SECOND, run="another checkpoint")
     fresh(DF, 0)
-    listed = invoke(ledger_url, "failures", width=160)
+    listed = invoke(ledger_url, "failures", width=220)
     assert listed.exit_code == 3
     assert key[:8] in listed.stdout
-    assert "with another checkpoint; a backfill runs it." in listed.stdout
+    assert "with another checkpoint; a backfill runs it (NotRunAgain)" in listed.stdout
     assert [batch.batch_key for batch in ledger.batches.failed("orders")] == [key]
 
 

@@ -146,10 +146,10 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     query = scene.start(scene.read(), sink, headrace.isolate(max_time="10 minutes"))
     try:
         wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
+        wait_until(lambda: sink.values == good, DEADLINE_S)
         wait_until(lambda: statuses(ledger) == {Status.SUCCESS}, DEADLINE_S)
     finally:
         query.stop()
-    assert sink.values == good
     letters = [each.letter for each in ledger.dead_letters.oldest("orders")]
     assert [(letter.partition, letter.offset) for letter in letters] == [(0, 20), (0, 41)]
     assert {letter.value for letter in letters} == {BAD}

@@ -3,7 +3,7 @@
 import getpass
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Final
@@ -19,7 +19,14 @@ from headrace.core.options import age_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import Ledger
 from headrace.ledger.repairs import MOST_AT_ONCE
-from headrace.status.limiting import NO_CEILING, DrainState, FlowDrain, WantedLimit
+from headrace.status.limiting import (
+    GATE_ACTIONS,
+    NO_CEILING,
+    DrainState,
+    FlowDrain,
+    GateAction,
+    WantedLimit,
+)
 from headrace.status.sources import WAIT_FOR_SOURCES_S, Sources
 from headrace.status.states import query_behind
 
@@ -87,17 +94,13 @@ def pause(acting: Acting) -> None:
     What runs already is finished, and failed batches are run again as before. Receivers go on.
     Of a flow the first stages are paused; the others process what is on its way.
     """
-    _act(acting, lambda opened, each: opened.operator_limits.pause(each, acting.who, acting.why))
+    _act(acting, GATE_ACTIONS["pause"])
 
 
 @_acting
 def resume(acting: Acting) -> None:
     """End a pause or a drain; of a flow, in all of its stages. A limit stays."""
-    _act(
-        acting,
-        lambda opened, each: opened.operator_limits.resume(each, acting.who, acting.why),
-        all_stages=True,
-    )
+    _act(acting, GATE_ACTIONS["resume"], all_stages=True)
 
 
 @_acting
@@ -121,14 +124,9 @@ def limit(
     if rate == NO_CEILING:
         if lasts is not None:
             raise OptionError(f"--for is the time of a limit, and {rate!r} is none; leave it out.")
-        _act(
-            acting,
-            lambda opened, each: opened.operator_limits.lift_ceiling(each, acting.who, acting.why),
-            done="without a ceiling",
-        )
-        return
-    wanted = WantedLimit.parse(rate, lasts, "--for")
-    _act(acting, lambda opened, each: wanted.put_in_force(opened, each, acting.who, acting.why))
+        _act(acting, GATE_ACTIONS["lift-ceiling"])
+    else:
+        _act(acting, WantedLimit.parse(rate, lasts, "--for").action)
 
 
 @_acting
@@ -205,12 +203,7 @@ def restart(acting: Acting) -> None:
     obeyed once, within a day; a start with the old checkpoint leaves it as it is.
     Without this, a query whose checkpoint was deleted goes on where the ledger stands.
     """
-    _act(
-        acting,
-        lambda opened, each: opened.operator_limits.restart(each, acting.who, acting.why),
-        all_stages=True,
-        done="its next start with a new checkpoint begins by startingOffsets",
-    )
+    _act(acting, GATE_ACTIONS["restart"], all_stages=True)
 
 
 def adopt(
@@ -301,22 +294,16 @@ def _waiting(ledger: Ledger, name: str) -> int | None:
     return None if answer is None else answer.lag
 
 
-def _act(
-    acting: Acting,
-    act: Callable[[Ledger, str], OperatorLimits],
-    *,
-    all_stages: bool = False,
-    done: str | None = None,
-) -> None:
+def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> None:
     upstream, url = acting.chosen()
     with Ledger.join(url) as opened:
         # Of a flow the first stages are enough: pausing them pauses all.
         for each in (gate for gate, before in upstream.items() if all_stages or not before):
-            operator_limits = act(opened, each)
+            operator_limits = action.effect(opened, each, acting.who, acting.why)
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
             else:
-                typer.echo(out.printable(_sentence(opened, operator_limits, done)))
+                typer.echo(out.printable(action.sentence(opened, operator_limits)))
 
 
 def acting_user(by: str | None) -> str:
@@ -336,15 +323,6 @@ def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
         "seen": operator_limits.seen,
         "described": operator_limits.describe(),
     }
-
-
-def _sentence(ledger: Ledger, operator_limits: OperatorLimits, done: str | None) -> str:
-    described = done or operator_limits.describe() or "under no limit and not paused"
-    if ledger.gates.query(operator_limits.gate) is None:
-        when = "no query runs behind it now"
-    else:
-        when = "in force at its next plan"
-    return f"{operator_limits.gate}: {described}; {when}."
 
 
 @_acting

@@ -10,8 +10,8 @@ from headrace.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.status.letter_sending import LetterSender
-from headrace.status.limiting import WantedLimit
-from headrace.status.words import count, duration, plural
+from headrace.status.limiting import GATE_ACTIONS, WantedLimit
+from headrace.status.words import count, plural
 
 Form = Mapping[str, str]
 
@@ -24,8 +24,7 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
         LedgerError: The ledger cannot be written.
         NotFoundError: There is no such action, or what it is about is gone.
     """
-    action = _ACTIONS.get(what)
-    if action is None:
+    if what not in _ACTIONS and what not in _ON_GATES:
         raise NotFoundError("There is no such action.")
     why = form.get("why", "").strip()
     if not why:
@@ -34,59 +33,24 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
         gate = form.get("gate", "")
         if gate and ledger.gates.get(gate) is None:
             raise NotFoundError(f"The ledger has no gate {gate!r}.")
-        return action(site, ledger, form, who, why)
+        if what in _ON_GATES:
+            return _on_gate(what, ledger, form, who, why)
+        return _ACTIONS[what](site, ledger, form, who, why)
 
 
 Action = Callable[[Site, Ledger, Form, str, str], str]
 
 
-def _pause(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+def _on_gate(name: str, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
-    ledger.operator_limits.pause(gate, who, why)
-    return f"Gate {gate} is paused from its next plan on."
-
-
-def _drain(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    ledger.operator_limits.drain(gate, who, why)
-    return f"Gate {gate} admits nothing more; its page says when its query can be stopped."
-
-
-def _stop(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    if ledger.gates.query(gate) is None:
+    if name == "stop" and ledger.gates.query(gate) is None:
         raise OptionError(f"No query runs behind gate {gate}; load its page again.")
-    ledger.operator_limits.stop(gate, who, why)
-    return f"The query behind gate {gate} ends once its batch is done."
-
-
-def _resume(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    ledger.operator_limits.resume(gate, who, why)
-    return f"Gate {gate} admits records again from its next plan on."
-
-
-def _limit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    wanted = WantedLimit.parse(_field(form, "records_per_s"), form.get("for"), "The time")
-    operator_limits = wanted.put_in_force(ledger, gate, who, why)
-    if operator_limits.limit is None:
-        return f"The limit of gate {gate} is lifted from its next plan on."
-    ends = "" if wanted.lasts_ms is None else f" for {duration(wanted.lasts_ms)}"
-    rate = f"{operator_limits.limit.records_per_s:g} records/s{ends}"
-    return f"Gate {gate} is limited to {rate} from its next plan on."
-
-
-def _unlimit(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    ledger.operator_limits.unlimit(gate, who, why)
-    return f"The limit of gate {gate} is lifted from its next plan on."
-
-
-def _lift_ceiling(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
-    gate = _field(form, "gate")
-    ledger.operator_limits.lift_ceiling(gate, who, why)
-    return f"The ceiling of gate {gate} is lifted from its next plan on."
+    if name == "limit":
+        lasts = form.get("for")
+        action = WantedLimit.parse(_field(form, "records_per_s"), lasts, "The time").action
+    else:
+        action = GATE_ACTIONS[name]
+    return action.sentence(ledger, action.effect(ledger, gate, who, why))
 
 
 def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
@@ -222,13 +186,6 @@ def _do(number: int) -> str:
 
 
 _ACTIONS: Final[Mapping[str, Action]] = {
-    "pause": _pause,
-    "drain": _drain,
-    "stop": _stop,
-    "resume": _resume,
-    "limit": _limit,
-    "unlimit": _unlimit,
-    "lift-ceiling": _lift_ceiling,
     "retry": _retry,
     "retry-sink": _retry_sink,
     "retry-alike": _retry_alike,
@@ -236,3 +193,5 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "drop-letters": _drop_letters,
     "send-letters": _send_letters,
 }
+
+_ON_GATES: Final = frozenset(GATE_ACTIONS) - {"restart"} | {"limit"}

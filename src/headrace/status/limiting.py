@@ -56,6 +56,11 @@ class WantedLimit:
             )
         return cls(per_s, lasts_ms)
 
+    @property
+    def action(self) -> "GateAction":
+        """Putting it in force."""
+        return GateAction(self.put_in_force)
+
     def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
         """Write it into the ledger; what is in force for the gate then.
 
@@ -69,6 +74,47 @@ class WantedLimit:
         if self.lasts_ms is not None:
             until_ms = ledger.database_time_ms() + self.lasts_ms
         return ledger.operator_limits.limit(gate, self.records_per_s, by, why, until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class GateAction:
+    """What an operator does to a gate, declared once for commands and forms.
+
+    Attributes:
+        effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
+            then.
+        done: What it does, in words that follow the gate's name. Default: what is in force.
+    """
+
+    effect: Callable[[Ledger, str, str, str], OperatorLimits]
+    done: str | None = None
+
+    def sentence(self, ledger: Ledger, limits: OperatorLimits) -> str:
+        """What was done, and when it is in force."""
+        described = self.done or limits.describe() or "under no limit and not paused"
+        has_query = ledger.gates.query(limits.gate) is not None
+        when = "in force at its next plan" if has_query else "no query runs behind it now"
+        return f"{limits.gate}: {described}; {when}."
+
+
+GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
+    "pause": GateAction(lambda ledger, *of: ledger.operator_limits.pause(*of)),
+    "drain": GateAction(lambda ledger, *of: ledger.operator_limits.drain(*of)),
+    "resume": GateAction(lambda ledger, *of: ledger.operator_limits.resume(*of)),
+    "stop": GateAction(
+        lambda ledger, *of: ledger.operator_limits.stop(*of),
+        "its query ends once its batch is done",
+    ),
+    "unlimit": GateAction(lambda ledger, *of: ledger.operator_limits.unlimit(*of)),
+    "lift-ceiling": GateAction(
+        lambda ledger, *of: ledger.operator_limits.lift_ceiling(*of), "without a ceiling"
+    ),
+    "restart": GateAction(
+        lambda ledger, *of: ledger.operator_limits.restart(*of),
+        "its next start with a new checkpoint begins by startingOffsets",
+    ),
+}
+"""By the names that forms give them; a limit has values besides (`WantedLimit.action`)."""
 
 
 def _rate_per_s(text: str) -> float | None:
