@@ -21,14 +21,17 @@ from pyspark.sql import SparkSession
 from pytest import MonkeyPatch
 from tests.cli.outcomes import invoke
 from tests.docs.pages import blocks
+from tests.services.connector import jdbc_jars
 from tests.services.kafka import Topic, TopicFactory, Topics, leaders
-from tests.services.lakes import jars_at_hand, older_spark
+from tests.services.lakes import jars_at_hand, older_spark, packages_in
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Verdict, verify
+from headrace.local import ensure_java
 
 pytestmark = pytest.mark.nightly
 
@@ -151,6 +154,38 @@ def test_orders_go_into_delta_lake_past_one_that_is_none(
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db", create=False) as ledger:
         (letter,) = ledger.dead_letters.oldest("orders")
         assert letter.letter.value == b"no order"
+
+
+def test_orders_go_through_the_jdbc_writer_each_once(
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
+) -> None:
+    """In a process that has the driver; a second run finds nothing, and no table of a batch."""
+    orders = topic(1)
+    send(orders, run_here)
+    settings = packages_in(jdbc_jars(ensure_java()), tmp_path)
+    conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    program = str(EXAMPLES / "orders_by_jdbc.py")
+    # The server has no port of its own, and the driver knows no other way.
+    setting = "ignore_startup_parameters = extra_float_digits"
+    with postgresql_server() as server, PgBouncer(server.url, "session", setting) as pooler:
+        environment = os.environ | {
+            "HEADRACE_LEDGER": pooler.url("postgres"),
+            "PYSPARK_SUBMIT_ARGS": f"{conf} {os.environ['PYSPARK_SUBMIT_ARGS']}",
+        }
+        for _ in range(2):
+            ended = subprocess.run(
+                [sys.executable, program, orders.bootstrap_servers, orders.name],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ended.returncode == 0, ended.stderr[-3_000:]
+            assert ended.stdout.splitlines()[-1] == "5 orders"
+        with psycopg.connect(server.url) as connection:
+            tables = connection.execute("SELECT tablename FROM pg_tables").fetchall()
+    assert not [name for (name,) in tables if name.startswith("staging")]
 
 
 def test_only_the_format_changes(

@@ -23,6 +23,15 @@ SPARK_CONNECTOR: Final = (
 )
 
 
+JDBC: Final = (Artifact("org.postgresql", "postgresql", "42.7.14"),)
+"""The driver with which Spark's JDBC writer reaches PostgreSQL."""
+
+
+def jdbc_jars(java: Java, progress: Progress = ignore) -> Path:
+    """The folder with the driver's jar; fetched the first time."""
+    return fetched_jars("jdbc", JDBC, java, progress)
+
+
 def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
     """The jars, for ``spark.jars``; fetched the first time."""
     folder = fetched_jars("spark-connector", SPARK_CONNECTOR, java, progress)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from tests.services import debian, object_stores, wheels
-from tests.services.connector import connector_jars
+from tests.services.connector import connector_jars, jdbc_jars
 from tests.services.hdfs import hdfs_jars
 from tests.services.lakes import delta_jars
 
@@ -21,7 +21,7 @@ def main() -> int:
     """Fetch what is missing; the exit status is 1 if that fails."""
     try:
         java = ensure_java()
-        for jars in (connector_jars, hdfs_jars, delta_jars):
+        for jars in (connector_jars, hdfs_jars, delta_jars, jdbc_jars):
             jars(java, _say)
         _say("Making wheels for the test of the installation, of what pip has in its cache")
         wheels.make_wheels()

@@ -50,6 +50,15 @@ _IVY_SETTINGS: Final = """<ivysettings>
 """
 
 
+def packages_in(jars: Path, folder: Path) -> dict[str, str]:
+    """Settings with which ``spark.jars.packages`` finds the jars of a folder, and no others."""
+    (folder / "ivysettings.xml").write_text(_IVY_SETTINGS.format(jars))
+    return {
+        "spark.jars.ivySettings": f"{folder}/ivysettings.xml",
+        "spark.jars.ivy": f"{folder}/ivy",
+    }
+
+
 def jars_at_hand(folder: Path) -> dict[str, str]:
     """Settings with which ``spark.jars.packages`` finds Delta's jars without a network.
 
@@ -57,11 +66,9 @@ def jars_at_hand(folder: Path) -> dict[str, str]:
         folder: One of the test's own, for what Ivy writes.
     """
     jars = delta_jars(ensure_java())
-    (folder / "ivysettings.xml").write_text(_IVY_SETTINGS.format(jars))
     (storage,) = jars.glob("delta-storage-*.jar")
     return {
-        "spark.jars.ivySettings": f"{folder}/ivysettings.xml",
-        "spark.jars.ivy": f"{folder}/ivy",
+        **packages_in(jars, folder),
         # Ivy finds no dependencies in a plain folder of jars, so the other jar is named here.
         "spark.jars": str(storage),
         "spark.databricks.delta.snapshotPartitions": "1",
