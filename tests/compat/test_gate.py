@@ -230,6 +230,7 @@ def test_bad_records_are_isolated_and_all_others_processed(scene: Scene, sink: S
     query = scene.start(sink, "isolate")
     try:
         scene.wait_for(lambda: len(scene.letters()) == 2, query)
+        scene.wait_for(lambda: sink.values == good, query)
         scene.wait_for(lambda: scene.statuses() == {Status.SUCCESS}, query)
         scene.ledger.operator_limits.stop("orders", "ops")
         wait_until(lambda: not query.isActive, DEADLINE_S)  # by the process that runs the handler
