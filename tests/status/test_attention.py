@@ -17,9 +17,8 @@ from headrace.status.attention import (
     gate_needs,
     grouped,
 )
-from headrace.status.isolations import IsolatedSnapshot
 from headrace.status.lags import GateLag
-from headrace.status.snapshot import take_snapshot
+from headrace.status.snapshot import IsolatedSnapshot, take_snapshot
 from headrace.status.states import GateHistory, GateState, Urgency
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)

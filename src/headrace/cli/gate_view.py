@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import printing as out
+from headrace.ledger import IsolationProgress
 from headrace.status.attention import Need, NeedGroup, Where, grouped
 from headrace.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
-from headrace.status.isolations import IsolationSnapshot
 from headrace.status.sentences import SHORT, drained_in, headline, since
 from headrace.status.snapshot import (
     BatchSnapshot,
@@ -248,7 +248,7 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
     ]
 
 
-def _isolating(found: IsolationSnapshot) -> list[str]:
+def _isolating(found: IsolationProgress) -> list[str]:
     return ["runs", f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"]
 
 

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
-from headrace.ledger import Finding, FindingKind
+from headrace.ledger import Finding, FindingKind, IsolationProgress
 from headrace.status import words as out
 from headrace.status.trends import Trend
 
 if TYPE_CHECKING:
-    from headrace.status.isolations import IsolationSnapshot
     from headrace.status.snapshot import BatchSnapshot, GateSnapshot
 
 
@@ -70,7 +69,7 @@ def batch_name(batch: "BatchSnapshot | None") -> str:
     return f"batch {batch.key[:8]}" if batch.id is None else f"batch {batch.id}"
 
 
-def isolated(found: "IsolationSnapshot | None", batch: str) -> str:
+def isolated(found: IsolationProgress | None, batch: str) -> str:
     """Return the progress of a batch's isolation."""
     if found is None:
         return batch

@@ -12,6 +12,8 @@ from headrace.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
+    IsolatedBatches,
+    IsolationProgress,
     Loss,
     PlannedRange,
     QueryEnd,
@@ -20,7 +22,6 @@ from headrace.ledger import (
     lost_records,
 )
 from headrace.status.attention import Need, gate_needs
-from headrace.status.isolations import IsolatedSnapshot, IsolationSnapshot
 from headrace.status.lags import GateLag
 from headrace.status.states import (
     HISTORY,
@@ -45,10 +46,24 @@ from headrace.status.trends import (
     law_of,
     newest_run,
 )
-from headrace.status.words import planned_or_counted, reason_first, short_error, status_word
+from headrace.status.words import (
+    count,
+    planned_or_counted,
+    plural,
+    reason_first,
+    short_error,
+    status_word,
+)
 
 IN_DOUBT: Final = "no part of its batch passes"
 """Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
+
+
+MANY: Final = 10
+"""More of a gate's last batches with records that were found bad by exceptions are too many."""
+
+_REASON_LENGTH: Final = 70
+"""Characters of an exception's message that a sentence has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +176,42 @@ class QuerySnapshot:
     """When it took the gate (ms since the epoch)."""
     ended_ms: int | None = None
     """Its last sign of life, if it ended without a finish; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedSnapshot:
+    """The last batches in which isolation found bad records, because the handler raised."""
+
+    batches: int
+    """Their number."""
+    of: int
+    """The last batches that were looked at."""
+    error: str
+    """What the handler raised last: the beginning of its message, and its class."""
+
+    @classmethod
+    def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
+        """Count the isolated ones of a gate's last batches; None if none was isolated."""
+        if isolated is None:
+            return None
+        number = sum(batch.batch_key in isolated.keys for batch in batches)
+        error = isolated.error
+        reason = error.message.strip().partition("\n")[0]
+        if len(reason) > _REASON_LENGTH:
+            error = replace(error, message=f"{reason[: _REASON_LENGTH - 1].rstrip()}…")
+        return cls(number, len(batches), short_error(error)) if number else None
+
+    @property
+    def advice(self) -> str | None:
+        """What would find the bad records at less cost; None while few batches were isolated."""
+        if self.batches <= MANY:
+            return None
+        return (
+            f"The handler raised on single records in {count(self.batches)} of the last"
+            f" {plural(self.of, 'batch')} (last {self.error.rstrip('.')}), and is run many times"
+            " to find them: have it batch.reject them, or decode at the source with"
+            " gate.read(..., decode=...), as docs/failures.md says."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +330,7 @@ class GateSnapshot:
     stopped_by: str | None
     run_records: int | None
     waiting: SinkOutage | None
-    isolating: IsolationSnapshot | None
+    isolating: IsolationProgress | None
     operator_limits: str | None
     lag_seconds: float | None = None
     retention_left_s: float | None = None
@@ -368,7 +419,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_end(history),
         run_records=_run_records(run),
         waiting=waits_for(history),
-        isolating=IsolationSnapshot.of(history.isolating) if history.isolating else None,
+        isolating=history.isolating,
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
         new_checkpoint=history.new_checkpoint,

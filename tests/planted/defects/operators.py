@@ -35,7 +35,7 @@ DEFECTS: Final = (
     ),
     Planted(
         "advice at each bad record that a handler raises for",
-        "status/isolations.py",
+        "status/snapshot.py",
         "if self.batches <= MANY:",
         "if self.batches < 1:",
         "tests/status/test_attention.py",
