@@ -277,6 +277,12 @@ def test_a_gate_that_stays_at_its_lowest_rate_says_why(
         assert all(sentence in shown for sentence in snapshot.advice)
 
 
+def test_records_of_a_run_are_counted_only_where_all_its_batches_were_read() -> None:
+    history = with_lags(*[900] * 12)
+    assert take_snapshot(history, NOW_MS).run_records == 12_000
+    assert take_snapshot(replace(history, look_back=12), NOW_MS).run_records is None
+
+
 def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")

@@ -58,6 +58,7 @@ def read_histories(
             gate=gate,
             batches=batches,
             samples=samples,
+            look_back=limit,
             ranges=ranges.get(name, ()),
             losses=ledger.history.losses(name) if has_details else (),
             missed=missed.get(name, Missed()),

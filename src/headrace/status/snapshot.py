@@ -24,7 +24,6 @@ from headrace.ledger import (
 from headrace.status.attention import Need, gate_needs
 from headrace.status.lags import GateLag
 from headrace.status.states import (
-    HISTORY,
     GateHistory,
     GateState,
     ReceiverState,
@@ -417,7 +416,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
         **_end(history),
-        run_records=_run_records(run),
+        run_records=_run_records(run, history.look_back),
         waiting=waits_for(history),
         isolating=history.isolating,
         isolated=IsolatedSnapshot.among(batches, history.isolated),
@@ -462,9 +461,9 @@ def _cost(gate: GateRecord) -> dict[str, Any]:
     }
 
 
-def _run_records(run: Sequence[BatchRecord]) -> int | None:
-    """The records of all batches of a checkpoint; None where there are more than were read."""
-    has_all = len(run) < HISTORY
+def _run_records(run: Sequence[BatchRecord], look_back: int) -> int | None:
+    """The records of all batches of a checkpoint; None where there may be more than were read."""
+    has_all = len(run) < look_back
     return sum(batch.planned_records for batch in run) if run and has_all else None
 
 

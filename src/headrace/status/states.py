@@ -61,6 +61,8 @@ class GateHistory:
     operator_limits: OperatorLimits | None = None
     new_checkpoint: str | None = None
     """Where the query of now went on, if it began a new checkpoint."""
+    look_back: int = HISTORY
+    """Batches that were asked for; where there are fewer, these are all."""
     failed_error: str | None = None
     """Why the newest batch failed that waits for a backfill."""
 
