@@ -1,5 +1,6 @@
 """Needs for attention: their urgency, their cause, and groups of like ones."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,14 @@ def test_no_need_has_status_as_its_command() -> None:
         "headrace receive KIND --journal events --lane 0 --gate orders",
         "headrace why orders",
     ]
+
+
+def test_a_command_can_be_pasted_whatever_a_gate_is_called() -> None:
+    behind = with_lags(9_000, 9_500, 10_000)
+    for name in ("two words", "it's", "x; rm -rf /", "$(reboot)", "größe"):
+        history = replace(behind, gate=replace(behind.gate, name=name))
+        (need,) = take_snapshot(history, NOW_MS).needs
+        assert shlex.split(need.command) == ["headrace", "why", name]
 
 
 def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHistory:

@@ -1,5 +1,6 @@
 """``headrace failures``: what has failed and is unresolved; ``headrace drop`` resolves it."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -104,7 +105,7 @@ def _missed_line(found: tuple[str, Missed]) -> Text:
     """Return the line on a gate's other unresolved records: it has not read them, and will not."""
     gate, missed = found
     counts = f"{out.count(missed.lost)} records are lost and {out.count(missed.skipped)} skipped"
-    sentence = f"{gate}: {counts}; headrace verify {gate} says which."
+    sentence = f"{gate}: {counts}; headrace verify {shlex.quote(gate)} says which."
     return Text(out.printable(sentence), style="bold red")
 
 

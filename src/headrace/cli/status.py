@@ -1,5 +1,6 @@
 """``headrace status`` and ``why``: how the gates in a ledger fare, as text."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -150,7 +151,8 @@ def why(
         raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
     if found is None:
         raise OptionError(
-            f"Gate {gate!r} has no batch {batch}; `headrace batches {gate}` lists those it has."
+            f"Gate {gate!r} has no batch {batch}; `headrace batches {shlex.quote(gate)}` lists"
+            " those it has."
         )
     if as_json:
         out.print_json(asdict(found))

@@ -3,6 +3,7 @@
 It prints a verdict, a line for each span, and the findings.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -246,7 +247,8 @@ def verification_view(
     if verification.contradictions:
         shown += [Text(), _contradictions_table(verification.contradictions)]
     if missed := gone.get(FindingKind.LOST, 0) + gone.get(FindingKind.SKIPPED, 0):
-        words = f"headrace accept {gate} --records {missed} --why '...' says that this is known."
+        command = f"headrace accept {shlex.quote(gate)} --records {missed} --why '...'"
+        words = f"{command} says that this is known."
         shown += [Text(), Text(out.printable(words), style="dim")]
     if last:
         shown += [Text(), *last]

@@ -217,7 +217,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
     def beside(ledger: Ledger) -> dict[str, Any]:
         return {"found": None if gate is None else _verified(ledger, gate, skip)}
 
-    of_gate = shlex.quote(gate or "")
+    of_gate = shlex.quote(gate) if gate else "GATE"
     return Page(
         key=f"/verify?{gate}&{skip}",
         title="Verify" if gate is None else f"Verify {gate}",
@@ -226,7 +226,7 @@ def verify_page(site: Site, _name: str, query: Query) -> Page:
         revision=lambda fleet: tuple(fleet.snapshots),
         about={
             "gate": gate,
-            "command": f"headrace verify --gate {of_gate} --checkpoint FOLDER --source",
+            "command": f"headrace verify {of_gate} --checkpoint FOLDER --source",
         },
         beside=beside,
     )

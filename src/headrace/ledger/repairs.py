@@ -1,5 +1,6 @@
 """Operators' actions on failures, one row each with who, when and why; and similar failures."""
 
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -223,7 +224,8 @@ class RepairStore(Store):
             raise OptionError(
                 f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
                 f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
-                f" what they are with `headrace verify {gate_name}`, and name that number."
+                f" what they are with `headrace verify {shlex.quote(gate_name)}`, and name that"
+                " number."
             )
         if not records:
             return

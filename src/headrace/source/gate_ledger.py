@@ -7,6 +7,7 @@ Each batch is begun under it, so that a query whose gate was taken over begins n
 
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -382,7 +383,8 @@ def _in_use(gate: str, other: GateQuery) -> str:
     return (
         f"The gate {gate!r} is in use by another query, of {other.described}, since"
         f" {since}{checkpoint}: a gate has one query at a time, so stop that one first"
-        f" (`headrace stop {gate}` does from anywhere), or give this one a gate of another name."
+        f" (`headrace stop {shlex.quote(gate)}` does from anywhere), or give this one a gate of"
+        " another name."
     )
 
 

@@ -17,6 +17,7 @@ Everything here is pure: the planner reads both, and writes down what is decided
 """
 
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -137,7 +138,8 @@ def refuse_an_older_checkpoint(
 
 
 def _adopt(known: GateMemory, which: str) -> str:
-    return f"headrace adopt {known.gate} {which} --ledger {known.ledger} --why TEXT"
+    gate, ledger = shlex.quote(known.gate), shlex.quote(known.ledger)
+    return f"headrace adopt {gate} {which} --ledger {ledger} --why TEXT"
 
 
 def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:

@@ -20,6 +20,7 @@ that a batch needs when Spark runs it again after a crash:
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,7 +129,8 @@ class StreamOffset:
                 f"The query's checkpoint belongs to the gate {self.gate!r}, and its source has the"
                 f" gate {gate!r}; a batch's key depends on its gate, so read with the gate"
                 f" {self.gate!r}, or start with a new checkpoint and with startingOffsets where"
-                f" that one ended (`headrace checkpoint offsets {self.gate}` prints them)."
+                f" that one ended (`headrace checkpoint offsets {shlex.quote(self.gate)}` prints"
+                " them)."
             )
 
     def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:

@@ -1,5 +1,6 @@
 """Needs of gates and flows, each declared once: urgency, place, command, condition and sentence."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -124,7 +125,7 @@ class NeedKind:
 
     def of(self, snapshot: "GateSnapshot") -> Iterator[Need]:
         """The needs of this kind that a gate has."""
-        command = self.command.format(gate=snapshot.gate)
+        command = self.command.format(gate=shlex.quote(snapshot.gate))
         for sentence, records in self.facts(snapshot):
             yield Need(
                 self.kind, self.urgency, snapshot.gate, sentence, self.where, command, records
@@ -158,7 +159,7 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
         snapshot.gate,
         headline(snapshot),
         Where.FAILURES if state is GateState.FAILED else Where.GATE,
-        command.format(gate=snapshot.gate, batch=newest.key[:8] if newest else ""),
+        command.format(gate=shlex.quote(snapshot.gate), batch=newest.key[:8] if newest else ""),
         records,
     )
 
@@ -169,8 +170,8 @@ def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
         last = max(silent, key=lambda each: each.seen_ms)
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
-        place = f"--journal {last.journal} --lane {last.lane} --gate {snapshot.gate}"
-        command = f"headrace receive KIND {place}"
+        journal, gate = shlex.quote(last.journal), shlex.quote(snapshot.gate)
+        command = f"headrace receive KIND --journal {journal} --lane {last.lane} --gate {gate}"
         yield Need(
             "silent receivers", Urgency.SOON, snapshot.gate, sentence, Where.RECEIVERS, command
         )

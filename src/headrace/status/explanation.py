@@ -1,5 +1,6 @@
 """Why a batch has the size it has: what waited, the rate and where that came from, every cap."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -231,7 +232,7 @@ def _ceiling(found: Explanation) -> str:
     effect = "It made this batch as small as it is" if was_it else "It did not limit this batch"
     return (
         f"As known now, {found.ceiling}: the handler takes no larger batch. {effect}. Larger ones"
-        f" are tried now and then; `headrace limit no-ceiling {found.gate}` lifts it."
+        f" are tried now and then; `headrace limit no-ceiling {shlex.quote(found.gate)}` lifts it."
     )
 
 

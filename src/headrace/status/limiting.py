@@ -1,5 +1,6 @@
 """What operators ask for, as commands and forms take it: limits, and drains of gates and flows."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -175,7 +176,7 @@ class RetryQueue:
 
     def waits_for(self, key: str | None = None) -> str:
         """Return the reason for which a batch waits, or all batches of the gate, in a sentence."""
-        command = f"headrace backfill {key[:8] if key else f'{self.gate}'}"
+        command = f"headrace backfill {key[:8] if key else shlex.quote(self.gate)}"
         if self.running is not None:
             return f"waits while a backfill runs batch {self.running[:8]}."
         if not self.has_query:
@@ -251,7 +252,8 @@ class DrainState:
             return "its query has not planned since; it sees this at its next plan."
         return (
             "its batch waits for its sink, and it drains when that is back; `headrace retry"
-            f" {self.gate}` tries now, and a query that is stopped runs it at its next start."
+            f" {shlex.quote(self.gate)}` tries now, and a query that is stopped runs it at its next"
+            " start."
         )
 
     def _failed_too(self) -> str:

@@ -1,5 +1,6 @@
 """States of the stages of flows at one moment."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -149,7 +150,7 @@ def flow_needs(stages: Sequence[StageSnapshot]) -> Iterator[Need]:
         about = f"{each.flow}.{each.stage}"
         if each.state == BOTTLENECK:
             sentence = "This stage throttles the others: it is the flow's bottleneck."
-            command = f"headrace why {about}"
+            command = f"headrace why {shlex.quote(about)}"
             yield Need("bottleneck", Urgency.WATCH, about, sentence, Where.FLOWS, command)
         if each.missing_upstream is not None:
             sentence = f"Nothing comes from stage {each.missing_upstream}, which does not run."
