@@ -260,7 +260,7 @@ def _state(finding: Finding) -> str:
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
     why = f": {out.short_error(finding.error)}" if finding.error else "."
-    return f"{finding.status or 'processed, but this record was rejected'}{why}"
+    return f"{finding.status or 'processed, but not this record'}{why}"
 
 
 def _batch(findings: Sequence[Finding]) -> str:
