@@ -191,7 +191,7 @@ def test_a_letter_alone_is_3_until_it_is_resolved_and_so_is_a_dead_batch(
             ledger.batches.claim(key, "me", 1_000)
             ledger.batches.backfilled(key, "me")
         ledger.batches.backfilled(shop.busy, "a backfill")
-        drop = ["drop", shop.dead[:12], "--why", " nobody needs it "]
+        drop = ["drop", shop.dead[:12], "--why", " nobody needs it ", "--by", "Ada"]
         assert invoke(shop.url, *drop).stdout == f"Batch {shop.dead} is dropped.\n"
         (letter,) = rows(shop.url, "failures", 3)
         ledger.dead_letters.resolve(
@@ -199,9 +199,12 @@ def test_a_letter_alone_is_3_until_it_is_resolved_and_so_is_a_dead_batch(
         )
         assert rows(shop.url, "failures") == []
     (dead,) = rows(shop.url, f"batches {shop.dead}")
-    assert dead["resolution"] == "nobody needs it"
+    assert dead["resolution"] == "nobody needs it (Ada)"
+    with Ledger.open(shop.url) as ledger:
+        (done, *_) = ledger.operator_limits.history(None)
+        assert (done.kind, done.by, done.why) == ("drop batch", "Ada", "nobody needs it")
     assert "nobody needs it" in told(shop.url, f"batches {shop.dead}")
-    assert "was dropped already (nobody needs it)" in complain(shop.url, *drop)
+    assert "was dropped already (nobody needs it (Ada))" in complain(shop.url, *drop)
 
 
 def test_what_ended_long_ago_is_deleted_and_verify_counts_it(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None
         (("limit", "0", "orders"), "must be a finite number above 0"),
         (("limit", "off", "orders", "--for", "2h"), "leave it out"),
         (("limit", "5", "orders", "--for", "2"), "a time with its unit"),
-        (("limit", "5", "orders", "--for", "99999999 days"), "give at most 3650 days, or leave"),
+        (("limit", "5", "orders", "--for", "99999999 days"), "at most 3650 days, or leave"),
+        (("limit", "5", "orders", "--for", "0s"), "at most 3650 days, or leave"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(

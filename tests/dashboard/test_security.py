@@ -219,6 +219,12 @@ def test_a_secret_of_the_ledger_s_url_is_on_no_page(serve: Serve) -> None:
     assert "hunter2" not in answer.text
 
 
+def test_a_gate_with_a_line_end_in_its_name_has_a_page(shared: Shared) -> None:
+    with Ledger.open(shared.ledger) as ledger:
+        ledger.gates.declare("two\nlines", interval_ms=1_000, source="kafka", estimator="pid")
+    assert httpx.get(f"{shared.address}/gate/two%0Alines").status_code == 200
+
+
 def test_two_operators_are_told_apart(shared: Shared) -> None:
     with Ledger.open(shared.ledger) as ledger:
         key = add_failure(ledger)

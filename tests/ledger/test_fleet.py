@@ -68,3 +68,12 @@ def test_a_series_has_a_point_for_each_stretch_with_batches(ledger: Ledger) -> N
     assert (whole.batches, whole.lag, whole.failed, whole.records) == (6, 500, 1, 45)
     assert ledger.fleet.series("orders", until_ms, until_ms + 1, 1) == ()
     assert ledger.fleet.oldest_ms("clicks") is None
+
+
+def test_lists_of_all_gates_have_more_than_one_statement_can_combine(ledger: Ledger) -> None:
+    for number in range(501):
+        name = f"gate {number}"
+        ledger.gates.declare(name, interval_ms=1_000, source="kafka", estimator="pid")
+    last = ledger.batches.begin(replace(batch_number(0), gate="gate 500"))
+    assert [each.batch_key for each in ledger.batches.newest()] == [last.batch_key]
+    assert ledger.dead_letters.oldest() == ()

@@ -56,7 +56,7 @@ def test_no_need_has_status_as_its_command() -> None:
         for need in take_snapshot(history, NOW_MS).needs
     ]
     assert commands == [
-        "headrace receive KIND --journal events --lane 0 --gate orders",
+        "headrace receive --help",
         "headrace why orders",
     ]
 

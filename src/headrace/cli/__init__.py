@@ -25,7 +25,9 @@ def main() -> None:
             with needs_extra("spark", "This command"):
                 app(prog_name="headrace")
     except HeadraceError as error:
-        sys.stderr.write(f"headrace: {error}\n")
+        # It may name what a terminal would obey, such as a gate.
+        sentence = "".join(letter if letter.isprintable() else " " for letter in str(error))
+        sys.stderr.write(f"headrace: {sentence}\n")
         sys.exit(ExitStatus.ERROR)
     except KeyboardInterrupt:
         sys.exit(ExitStatus.INTERRUPTED)

@@ -113,6 +113,7 @@ def drop_letters(
     why: Annotated[
         str, typer.Option(metavar="REASON", help="Give the reason, kept with the letter.")
     ],
+    by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead letters without processing them, and say why; this is final."""
@@ -120,11 +121,11 @@ def drop_letters(
         raise OptionError("--why is empty; say why the record need not be processed.")
     # Only an existing ledger can be changed: none is created here.
     with Ledger.open(ledger, create=False) as reader:
-        for each in ids:
-            _waiting_letter(reader, each, ledger, "dropped")
-    with Ledger.open(ledger) as opened:
-        for each in ids:
-            if not opened.dead_letters.resolve(each, DeadLetterStatus.DROPPED, why.strip()):
+        gates = {each: _waiting_letter(reader, each, ledger, "dropped").gate for each in ids}
+    who = opt.acting_user(by)
+    with Ledger.join(ledger) as opened:
+        for each, gate in gates.items():
+            if not opened.repairs.drop_letters(gate, [each], who, why.strip()):
                 _waiting_letter(opened, each, ledger, "dropped")
                 raise OptionError(
                     f"Dead letter {each} is being sent at this time, so it is not dropped; try"

@@ -33,7 +33,8 @@ from headrace.ledger import (
 )
 
 _NOTHING: Final = (
-    "Nothing is unresolved: no batch has failed, no dead letter waits, and nothing is lost."
+    "Nothing is unresolved: no batch has failed, no dead letter waits, and no loss that is known"
+    " waits to be accepted; headrace verify proves the rest."
 )
 
 ErrorClass = Annotated[
@@ -183,6 +184,7 @@ def drop(
     why: Annotated[
         str, typer.Option(metavar="REASON", help="Give the reason, kept with the batch.")
     ],
+    by: opt.Author = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead batches without processing them, and say why; this is final.
@@ -196,9 +198,10 @@ def drop(
         batches = [find_batch(reader, key, ledger) for key in keys]
     for batch in batches:
         _refuse_unless_dead(batch)
-    with Ledger.open(ledger) as opened:
+    who = opt.acting_user(by)
+    with Ledger.join(ledger) as opened:
         for batch in batches:
-            if not opened.batches.drop(batch.batch_key, why.strip()):
+            if not opened.repairs.drop_batch(batch.gate, batch.batch_key, who, why.strip()):
                 _refuse_unless_dead(find_batch(opened, batch.batch_key, ledger))
             typer.echo(f"Batch {batch.batch_key} is dropped.")
 

@@ -114,7 +114,7 @@ def _group(group: NeedGroup) -> Iterator[RenderableType]:
         return
     names = ", ".join(dict.fromkeys(need.about for need in group.needs))
     yield out.line(f"{group.sentence.rstrip('.')}: {names}", style=_URGENT[group.urgency])
-    yield _command(worst)
+    yield _command(group)
 
 
 def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
@@ -132,7 +132,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
         yield out.line(f"and {len(snapshot.needs) - NEEDS} more; see --json", style="yellow")
 
 
-def _command(need: Need) -> Text:
+def _command(need: Need | NeedGroup) -> Text:
     return out.line(f"  {need.command}", style="dim")
 
 

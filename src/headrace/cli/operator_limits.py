@@ -1,6 +1,5 @@
 """``headrace pause``, ``resume``, ``limit``, ``drain``, ``retry``, ``accept``: operators' work."""
 
-import getpass
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -57,7 +56,7 @@ class Acting:
     @property
     def who(self) -> str:
         """Name of the operator."""
-        return acting_user(self.by)
+        return opt.acting_user(self.by)
 
     def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
         """Return the gates, those of a flow in its order, and the URL of their ledger.
@@ -237,7 +236,7 @@ def adopt(
                 " checkpoint that this ledger knows, or 16 hexadecimal digits of another ledger's."
             )
     with Ledger.join(ledger) as opened:
-        opened.operator_limits.adopt(gate, which, acting_user(by), why)
+        opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)
     typer.echo(out.printable(f"{gate}: its next start goes on with {which}."))
 
 
@@ -304,16 +303,6 @@ def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> Non
                 out.print_json(operator_limit_values(operator_limits))
             else:
                 typer.echo(out.printable(action.sentence(opened, operator_limits)))
-
-
-def acting_user(by: str | None) -> str:
-    """Return the operator's name: as given, or the user of this process."""
-    if by is not None:
-        return by
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError) as error:
-        raise OptionError("The user has no name here; say with --by who does it.") from error
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
@@ -396,7 +385,7 @@ def accept(
         gate = opt.the_gate(reader, gate, ledger).name
     with Ledger.join(ledger) as opened:
         missed = opened.proofs.missed(gate)
-        opened.repairs.accept(gate, missed, records, acting_user(by), why)
+        opened.repairs.accept(gate, missed, records, opt.acting_user(by), why)
     typer.echo(
         out.printable(
             f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"

@@ -3,6 +3,7 @@
 Only the module that a user names is imported.
 """
 
+import getpass
 import importlib
 import inspect
 import os
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from headrace.flow import Flow
 
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
+
+_MOST_NAMES: Final = 20
+"""Gates that an error names."""
 
 LedgerUrl = Annotated[
     str,
@@ -165,14 +169,24 @@ def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callabl
     return lambda command: with_parameters(command, shared, lambda values: kind(**values))
 
 
+def acting_user(by: str | None) -> str:
+    """Return the operator's name: as given, or the user of this process."""
+    if by is not None:
+        return by
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise OptionError("The user has no name here; say with --by who does it.") from error
+
+
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
     """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
     known = ledger.gates.all()
     wanted = [each for each in known if gate is None or each.name == gate]
     if gate is not None and not wanted:
-        names = ", ".join(each.name for each in known) or "none at all"
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {names}."
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has:"
+            f" {_listed(known)}."
         )
     return wanted
 
@@ -199,8 +213,15 @@ def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -
             f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
             " starts."
         )
-    names = ", ".join(each.name for each in known)
-    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {names}.")
+    raise OptionError(
+        f"The ledger {redact_url(url)} has several gates; name one: {_listed(known)}."
+    )
+
+
+def _listed(gates: Sequence[GateRecord]) -> str:
+    names = [each.name for each in gates[:_MOST_NAMES]]
+    more = f" and {len(gates) - len(names):,} more" if len(gates) > len(names) else ""
+    return ", ".join(names) + more or "none at all"
 
 
 def moment_ms(option: str, text: str, now_ms: int) -> int:

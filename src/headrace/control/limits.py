@@ -250,7 +250,7 @@ class OperatorLimits:
 
     @property
     def seen(self) -> bool:
-        """Whether the gate's planner has planned by all of it; True if nothing is in force."""
+        """Whether the gate's planner has planned by all that is in force; True if nothing is."""
         return all(each.seen_ms is not None for each in self.in_force)
 
     @property

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
@@ -90,6 +91,15 @@ _MOST_OUTCOMES: Final = 100
 """Actions of which the dashboard still knows what to tell whoever did them."""
 
 
+class _AnyPath(PathConvertor):
+    """A path with line ends in it, too: a gate's name may have them."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", _AnyPath())
+
+
 class Dashboard:
     """The application, and what it keeps while it runs."""
 
@@ -112,14 +122,14 @@ class Dashboard:
         routes = [
             Route("/static/{name}", self._static),
             Route("/live", self._live),
-            Route("/series/{name:path}", self._series),
+            Route("/series/{name:any}", self._series),
             Route("/metrics", self._metrics),
             Route("/sign-in", self._sign_in_page, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/act/{what}", self._act, methods=["POST"]),
             Route("/done/{name}", self._done, methods=["GET"]),
-            Route("/{path:path}", self._page, methods=["GET"]),
+            Route("/{path:any}", self._page, methods=["GET"]),
         ]
         starlette = Starlette(
             routes=routes,

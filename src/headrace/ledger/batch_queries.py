@@ -30,7 +30,7 @@ from headrace.ledger.batch_rows import (
     created_within,
     is_error,
     range_from,
-    together,
+    rows_of,
     unresolved,
     unresolved_from,
 )
@@ -222,10 +222,7 @@ class BatchQueries(Store):
                 queries = [
                     each.where(batch_table.c.status == s) for each in queries for s in set(statuses)
                 ]
-            if not queries:
-                return []
-            rows = connection.execute(together(queries))
-            return [batch_from(row) for row in rows.mappings()]
+            return [batch_from(row) for row in rows_of(connection, queries)]
 
         found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])

@@ -8,7 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    CompoundSelect,
+    Connection,
     Select,
     Text,
     and_,
@@ -109,13 +109,19 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
     return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
 
 
-def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:
-    """Combine queries into one statement, without an order.
+_AT_ONCE: Final = 400
+"""Queries of one statement: SQLite combines 500 at most."""
+
+
+def rows_of(connection: Connection, queries: Sequence[Select[Any]]) -> Iterator[Any]:
+    """Yield the rows of several queries, without an order, as mappings.
 
     Each gate and status has an index with its own order; there is none over all of them. So each is
     queried separately, with the limit of the whole.
     """
-    return union_all(*[select(query.subquery()) for query in queries])
+    for first in range(0, len(queries), _AT_ONCE):
+        some = [select(query.subquery()) for query in queries[first : first + _AT_ONCE]]
+        yield from connection.execute(union_all(*some)).mappings()
 
 
 def created_within(

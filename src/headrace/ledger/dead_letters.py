@@ -231,10 +231,7 @@ class DeadLetterStore(Store):
                 for name in names
                 for status in set(statuses or DeadLetterStatus)
             ]
-            if not queries:
-                return []
-            rows = connection.execute(batch_rows.together(queries))
-            return [letter_from(row) for row in rows.mappings()]
+            return [letter_from(row) for row in batch_rows.rows_of(connection, queries)]
 
         found = self._database.read(oldest)
         return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])

@@ -130,8 +130,24 @@ class ErrorReport:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error_class", storable(self.error_class))
-        object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])
-        object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
+        message, trace = map(without_passwords, (storable(self.message), storable(self.trace)))
+        object.__setattr__(self, "message", message[:MAX_MESSAGE_LENGTH])
+        object.__setattr__(self, "trace", trace[-MAX_TRACE_LENGTH:])
+
+
+_PASSWORD: Final = re.compile(
+    r"""(://[^\s/:@'"]*:)[^\s/@'"]+(?=@)|(\bpassword['"]?\s*[=:]\s*['"]?)[^\s,;&'")]+""",
+    re.IGNORECASE,
+)
+
+
+def without_passwords(text: str) -> str:
+    """Return a handler's error with ``***`` for what reads as a password.
+
+    >>> without_passwords("postgresql://app:hunter2@db refused password=hunter2, user=app")
+    'postgresql://app:***@db refused password=***, user=app'
+    """
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 OWNER_GONE: Final = ErrorReport(

@@ -91,6 +91,15 @@ class NeedGroup:
         records = f", with {out.plural(self.records, 'record')}" if self.records else ""
         return f"{out.plural(self.number, noun)}: {self.kind}{records}."
 
+    @property
+    def command(self) -> str:
+        """The command that lists all of them, or acts on the worst."""
+        worst = self.needs[0]
+        if self.number == 1 or worst.where not in (Where.FAILURES, Where.VERIFY):
+            return worst.command
+        of_all = worst.command.replace(f" {shlex.quote(worst.about)}", "")
+        return "headrace failures" if of_all == worst.command else of_all
+
 
 def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
     """Needs by their kind: the most urgent kind first, then by gates, then by records."""
@@ -170,8 +179,7 @@ def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
         last = max(silent, key=lambda each: each.seen_ms)
         which = f"{last.journal} lane {last.lane} for {since(snapshot, last.seen_ms)}"
         sentence = f"{out.plural(len(silent), 'receiver')} not seen: {which}."
-        journal, gate = shlex.quote(last.journal), shlex.quote(snapshot.gate)
-        command = f"headrace receive KIND --journal {journal} --lane {last.lane} --gate {gate}"
+        command = "headrace receive --help"
         yield Need(
             "silent receivers", Urgency.SOON, snapshot.gate, sentence, Where.RECEIVERS, command
         )
@@ -197,7 +205,9 @@ def _retention(snapshot: "GateSnapshot") -> Facts:
 
 def _dead_batches(snapshot: "GateSnapshot") -> Facts:
     if snapshot.dead:
-        yield f"{out.plural(snapshot.dead, 'dead batch')}{_error(snapshot)}", 0
+        # The error that is known is of the newest that failed.
+        why = "." if snapshot.failed else _error(snapshot)
+        yield f"{out.plural(snapshot.dead, 'dead batch')}{why}", 0
 
 
 def _failed_batches(snapshot: "GateSnapshot") -> Facts:

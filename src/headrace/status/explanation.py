@@ -114,6 +114,9 @@ def explain(ledger: Ledger, gate: GateRecord, number: int | None = None) -> Expl
     found = _facts(gate, batch, ranges, learnt, operator)
     now_ms = ledger.database_time_ms()
     sentences = [*_sentences(found, now_ms, learnt, operator), *_sink(gate, batch, now_ms)]
+    current = ledger.operator_limits.of(gate.name).describe()
+    if current is not None and current != found.operator:
+        sentences.append(Said("now", f"Now in force: {current}."))
     return replace(found, sentences=tuple(sentences))
 
 
@@ -202,6 +205,8 @@ def _sentences(
         left = f", and leave {out.plural(each.left_over, 'record')}" if each.left_over else ""
         kind = Reason.CEILING if each.reason.startswith(Reason.CEILING) else each.reason
         what = _MEANINGS.get(kind, each.reason)
+        if each.partitions == 1:
+            what = what.replace("their shares", "its share")
         number = out.plural(each.partitions, "partition")
         have = "is" if each.partitions == 1 else "are"
         left = left if each.partitions != 1 else left.replace("leave", "leaves")

@@ -50,10 +50,10 @@ class WantedLimit:
                 f"{lasts_name} is the time of a limit, and {OFF!r} ends one; leave it out."
             )
         lasts_ms = age_ms(lasts_name, lasts)
-        if lasts_ms > LONGEST_MS:
+        if not 0 < lasts_ms <= LONGEST_MS:
             raise OptionError(
-                f"{lasts_name} is {lasts.strip()!r}; give at most 3650 days, or leave it out for a"
-                " limit that holds until it is lifted."
+                f"{lasts_name} is {lasts.strip()!r}; give more than 0, and at most 3650 days, or"
+                " leave it out for a limit that holds until it is lifted."
             )
         return cls(per_s, lasts_ms)
 

@@ -243,7 +243,7 @@ def _finding_sentence(findings: Sequence[Finding]) -> str:
         case FindingKind.OVERLAP:
             sentence = f"{first.offsets} is read by both {batches}."
         case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
-            sentence = f"{_batch(findings)} is {_state(first)}"
+            sentence = f"{_batch(findings)} is {_state(findings)}"
         case FindingKind.LOST if first.batch_key is not None:
             why = f": {first.reason}" if first.reason else ""
             sentence = f"{first.offsets} was gone when {whole} read it{why}."
@@ -256,11 +256,13 @@ def _finding_sentence(findings: Sequence[Finding]) -> str:
     return sentence if first.accepted is None else f"{sentence} Accepted: {first.accepted}"
 
 
-def _state(finding: Finding) -> str:
+def _state(findings: Sequence[Finding]) -> str:
+    finding = findings[0]
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
     why = f": {out.short_error(finding.error)}" if finding.error else "."
-    return f"{finding.status or 'processed, but not this record'}{why}"
+    records = "this record" if len(findings) == 1 else "these records; why the first is not"
+    return f"{finding.status or f'processed, but not {records}'}{why}"
 
 
 def _batch(findings: Sequence[Finding]) -> str:

@@ -227,7 +227,8 @@ class GateSnapshot:
         interval_ms: The time that a batch should take.
         state: State of the gate: a value of `GateState`.
         reason: Reason for the last batch's size; while it waits for its sink, the gate's limit.
-        rate_per_s: The rate in force.
+        rate_per_s: The rate that its law has learnt; what operators and later stages allow comes on
+            top of it.
         processing_rate_per_s: Rate at which the last reported batch was processed.
         proportional, integral, derivative: Parts that PID's terms added to the last rate.
         law: The law in force: ``pid`` or ``learned``.
@@ -506,6 +507,7 @@ def _partition(planned: PlannedRange) -> PartitionSnapshot:
 
 
 def _error(batches: Sequence[BatchRecord]) -> str | None:
-    failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
+    open_ones = (b for b in batches if b.status is not Status.SUCCESS and b.resolution is None)
+    failed = (b for b in open_ones if not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
     return None if error is None else short_error(error)
