@@ -102,6 +102,7 @@ def test_what_failed_alike_is_a_group(ledger: Ledger) -> None:
     assert {name: each.number for name, each in groups.items()} == {"ValueError": 3, "OSError": 1}
     alike = groups["ValueError"]
     assert (alike.message, alike.status, alike.records) == ("no number", "failed", 30)
+    assert alike.messages == 1
     assert alike.key in keys
     (letters,) = ledger.repairs.alike_letters(None)
     assert (letters.gate, letters.error_class, letters.number) == ("orders", "ValueError", 2)

@@ -40,6 +40,7 @@ class AlikeBatches:
     Attributes:
         error_class: The exception's class with its module; None where a batch has no error.
         message: The message of one of them.
+        messages: How many messages there are among them.
         status: ``failed``, ``backfilling`` or ``dead``.
         records: Total of their offsets.
         oldest_ms: When the oldest of them was planned.
@@ -49,6 +50,7 @@ class AlikeBatches:
     gate: str
     error_class: str | None
     message: str | None
+    messages: int
     status: str
     number: int
     records: int
@@ -64,6 +66,7 @@ class AlikeLetters:
     gate: str
     error_class: str
     message: str
+    messages: int
     number: int
     oldest_ms: int
     newest_ms: int
@@ -75,6 +78,7 @@ _BATCHES: Final = (
         batch_table.c.gate,
         batch_table.c.error_class,
         func.min(batch_table.c.error_message).label("message"),
+        func.count(batch_table.c.error_message.distinct()).label("messages"),
         batch_table.c.status,
         func.count().label("number"),
         func.sum(batch_table.c.planned_records - batch_table.c.done_records).label("records"),
@@ -100,6 +104,7 @@ _LETTERS: Final = (
         dead_letter.c.gate,
         dead_letter.c.error_class,
         func.min(dead_letter.c.error_message).label("message"),
+        func.count(dead_letter.c.error_message.distinct()).label("messages"),
         func.count().label("number"),
         func.min(dead_letter.c.created_ms).label("oldest_ms"),
         func.max(dead_letter.c.created_ms).label("newest_ms"),
