@@ -6,7 +6,15 @@ from typing import Final
 
 from headrace.control.schema_fit import LOOKED_AT
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import GateRecord, Ledger, Missed, ReceiverRecord, Status, Unresolved
+from headrace.ledger import (
+    BatchRecord,
+    GateRecord,
+    Ledger,
+    Missed,
+    ReceiverRecord,
+    Status,
+    Unresolved,
+)
 from headrace.status.lags import LagWatch
 from headrace.status.snapshot import GateSnapshot, take_snapshot
 from headrace.status.sources import WAIT_FOR_SOURCES_S
@@ -71,7 +79,7 @@ def read_histories(
             fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if counts.letters else (),
             operator_limits=limits.get(name),
             new_checkpoint=checkpoints.get(name),
-            failed_error=_failed_error(ledger, name) if counts.failed else None,
+            failed_error=_older_error(ledger, name, batches) if counts.failed else None,
         )
         found.append(history)
     return found
@@ -85,7 +93,10 @@ def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverR
     return {name: tuple(own) for name, own in found.items()}
 
 
-def _failed_error(ledger: Ledger, gate: str) -> str | None:
+def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> str | None:
+    """Why the newest batch failed that waits, where it is not among those that were read."""
+    if any(each.status is Status.FAILED and not each.interrupted for each in batches):
+        return None
     failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
     error = next((each.error for each in failed if not each.interrupted), None)
     return None if error is None else short_error(error)

@@ -64,7 +64,7 @@ class GateHistory:
     look_back: int = HISTORY
     """Batches that were asked for; where there are fewer, these are all."""
     failed_error: str | None = None
-    """Why the newest batch failed that waits for a backfill."""
+    """Why the newest batch failed that waits for a backfill, if it is not one of ``batches``."""
 
     def ended_by(self, how: QueryEnd) -> str | None:
         """What is known of the query's end, if it ended so and no other runs: an error, or who."""
