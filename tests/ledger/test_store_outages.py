@@ -13,7 +13,15 @@ from tests.services.postgresql import NewUrl
 from headrace.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status, Timeouts
+from headrace.ledger import (
+    DeadLetter,
+    DeadLetterStatus,
+    ErrorReport,
+    Ledger,
+    Missed,
+    Status,
+    Timeouts,
+)
 from headrace.ledger.tables import gate, metadata
 from headrace.testing import ManualClock
 
@@ -40,6 +48,7 @@ class Write(NamedTuple):
     call: Callable[[Ledger], object]
 
 
+MISSED = Missed(lost=6, ranges=(("topic id", OffsetRange("orders", 0, 3, 9)),))
 PROGRESS = Progress(done=frozenset(["0"]), running="1", runs=2)
 
 
@@ -71,6 +80,11 @@ def taken(ledger: Ledger) -> None:
 def taken_by_one_who_is_gone(ledger: Ledger) -> None:
     failed(ledger)
     ledger.batches.claim(KEY, "other", 0)
+
+
+def dead(ledger: Ledger) -> None:
+    taken(ledger)
+    ledger.batches.mark_dead(KEY, "me", ERROR)
 
 
 def buried(ledger: Ledger) -> None:
@@ -158,6 +172,21 @@ WRITES: dict[str, Write] = {
     ),
     "limit": Write(
         nothing, lambda ledger: ledger.operator_limits.limit("orders", 5, "ops").describe()
+    ),
+    "retry a batch": Write(
+        failed, lambda ledger: ledger.repairs.retry("orders", [KEY], "ops", "x")
+    ),
+    "drop a batch": Write(
+        dead, lambda ledger: ledger.repairs.drop_batch("orders", KEY, "ops", "not needed")
+    ),
+    "drop a letter": Write(
+        buried, lambda ledger: ledger.repairs.drop_letters("orders", [1], "ops", "not needed")
+    ),
+    "begin_send": Write(
+        buried, lambda ledger: ledger.repairs.begin_send("orders", [1], "ops", "to try") > 0
+    ),
+    "accept": Write(
+        nothing, lambda ledger: ledger.repairs.accept("orders", MISSED, 6, "ops", "not needed")
     ),
     "leave": Write(received, lambda ledger: ledger.receivers.deregister(a_receiver(owner="other"))),
 }

@@ -10,7 +10,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     func,
-    insert,
     select,
     update,
 )
@@ -147,6 +146,10 @@ _OUTCOME: Final = (
 )
 
 
+_CHANGED: Final = " changed"
+_NOTHING: Final = "nothing to change"
+
+
 class RepairStore(Store):
     """Operators' actions on failures, each in one transaction with the row that says who and why.
 
@@ -258,8 +261,7 @@ class RepairStore(Store):
 
         def accept(connection: Connection) -> None:
             self._insert_under(gate_name, connection, statement, rows)
-            outcome = {"outcome": f"{records:,} accepted"}
-            self._insert_under(gate_name, connection, insert(action), row | outcome)
+            self._written(gate_name, connection, row | {"outcome": f"{records:,} accepted"})
 
         self._database.write(accept)
 
@@ -268,12 +270,7 @@ class RepairStore(Store):
         target = _listed("dead letter", [str(each) for each in letters])
         row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
 
-        def begin(connection: Connection) -> int:
-            inserted = insert(action).values(row).returning(action.c.action_id)
-            number: int = connection.execute(inserted).scalar_one()
-            return number
-
-        return self._database.write(begin)
+        return self._database.write(lambda connection: self._written(gate_name, connection, row)[0])
 
     def end_send(self, number: int, outcome: str) -> None:
         """Record the outcome of a send."""
@@ -323,12 +320,29 @@ class RepairStore(Store):
 
     def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
         def do(connection: Connection) -> int:
-            number: int = work(connection)
-            outcome = f"{number} changed" if number else "nothing to change"
-            self._insert_under(gate_name, connection, insert(action), row | {"outcome": outcome})
-            return number
+            number, outcome = self._written(gate_name, connection, row)
+            if outcome is not None:  # this call was made before, and its answer was lost
+                return int(outcome.removesuffix(_CHANGED)) if outcome != _NOTHING else 0
+            changed = work(connection)
+            what = f"{changed}{_CHANGED}" if changed else _NOTHING
+            connection.execute(_OUTCOME, {"number": number, "what": what})
+            return changed
 
         return self._database.write(do)
+
+    def _written(
+        self, gate_name: str, connection: Connection, row: dict[str, Any]
+    ) -> tuple[int, str | None]:
+        """Write an action's row, once for a call; its number, and the outcome that it has."""
+        inserted = self._database.insert(action).values(row)
+        inserted = inserted.on_conflict_do_nothing(index_elements=[action.c.last_call])
+        with self._under(gate_name):
+            connection.execute(inserted)
+        found = select(action.c.action_id, action.c.outcome)
+        number, outcome = connection.execute(
+            found.where(action.c.last_call == row["last_call"])
+        ).one()
+        return number, outcome
 
 
 def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:
