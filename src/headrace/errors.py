@@ -63,6 +63,10 @@ class LedgerSchemaError(LedgerError):
     """The ledger's schema is newer than this version of Headrace, or not a ledger's."""
 
 
+class NoLedgerError(LedgerError):
+    """There is no ledger at this place."""
+
+
 class GateInUseError(HeadraceError):
     """Another query stands behind the gate, which has one at a time; its text names that one."""
 

@@ -25,9 +25,10 @@ def main() -> None:
             with needs_extra("spark", "This command"):
                 app(prog_name="headrace")
     except HeadraceError as error:
+        from headrace.status.words import printable  # noqa: PLC0415  (it is slow)
+
         # It may name what a terminal would obey, such as a gate.
-        sentence = "".join(letter if letter.isprintable() else " " for letter in str(error))
-        sys.stderr.write(f"headrace: {sentence}\n")
+        sys.stderr.write(f"headrace: {printable(str(error))}\n")
         sys.exit(ExitStatus.ERROR)
     except KeyboardInterrupt:
         sys.exit(ExitStatus.INTERRUPTED)

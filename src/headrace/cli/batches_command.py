@@ -128,7 +128,8 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
     """
     digits = word.strip().lower()
     keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
-    if any(each.name == word for each in ledger.gates.all()):
+    known = ledger.gates.all()
+    if any(each.name == word for each in known):
         if keys and not is_gate:
             raise OptionError(
                 f"{word!r} is a gate, and batch {keys[0].batch_key} begins so too; give more digits"
@@ -141,11 +142,10 @@ def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str 
             " with; leave that out."
         )
     if not keys:
-        names = ", ".join(each.name for each in ledger.gates.all()) or "none at all"
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has: {names}. It has"
-            " no batch whose key, 4 to 32 hexadecimal digits, begins so; `headrace batches` lists"
-            " the newest."
+            f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has:"
+            f" {opt.listed(known)}. It has no batch whose key, 4 to 32 hexadecimal digits, begins"
+            " so; `headrace batches` lists the newest."
         )
     return find_batch(ledger, word, url)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -297,11 +297,6 @@ def _has_ended(snapshot: GateSnapshot) -> bool:
     return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
 
 
-def _left(partition: PartitionSnapshot) -> PartitionSnapshot:
-    lag = None if partition.lag is None else max(partition.lag - partition.admitted, 0)
-    return replace(partition, lag=lag)
-
-
 def _partitions(snapshot: GateSnapshot) -> Table:
     """The partitions of the last batch; what it left in them, once no other follows it."""
     partitions = snapshot.partitions
@@ -324,13 +319,14 @@ def _partitions(snapshot: GateSnapshot) -> Table:
         bar = out.lag_bar(lag, each.admitted, longest)
         reason = out.line(each.reason or out.UNKNOWN, style="dim")
         name = out.line(f"{each.topic}-{each.partition}")
-        waits = out.count((_left(each) if ended else each).lag)
+        waits = out.count(each.left if ended else each.lag)
         rows.append((name, waits, out.count(each.admitted), bar, reason))
     if rest:
-        lags = [p.lag for p in (map(_left, rest) if ended else rest) if p.lag is not None]
+        lags = [p.left if ended else p.lag for p in rest]
+        known = [each for each in lags if each is not None]
         others = out.line(f"and {out.plural(len(rest), 'other')}", style="dim")
         admitted = sum(p.admitted for p in rest)
-        rows.append((others, out.count(sum(lags) if lags else None), out.count(admitted)))
+        rows.append((others, out.count(sum(known) if known else None), out.count(admitted)))
     made = out.grid(rows, "lrr*l")
     made.columns[0].max_width = 34
     return made

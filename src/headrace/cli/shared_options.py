@@ -185,8 +185,7 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
     wanted = [each for each in known if gate is None or each.name == gate]
     if gate is not None and not wanted:
         raise OptionError(
-            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has:"
-            f" {_listed(known)}."
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {listed(known)}."
         )
     return wanted
 
@@ -213,12 +212,11 @@ def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -
             f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
             " starts."
         )
-    raise OptionError(
-        f"The ledger {redact_url(url)} has several gates; name one: {_listed(known)}."
-    )
+    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(known)}.")
 
 
-def _listed(gates: Sequence[GateRecord]) -> str:
+def listed(gates: Sequence[GateRecord]) -> str:
+    """The first gates by name, and how many more there are."""
     names = [each.name for each in gates[:_MOST_NAMES]]
     more = f" and {len(gates) - len(names):,} more" if len(gates) > len(names) else ""
     return ", ".join(names) + more or "none at all"

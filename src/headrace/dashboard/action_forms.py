@@ -24,7 +24,8 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
         LedgerError: The ledger cannot be written.
         NotFoundError: There is no such action, or what it is about is gone.
     """
-    if what not in _ACTIONS and what not in _ON_GATES:
+    action = _ACTIONS.get(what)
+    if action is None:
         raise NotFoundError("There is no such action.")
     why = form.get("why", "").strip()
     if not why:
@@ -33,15 +34,13 @@ def perform(site: Site, what: str, form: Form, who: str) -> str:
         gate = form.get("gate", "")
         if gate and ledger.gates.get(gate) is None:
             raise NotFoundError(f"The ledger has no gate {gate!r}.")
-        if what in _ON_GATES:
-            return _on_gate(what, ledger, form, who, why)
-        return _ACTIONS[what](site, ledger, form, who, why)
+        return action(site, ledger, form, who, why)
 
 
 Action = Callable[[Site, Ledger, Form, str, str], str]
 
 
-def _on_gate(name: str, ledger: Ledger, form: Form, who: str, why: str) -> str:
+def _on_gate(name: str, _site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
     gate = _field(form, "gate")
     if name == "stop" and ledger.gates.query(gate) is None:
         raise OptionError(f"No query runs behind gate {gate}; load its page again.")
@@ -186,6 +185,7 @@ def _do(number: int) -> str:
 
 
 _ACTIONS: Final[Mapping[str, Action]] = {
+    **{name: partial(_on_gate, name) for name in (*GATE_ACTIONS, "limit") if name != "restart"},
     "retry": _retry,
     "retry-sink": _retry_sink,
     "retry-alike": _retry_alike,
@@ -193,5 +193,3 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "drop-letters": _drop_letters,
     "send-letters": _send_letters,
 }
-
-_ON_GATES: Final = frozenset(GATE_ACTIONS) - {"restart"} | {"limit"}

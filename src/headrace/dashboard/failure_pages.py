@@ -79,9 +79,8 @@ def failures_page(site: Site, _name: str, query: Query) -> Page:
     def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
         batches = ledger.repairs.alike_batches(gate, GROUPS + 1, skip=skip)
         letters = ledger.repairs.alike_letters(gate, GROUPS + 1, skip=skip)
-        shown = [ledger.dead_letters.get(each.letter) for each in letters[:GROUPS]]
         values = {
-            "values": {each.dead_letter_id: each.letter.value for each in shown if each},
+            "values": ledger.dead_letters.values_of([each.letter for each in letters[:GROUPS]]),
             "batches": batches[:GROUPS],
             "letters": letters[:GROUPS],
             "gate": gate,

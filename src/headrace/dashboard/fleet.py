@@ -21,6 +21,9 @@ AGAIN_MS: Final = 5_000
 AT_ONCE: Final = 64
 """Most such gates at one look, so that none takes long."""
 
+MOST_ACTIONS: Final = 1_000
+"""Actions of operators that are looked at after one look."""
+
 _NOTHING: Final = Unresolved()
 
 
@@ -62,13 +65,11 @@ class Fleet:
             name: (*seen, pulse.unresolved.get(name, _NOTHING))
             for name, seen in pulse.gates.items()
         }
-        # Of which gate an action on failures was says its own row alone.
-        has_acted = pulse.acted != self.acted
-        changed = {
-            name
-            for name, seen in revisions.items()
-            if has_acted or self.revisions.get(name) != seen
-        }
+        changed = {name for name, seen in revisions.items() if self.revisions.get(name) != seen}
+        if pulse.acted != self.acted:
+            # Of which gate an action on failures was says its own row alone.
+            newest = ledger.operator_limits.history(None, MOST_ACTIONS)
+            changed |= {each.gate for each in newest if each.number > (self.acted or 0)}
         again = now_ms - self._read_ms >= AGAIN_MS
         histories = {name: each for name, each in self.histories.items() if name in revisions}
         if changed:

@@ -23,16 +23,13 @@ from sqlalchemy import make_url
 
 from headrace.core.timing import wall_clock_ms
 from headrace.dashboard.fleet import Fleet
-from headrace.errors import LedgerError, LedgerSchemaError
+from headrace.errors import LedgerError, LedgerSchemaError, NoLedgerError
 from headrace.ledger import Ledger, normalize_url, redact_url
 
 Answer = TypeVar("Answer")
 
 TRY_AGAIN_S: Final = 1.0
 """Time until a ledger that did not answer is opened again (s)."""
-
-_NONE_YET: Final = "There is no ledger"
-"""The beginning of the error for a place where no ledger is."""
 
 
 class LedgerLink:
@@ -133,8 +130,8 @@ class LedgerLink:
     def _current_or_empty(self) -> Ledger:
         try:
             return self.current()
-        except LedgerError as error:
-            if self._was_there or not str(error).startswith(_NONE_YET):
+        except NoLedgerError:
+            if self._was_there:
                 raise
         with self._lock:
             if self._empty is None:

@@ -1,7 +1,7 @@
 """The rows of batches and their ranges: from and to values, and queries with bound values."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -107,6 +107,13 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
     """The range that a row of ``batch_range`` describes."""
     topic, partition, start, until, latest, reason, topic_id = row
     return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
+
+
+def among(
+    statement: Select[Any], column: ColumnElement[str], names: Collection[str] | None
+) -> Select[Any]:
+    """The rows of these gates alone; of all where no names are given."""
+    return statement if names is None else statement.where(column.in_(list(names)))
 
 
 _AT_ONCE: Final = 400

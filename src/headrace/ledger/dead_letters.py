@@ -241,6 +241,12 @@ class DeadLetterStore(Store):
         rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
         return next((letter_from(row._mapping) for row in rows), None)
 
+    def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
+        """The values of these dead letters, by number."""
+        columns = select(dead_letter.c.dead_letter_id, dead_letter.c.value)
+        chosen = columns.where(dead_letter.c.dead_letter_id.in_(list(numbers)))
+        return {row.dead_letter_id: row.value for row in self._database.rows(chosen)}
+
     @contextmanager
     def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
         """Claim waiting dead letters within, to send them again.

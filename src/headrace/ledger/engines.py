@@ -28,7 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.system import needs_extra
 from headrace.core.timing import Clock
-from headrace.errors import LedgerError
+from headrace.errors import LedgerError, NoLedgerError
 from headrace.ledger.connection import Timeouts
 
 _RETRY_S: Final = 0.01
@@ -261,7 +261,7 @@ def _check(path: Path, *, must_exist: bool) -> None:
                 f"The ledger {path} cannot be made: its folder does not exist; make it."
             )
         if must_exist and not path.exists():
-            raise LedgerError(f"There is no ledger {path}; {OTHER_LEDGER}.")
+            raise NoLedgerError(f"There is no ledger {path}; {OTHER_LEDGER}.")
     except OSError as error:
         raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
 

@@ -1,16 +1,28 @@
 """Consistent state of all gates of a ledger, its changes since the last read, and details."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+)
 
 from headrace.ledger.batch_rows import (
     PLANNED_RANGE,
     UNRESOLVED_COUNTS,
     WAITING_LETTERS,
+    among,
     batch_from,
     range_from,
     unresolved_from,
@@ -61,42 +73,20 @@ Names = Collection[str] | None
 """Names of gates; None for all of them."""
 
 
-def _nth_newest_ms(column: ColumnElement[int], of_gate: ColumnElement[bool]) -> ColumnElement[int]:
-    """Time of the last row that is read of a gate; below all where it has fewer."""
-    times = select(column).where(of_gate).order_by(column.desc()).limit(1).offset(bindparam("skip"))
-    return func.coalesce(times.correlate(gate).scalar_subquery(), -1)
+def _newest_of_each(table: Table, time: str, columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+    """The newest rows of each gate, as many as ``skip`` and one more: a walk of its index."""
+    earlier = table.alias()
+    times = select(earlier.c[time]).where(earlier.c.gate == gate.c.name)
+    times = times.order_by(earlier.c[time].desc()).limit(1).offset(bindparam("skip"))
+    # Below all where a gate has fewer.
+    oldest = func.coalesce(times.correlate(gate).scalar_subquery(), -1)
+    of_gate = and_(table.c.gate == gate.c.name, table.c[time] >= oldest)
+    newest_first = gate.c.name, table.c[time].desc()
+    return select(*columns).join_from(gate, table, of_gate).order_by(*newest_first)
 
 
-_earlier, _earlier_rate = batch_table.alias("earlier"), rate.alias("earlier_rate")
-
-# A walk of the index for each gate, in one statement.
-_NEWEST: Final = (
-    select(batch_table)
-    .join_from(
-        gate,
-        batch_table,
-        and_(
-            batch_table.c.gate == gate.c.name,
-            batch_table.c.created_time_ms
-            >= _nth_newest_ms(_earlier.c.created_time_ms, _earlier.c.gate == gate.c.name),
-        ),
-    )
-    .order_by(gate.c.name, batch_table.c.created_time_ms.desc())
-)
-
-_NEWEST_SAMPLES: Final = (
-    select(*SAMPLE)
-    .join_from(
-        gate,
-        rate,
-        and_(
-            rate.c.gate == gate.c.name,
-            rate.c.time_ms
-            >= _nth_newest_ms(_earlier_rate.c.time_ms, _earlier_rate.c.gate == gate.c.name),
-        ),
-    )
-    .order_by(gate.c.name, rate.c.time_ms.desc(), rate.c.rate_id.desc())
-)
+_NEWEST: Final = _newest_of_each(batch_table, "created_time_ms", list(batch_table.c))
+_NEWEST_SAMPLES: Final = _newest_of_each(rate, "time_ms", SAMPLE).order_by(rate.c.rate_id.desc())
 
 _NEWEST_RANGES: Final = (
     select(gate.c.name, *PLANNED_RANGE)
@@ -247,9 +237,9 @@ class FleetStore(Store):
         """
         batches: dict[str, list[BatchRecord]] = defaultdict(list)
         samples: dict[str, list[RateSample]] = defaultdict(list)
-        for row in self._database.rows(_among(_NEWEST, names), skip=limit - 1):
+        for row in self._database.rows(among(_NEWEST, gate.c.name, names), skip=limit - 1):
             batches[row.gate].append(batch_from(row._mapping))
-        for row in self._database.rows(_among(_NEWEST_SAMPLES, names), skip=limit - 1):
+        for row in self._database.rows(among(_NEWEST_SAMPLES, gate.c.name, names), skip=limit - 1):
             samples[row.gate].append(RateSample(**row._asdict()))
         return {
             name: (tuple(found[:limit]), tuple(samples[name][:limit]))
@@ -259,14 +249,14 @@ class FleetStore(Store):
     def newest_ranges(self, names: Names) -> Mapping[str, tuple[PlannedRange, ...]]:
         """The ranges of each gate's newest batch, by topic, partition and offset."""
         found: dict[str, list[PlannedRange]] = defaultdict(list)
-        for row in self._database.rows(_among(_NEWEST_RANGES, names)):
+        for row in self._database.rows(among(_NEWEST_RANGES, gate.c.name, names)):
             found[row.name].append(range_from(row[1:]))
         return {name: tuple(ranges) for name, ranges in found.items()}
 
     def unresolved(self, names: Names) -> Mapping[str, Unresolved]:
         """Count the unresolved batches and records of each gate that has some."""
         batches, letters = (
-            self._database.rows(_among(counts, names))
+            self._database.rows(among(counts, gate.c.name, names))
             for counts in (UNRESOLVED_COUNTS, WAITING_LETTERS)
         )
         return unresolved_from(batches, letters)
@@ -277,7 +267,7 @@ class FleetStore(Store):
         A batch that a crash has left so counts too, until it is taken over.
         """
         # Of a join SQLite would read all batches.
-        known = _among(select(gate.c.name), names)
+        known = among(select(gate.c.name), gate.c.name, names)
         rows = self._database.rows(_IN_PARTS.where(batch_table.c.gate.in_(known)))
         found = [batch_from(row._mapping) for row in rows]
         return {
@@ -289,14 +279,11 @@ class FleetStore(Store):
 
     def with_details(self, names: Names) -> set[str]:
         """Gates that have ever lost a record, or kept a dead letter."""
-        return {row.name for row in self._database.rows(_among(_WITH_DETAILS, names))}
+        return {row.name for row in self._database.rows(among(_WITH_DETAILS, gate.c.name, names))}
 
     def receivers(self, names: Names = None) -> tuple[ReceiverRecord, ...]:
         """The receivers of gates, by journal and lane; also receivers not seen lately."""
-        statement = _RECEIVERS
-        if names is not None:
-            statement = statement.where(receiver.c.gate.in_(list(names)))
-        return receiver_records(self._database.rows(statement))
+        return receiver_records(self._database.rows(among(_RECEIVERS, receiver.c.gate, names)))
 
     def series(
         self, gate_name: str, since_ms: int, until_ms: int, bucket_ms: int
@@ -349,7 +336,3 @@ class FleetStore(Store):
         """When the oldest batch of a gate since then was planned; None where there is none."""
         oldest: int | None = self._database.scalar(_OLDEST, gate=gate_name, since_ms=since_ms)
         return oldest
-
-
-def _among(statement: Select[Any], names: Names) -> Select[Any]:
-    return statement if names is None else statement.where(gate.c.name.in_(list(names)))

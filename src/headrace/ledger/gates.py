@@ -13,7 +13,7 @@ from headrace.control.pressure import RateLimit
 from headrace.control.size_ceiling import known_ceiling
 from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
-from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
+from headrace.ledger.batch_rows import NEXT_SEQUENCE, among, batch_from
 from headrace.ledger.database import Store, changed_rows
 from headrace.ledger.error_report import storable
 from headrace.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
@@ -317,10 +317,7 @@ class GateStore(Store):
         self, names: Collection[str] | None = None
     ) -> Mapping[str, tuple[GateQuery, bool]]:
         """The query that has not left each of these gates, and whether its lease is in force."""
-        statement = _LAST_QUERIES
-        if names is not None:
-            statement = statement.where(gate.c.name.in_(list(names)))
-        rows = self._database.rows(statement)
+        rows = self._database.rows(among(_LAST_QUERIES, gate.c.name, names))
         return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
 
     def last_begun(self, gate_name: str) -> Begun | None:

@@ -8,7 +8,7 @@ from typing import Final, Self
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from headrace.core.timing import WallClock, wall_clock_ms
-from headrace.errors import LedgerError, LedgerSchemaError
+from headrace.errors import LedgerSchemaError, NoLedgerError
 from headrace.ledger.batches import BatchStore
 from headrace.ledger.connection import NO_RETRIES, Timeouts
 from headrace.ledger.database import Database
@@ -215,7 +215,7 @@ def _check(database: Database) -> None:
     """
     found = _found_version(database)
     if found is None:
-        raise LedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
+        raise NoLedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
     if found != SCHEMA_VERSION:
         raise LedgerSchemaError(
             f"The ledger {database.name} has schema {found}, and this Headrace reads schema "

@@ -26,6 +26,7 @@ from headrace.control.limits import (
 )
 from headrace.core.options import require_number, require_whole
 from headrace.errors import LedgerError, OptionError
+from headrace.ledger.batch_rows import among
 from headrace.ledger.database import Store
 from headrace.ledger.error_report import storable
 from headrace.ledger.pruning import LOCK_GATE
@@ -269,10 +270,8 @@ class OperatorLimitStore(Store):
 
     def new_checkpoints(self, names: Collection[str] | None = None) -> Mapping[str, str]:
         """Return what `continued` was told at the last start of each gate with a new checkpoint."""
-        statement = _CONTINUED
-        if names is not None:
-            statement = statement.where(action.c.gate.in_(list(names)))
-        return {row.gate: row.why for row in self._database.rows(statement)}
+        rows = self._database.rows(among(_CONTINUED, action.c.gate, names))
+        return {row.gate: row.why for row in rows}
 
     def for_the_start(self, gate_name: str) -> tuple[OperatorAction, ...]:
         """Return what `adopt`, `restart` and `continued` wrote, and no start has seen yet."""
@@ -294,10 +293,8 @@ class OperatorLimitStore(Store):
 
     def all(self, names: Collection[str] | None = None) -> Mapping[str, OperatorLimits]:
         """Return the settings in force for these gates, by name, from one consistent read."""
-        statement = _CONTROLS
-        if names is not None:
-            statement = statement.where(gate.c.name.in_(list(names)))
-        return {row.name: operator_limits_from(row) for row in self._database.rows(statement)}
+        rows = self._database.rows(among(_CONTROLS, gate.c.name, names))
+        return {row.name: operator_limits_from(row) for row in rows}
 
     def history(
         self, gate_name: str | None, limit: int = 100, *, before: int | None = None

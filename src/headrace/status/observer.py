@@ -115,18 +115,14 @@ class Observer:
         self._lags = LagWatch() if lags is None else lags
 
     def look(
-        self,
-        gates: Sequence[GateRecord],
-        wait_s: float = WAIT_FOR_SOURCES_S,
-        *,
-        limit: int | None = None,
+        self, gates: Sequence[GateRecord], wait_s: float = WAIT_FOR_SOURCES_S
     ) -> list[GateSnapshot]:
         """These gates as they are now; sources that were not asked before are waited for so long.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        return self.snapshots(read_histories(self._ledger, gates, limit), wait_s)
+        return self.snapshots(read_histories(self._ledger, gates), wait_s)
 
     def snapshots(
         self, histories: Sequence[GateHistory], wait_s: float = WAIT_FOR_SOURCES_S
