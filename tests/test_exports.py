@@ -20,6 +20,23 @@ def test_everything_that_is_public_is_there_and_in_order() -> None:
     assert all(getattr(headrace, name).__name__ == name for name in headrace.__all__)
 
 
+@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.receivers])
+def test_nothing_public_is_made_with_a_private_argument(package: ModuleType) -> None:
+    kinds = [
+        kind
+        for name in package.__all__
+        if inspect.isclass(kind := getattr(package, name)) and not issubclass(kind, Exception)
+    ]
+    private = [
+        f"{kind.__name__}({name})"
+        for kind in kinds
+        for name in inspect.signature(kind).parameters
+        if name.startswith("_")
+    ]
+    assert kinds
+    assert private == []
+
+
 def test_completion_shows_what_is_public() -> None:
     shown = [name for name in dir(headrace) if not name.startswith("_")]
     assert shown == headrace.__all__

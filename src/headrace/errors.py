@@ -21,7 +21,6 @@
     ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
     ├── NotProcessedError    a batch failed, and its records are not at fault
     │   ├── MachineryError   it could not be run: Spark, the disk or the ledger failed
-    │   ├── SinkDownError    nothing is processed, whatever the records
     │   └── BatchSplitError  a sink has parts of it, and so does not take the whole
     ├── SinkAwayError        a handler says that its sink takes nothing now
     ├── ReceiverError        records cannot be received, or are not taken
@@ -112,7 +111,16 @@ class HandlerExitError(HeadraceError):
 
 
 class NotProcessedError(HeadraceError):
-    """A batch failed for a reason outside of its records; it is run again, and none is blamed."""
+    """A batch failed for a reason outside of its records; it is run again, and none is blamed.
+
+    Attributes:
+        last: Where records that have nothing to do with each other fail one after the other: the
+            class and the message of what the handler raised last, which the text begins with.
+    """
+
+    def __init__(self, text: str, last: tuple[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.last = last
 
 
 class MachineryError(NotProcessedError):
@@ -120,18 +128,6 @@ class MachineryError(NotProcessedError):
 
     The cause is the original exception.
     """
-
-
-class SinkDownError(NotProcessedError):
-    """Records that have nothing to do with each other fail one after the other, and none passes.
-
-    Attributes:
-        last: The class and the message of what the handler raised last, which the text begins with.
-    """
-
-    def __init__(self, text: str, last: tuple[str, str]) -> None:
-        super().__init__(text)
-        self.last = last
 
 
 class SinkAwayError(HeadraceError):

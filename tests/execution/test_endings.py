@@ -19,7 +19,14 @@ from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, Unlimite
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
-from headrace.execution.batch import Handler, call_handler, check_handler
+from headrace.execution.batch import (
+    Handler,
+    HandlerTransaction,
+    bind,
+    call_handler,
+    check_handler,
+    renumber,
+)
 from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
@@ -273,6 +280,14 @@ def test_a_handler_that_does_not_take_two_arguments_is_refused_at_once(
 )
 def test_whatever_takes_two_arguments_or_does_not_say_passes(handler: Handler) -> None:
     check_handler(handler)
+
+
+def test_a_batch_with_another_number_writes_for_the_same_call_of_its_handler() -> None:
+    run = create_autospec(HandlerTransaction, instance=True)
+    batch = renumber(bind(Batch("key", 0, (), 1, "live", 1), run), 2)
+    assert batch == Batch("key", 0, (), 1, "live", 2)
+    batch.reject([], "no")
+    run.reject.assert_called_once_with([], "no")
 
 
 def test_a_handler_that_returns_a_dataframe_is_warned_that_nothing_writes_it() -> None:

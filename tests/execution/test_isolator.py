@@ -33,7 +33,7 @@ from headrace.control.sink_outage import OutageSettings
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
-from headrace.errors import BrokerError, MachineryError, SinkDownError
+from headrace.errors import BrokerError, MachineryError, NotProcessedError
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_runs import HandlerHealth, RunContext
@@ -494,7 +494,7 @@ def test_a_sink_that_is_down_is_no_records_fault_and_no_more_batches_are_run_in_
     sink.bad = [*EVERYTHING, *places(second)]
     key, calls = scene.run_live(sink, ranges=second), sink.calls
     assert scene.row(first).progress is scene.row(key).progress is None
-    assert isinstance(scene.backfill(key, sink), SinkDownError)
+    assert isinstance(scene.backfill(key, sink), NotProcessedError)
     assert sink.calls == calls + 1
     sink.bad = ()
     scene.backfill_all(sink)

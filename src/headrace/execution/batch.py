@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 OpenTransaction = Callable[[], AbstractContextManager[Connection]]
-Reject = Callable[[DataFrame | Iterable[object], str | Column], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,7 @@ class Batch:
     kind: str
     sequence: int
     parent_keys: tuple[str, ...] = ()
-    _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
-    _reject: Reject | None = field(default=None, repr=False, compare=False)
-    _ask: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    _run: "HandlerTransaction | None" = field(default=None, init=False, repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -89,9 +86,9 @@ class Batch:
                 ``close()``, which the end of the ``with`` does. At the end: the batch is not this
                 process's any more, or the database failed; nothing is written then.
         """
-        if self._open is None:
+        if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
-        return self._open()
+        return self._run.open()
 
     def once(self, connection: Connection, name: str = "") -> bool:
         """Whether this batch is still to be written into a database; it counts as written then.
@@ -222,16 +219,27 @@ class Batch:
             OptionError: there are too many; the same.
             LedgerError: the batch is committed already, or its handler has returned.
         """
-        if self._reject is None:
+        if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
-        self._reject(rows, reason)
+        self._run.reject(rows, reason)
 
     def _note_asked(self) -> None:
-        if self._ask is not None:
-            self._ask()
+        if self._run is not None:
+            self._run.asked = True
 
 
 Handler = Callable[[DataFrame, Batch], None]
+
+
+def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
+    """Have the methods of a new batch write for this call of its handler; return the batch."""
+    object.__setattr__(batch, "_run", run)
+    return batch
+
+
+def renumber(batch: Batch, sequence: int) -> Batch:
+    """Return the same batch for the same call of its handler, with another number of that call."""
+    return bind(replace(batch, sequence=sequence), batch._run)
 
 
 def check_handler(handler: object) -> None:
@@ -309,10 +317,6 @@ class HandlerTransaction:
         """Whether the answer to the commit was lost."""
         return isinstance(self._undone_by, UnknownCommitError)
 
-    def ask(self) -> None:
-        """Note that a sink was asked what it has."""
-        self.asked = True
-
     @contextmanager
     def open(self) -> Iterator[Connection]:
         """Begin the transaction.
@@ -325,7 +329,7 @@ class HandlerTransaction:
         try:
             self.rejections.read()  # now, for at its end a ledger in a file is locked
             connection = stack.enter_context(self._open())
-            self.ask()  # The batch would be a success if an earlier run had committed it.
+            self.asked = True  # The batch would be a success if an earlier run had committed it.
             yield connection
             stack.close()
         except BaseException as error:

@@ -24,7 +24,7 @@ from headrace.control.size_ceiling import (
 from headrace.core.system import is_gone
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
-from headrace.execution.batch import Batch, HandlerTransaction, call_handler
+from headrace.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
@@ -240,7 +240,7 @@ class GatedHandler:
         if batch.sequence < self._newest_sequence:
             # Another run has ended between the count of this one and its turn.
             number = self._ledger.gates.next_sequence(self._gate)
-            batch = replace(batch, sequence=number)
+            batch = renumber(batch, number)
         self._newest_sequence = batch.sequence
         with exits_as_errors(batch.key), shorten_interrupts():
             call_handler(self._user_handler, df, batch)
@@ -340,8 +340,8 @@ class GatedHandler:
         run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
         with self._live_turn, run.watched():
             number = self._ledger.gates.next_sequence(self._gate)
-            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number, (), run.open, run.reject)
-            self._handle(df, batch)
+            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number)
+            self._handle(df, bind(batch, run))
 
 
 def _compute(df: DataFrame) -> None:

@@ -25,8 +25,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
 from headrace.decoding.decode import new_run, reported_to
-from headrace.errors import HandlerExitError, OptionError, SinkDownError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.errors import HandlerExitError, NotProcessedError, OptionError
+from headrace.execution.batch import Batch, Handler, HandlerTransaction, bind
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import ends_query, machinery_error, not_the_records
 from headrace.execution.policy import STOP, OnFailure
@@ -88,19 +88,19 @@ class HandlerHealth:
         self._last_s = clock()
         self._changing = threading.Lock()
         self._asking = 0
-        self._down: SinkDownError | None = None
+        self._down: NotProcessedError | None = None
         self._has_worked = False
         self._alike: list[str] = []
 
     @property
-    def down(self) -> SinkDownError | None:
+    def down(self) -> NotProcessedError | None:
         """Why the sink seems to be down, since an isolation was stopped by it; None if not."""
         return self._down
 
-    def stopped_by(self, last: Exception | ErrorReport) -> SinkDownError:
+    def stopped_by(self, last: Exception | ErrorReport) -> NotProcessedError:
         """Note that an isolation was stopped: batches that fail are not isolated now."""
         why = ErrorReport.of(last) if isinstance(last, Exception) else last
-        self._down = SinkDownError(
+        self._down = NotProcessedError(
             f"{why.line} (nothing passes: records that have nothing to do with each other fail one"
             " after the other, so the sink seems to be down, or the handler to be wrong)",
             (why.error_class, why.message),
@@ -473,7 +473,7 @@ class HandlerRuns:
             sequence = self._ledger.gates.next_sequence(part.batch.gate)
         # A backfill counts as an attempt only when it has failed.
         again = part.batch.status is Status.BACKFILLING
-        return Batch(
+        batch = Batch(
             part.key,
             number,
             part.ranges,
@@ -481,10 +481,8 @@ class HandlerRuns:
             Kind.BACKFILL if again else Kind.LIVE,
             sequence,
             part.parent_keys,
-            transaction.open,
-            transaction.reject,
-            transaction.ask,
         )
+        return bind(batch, transaction)
 
     def _is_done(self, part: BatchPart, transaction: HandlerTransaction, error: Exception) -> bool:
         """Whether a part was committed before the handler raised; the error is kept then."""

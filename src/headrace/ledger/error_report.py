@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Final, NamedTuple
 
-from headrace.errors import READ, SinkDownError
+from headrace.errors import READ, NotProcessedError
 
 MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of an exception's message that are kept, from its beginning."""
@@ -117,7 +117,7 @@ class ErrorReport:
         prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         error_class, message = prefix + kind.__qualname__, str(described)
         trace = "".join(described.format())
-        if isinstance(error, SinkDownError):
+        if isinstance(error, NotProcessedError) and error.last is not None:
             of_handler, said = error.last
             return cls(of_handler, f"{said[: MAX_MESSAGE_LENGTH // 2]}\n{message}", trace)
         return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
