@@ -103,7 +103,7 @@ def test_what_is_no_name_is_not_shown(name: str) -> None:
 
 def test_a_module_that_cannot_be_imported_says_where_it_must_be() -> None:
     assert (
-        "importing nowhere.tokens raised ModuleNotFoundError; it must be there on the driver"
+        "importing nowhere.tokens raised ModuleNotFoundError; it must be there in each process"
         in (refusal("nowhere.tokens:token"))
     )
 

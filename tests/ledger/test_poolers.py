@@ -135,7 +135,7 @@ def test_who_is_locked_out_hears_of_it_after_the_ledgers_own_time(url: str) -> N
 
 def test_a_schema_that_the_pooler_does_not_take_from_the_url_is_refused(url: str) -> None:
     with pytest.raises(
-        LedgerError, match=r"cannot be reached: .* parameter: options; .*ALTER ROLE headrace SET"
+        LedgerError, match=r"cannot be used: .* parameter: options; .*ALTER ROLE headrace SET"
     ):
         Ledger.open(f"{url}&options=-csearch_path%3Dheadrace", timeouts=OF_A_QUERY)
 

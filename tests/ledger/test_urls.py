@@ -18,7 +18,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts, normalize_url, redact_url
-from headrace.ledger.connection import NO_RETRIES
+from headrace.ledger.connection import NO_RETRIES, without_secrets
 from headrace.ledger.tables import metadata
 
 
@@ -45,6 +45,21 @@ def test_postgresql_is_reached_through_psycopg(driver: str) -> None:
     assert normalize_url(url) == ("postgresql+psycopg://app:p%40ss@db:5433/orders?sslmode=require")
 
 
+def test_several_hosts_are_named_as_in_postgresqls_own_client() -> None:
+    for hosts, named in (
+        ("a:5432,b:5433", "host=a%3A5432&host=b%3A5433"),
+        ("a,b.c", "host=a&host=b.c"),
+    ):
+        url = normalize_url(f"postgresql://app:p@{hosts}/orders?sslmode=require")
+        assert url == f"postgresql+psycopg://app:p@/orders?{named}&sslmode=require"
+        assert normalize_url(url) == url
+
+
+def test_the_name_of_a_function_for_passwords_is_no_secret() -> None:
+    url = "postgresql+psycopg://app@db/orders?password_from=shop.ledger%3Apassword"
+    assert redact_url(url) == without_secrets(url) == url
+
+
 def test_a_normal_url_stays_as_it_is() -> None:
     for url in ("sqlite:///ledger.db", "postgresql://app:p%3A%2F%40s@db/orders?sslmode=require"):
         normal = normalize_url(url)
@@ -59,6 +74,11 @@ def test_a_normal_url_stays_as_it_is() -> None:
         ("sqlite:///a\0b", "cannot be understood"),
         ("postgresql://app:hunter2/orders", "cannot be understood"),
         ("postgresql://app:hunter2@db:port/orders", "cannot be understood"),
+        ("postgresql://app:hunter2@a:5432,b:x/orders", "cannot be understood"),
+        ("postgresql://app:hunter2@[::1],[::2]/orders", "cannot be understood"),
+        ("postgresql://app:hunter2@db/orders?password_from=a:b", "more than one password"),
+        ("postgresql://db/orders?password=hunter2&password_from=a:b", "more than one password"),
+        ("postgresql://db/orders?password_from=hunter2", "write module:function, of a function"),
         ("mysql://app:hunter2@db/orders", "cannot be kept in 'mysql'"),
         ("postgresql+asyncpg://app:hunter2@db/orders", "cannot be kept in 'postgresql+asyncpg'"),
         ("sqlite://", "cannot be kept in ':memory:'"),

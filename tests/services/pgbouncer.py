@@ -8,6 +8,7 @@ from typing import Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from tests.services.certificates import CertificateFiles
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
@@ -26,11 +27,15 @@ class PgBouncer(ServerProcess):
         server: The URL of a database of a server that is reached by a socket in the file system.
         mode: The scope of a client's connection to the server: a transaction, or a session.
         settings: More lines of its configuration.
+        tls: The certificate by which it takes TLS, and nothing else; None for none.
     """
 
-    def __init__(self, server: str, mode: str, *settings: str) -> None:
+    def __init__(
+        self, server: str, mode: str, *settings: str, tls: CertificateFiles | None = None
+    ) -> None:
         super().__init__()
-        (self._port,) = free_ports(1)
+        (port,) = free_ports(1)
+        self.host = f"127.0.0.1:{port}"
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-pgbouncer-"))
         self._folder.chmod(0o755)  # as root it would not run: it becomes the server's own user
         sockets = Path(str(conninfo_to_dict(server)["host"]))
@@ -40,7 +45,7 @@ class PgBouncer(ServerProcess):
             f"* = host={sockets}",
             "[pgbouncer]",
             "listen_addr = 127.0.0.1",
-            f"listen_port = {self._port}",
+            f"listen_port = {port}",
             "unix_socket_dir =",
             "auth_type = trust",
             f"auth_file = {self._folder}/users",
@@ -49,13 +54,24 @@ class PgBouncer(ServerProcess):
             f"default_pool_size = {2 if mode == 'transaction' else 20}",
             "server_login_retry = 1",
             *settings,
+            *(self._tls(tls, sockets.owner()) if tls else []),
             *([f"user = {sockets.owner()}"] if os.geteuid() == 0 else []),
         ]
         (self._folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
 
+    def _tls(self, files: CertificateFiles, user: str) -> list[str]:
+        """Lines for TLS; as root it reads the files as the server's own user."""
+        lines = ["client_tls_sslmode = require"]
+        for name, file in (("cert", files.certificate), ("key", files.key)):
+            place = shutil.copy(file, self._folder)
+            if os.geteuid() == 0:
+                shutil.chown(place, user)
+            lines.append(f"client_tls_{name}_file = {place}")
+        return lines
+
     def url(self, database: str) -> str:
         """Return the URL of a database of the server by this pooler; the same after every start."""
-        return f"postgresql://postgres@127.0.0.1:{self._port}/{database}?connect_timeout=60"
+        return f"postgresql://postgres@{self.host}/{database}?connect_timeout=60"
 
     @property
     def log(self) -> str:

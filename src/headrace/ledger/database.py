@@ -35,6 +35,7 @@ from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import Values, error_values
 from headrace.ledger.connection import (
+    PASSWORD_FROM,
     OutageError,
     Retries,
     Timeouts,
@@ -49,8 +50,8 @@ from headrace.ledger.engines import (
     READ_COMMITTED,
     REPEATABLE_READ,
     SEE_SERVER,
-    SET_FOR_THE_ROLE,
     UNAWAITED,
+    advice_on_a_pooler,
     is_busy,
     is_locked_by_others,
     is_of_the_pool,
@@ -370,8 +371,10 @@ def _described(error: SQLAlchemyError, said: str) -> str:
         advice = remedy(error.orig)
         is_connecting = isinstance(error, OperationalError) and error.statement is None
         is_lost = error.connection_invalidated or is_connecting
-    if "unsupported startup parameter" in said:  # PgBouncer's words
-        return f"reached: {said}; {SET_FOR_THE_ROLE}"
+    if f", of {PASSWORD_FROM} " in said:
+        return f"reached: {said}"
+    if (of_pooler := advice_on_a_pooler(said)) is not None:
+        return f"used: {said}; {of_pooler}"
     if advice == SEE_SERVER or (advice is None and is_lost):
         return f"reached: {said}; {SEE_SERVER}"
     return f"used: {said}; {advice}" if advice else f"used: {said}"

@@ -26,10 +26,11 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from headrace.core.named_functions import call, load_function
 from headrace.core.system import needs_extra
 from headrace.core.timing import Clock
-from headrace.errors import LedgerError, NoLedgerError
-from headrace.ledger.connection import Timeouts
+from headrace.errors import LedgerError, NoLedgerError, OptionError
+from headrace.ledger.connection import A_PASSWORD, PASSWORD_FROM, Timeouts
 
 _RETRY_S: Final = 0.01
 
@@ -83,6 +84,9 @@ REPEATABLE_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ 
 DURABLE: Final = "headrace_durable"
 """The option of a statement alone that says whether its commit waits for the log's sync."""
 
+_OF_AN_ADDRESS: Final = frozenset({"host", "hostaddr", "port", "dbname", "user", "connect_timeout"})
+"""Options of PostgreSQL's client that say where a server is, and for whom it is asked."""
+
 _IDLE: Final = 0
 """PostgreSQL's driver: no transaction is open on the connection, or no pipeline."""
 
@@ -121,6 +125,13 @@ _FULL_SERVER: Final = re.compile(
 )
 """Texts of state 53300 while connecting, where libpq hides the state: PostgreSQL's, PgBouncer's."""
 
+_REFUSED_BY_A_POOLER: Final = {
+    "unsupported startup parameter": SET_FOR_THE_ROLE,
+    "transaction blocks not allowed": "have the pooler lend its connections for transactions or"
+    " sessions, as with PgBouncer's pool_mode = transaction",
+}
+"""Texts of PgBouncer's that no waiting cures, each with its remedy; their states are outages'."""
+
 _UNKNOWN: Final = frozenset({"40003"})
 _LOCKED: Final = frozenset({"55P03", "40P01"})
 _MOVED: Final = "25006"
@@ -134,6 +145,8 @@ def is_outage(error: SQLAlchemyError) -> bool:
     """
     if not isinstance(error, DBAPIError):
         return is_of_the_pool(error)
+    if advice_on_a_pooler(str(error.orig)) is not None:
+        return False
     if error.connection_invalidated or remedy(error.orig) is not None:
         return True
     if isinstance(error.orig, sqlite3.Error):
@@ -151,6 +164,11 @@ def remedy(error: BaseException | None) -> str | None:
     """The remedy of an outage of PostgreSQL, perhaps empty; None where it is no outage."""
     state = _state(error) or ("53300" if _FULL_SERVER.search(str(error)) else "")
     return next((advice for key, advice in SQLSTATES.items() if state.startswith(key)), None)
+
+
+def advice_on_a_pooler(said: str) -> str | None:
+    """The remedy for what a pooler refuses; None where no pooler has."""
+    return next((advice for text, advice in _REFUSED_BY_A_POOLER.items() if text in said), None)
 
 
 def is_refusal(error: SQLAlchemyError) -> bool:
@@ -331,9 +349,14 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
     Nothing is left on a session: no setting, and no statement that is prepared.
 
     Raises:
+        LedgerError: There is no function of the name that ``password_from`` gives.
         SetupError: The driver is not installed.
     """
-    settings = {"connect_timeout": timeouts.connect_s, **_SILENCE}
+    settings: dict[str, Any] = {"connect_timeout": timeouts.connect_s, **_SILENCE}
+    if isinstance(url.query.get("host"), tuple):  # several; after a failover another one is written
+        settings["target_session_attrs"] = "read-write"
+    name = url.query.get(PASSWORD_FROM)
+    url = url.difference_update_query([PASSWORD_FROM])
     arguments: dict[str, Any] = {"application_name": "headrace", "prepare_threshold": None}
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
@@ -346,12 +369,38 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
             isolation_level="READ COMMITTED",
             pool_use_lifo=True,
         )
+    if name is not None:
+        _ask_for_passwords(engine, str(name))
     _close_unused(engine, timeouts.clock)
     _refuse_ignored_schema(engine, url)
     _replace_what_was_cut(engine)
     _leave_standbys(engine)
     _limit_statements_alone(engine, limit_locks(timeouts))
     return engine
+
+
+def _ask_for_passwords(engine: Engine, name: str) -> None:
+    """Have each login use the password that a function of the program returns then.
+
+    A token of a cloud is good for minutes, and only while a connection is made.
+    """
+    setting, driver = f"{PASSWORD_FROM} of the ledger URL", engine.dialect.loaded_dbapi
+    try:
+        function = load_function(setting, name, A_PASSWORD)
+    except OptionError as error:
+        raise LedgerError(str(error)) from None
+
+    @event.listens_for(engine, "do_connect")
+    def ask(_dialect: object, _entry: object, _positional: object, named: dict[str, Any]) -> None:
+        password, raised = call(setting, name, function)
+        if raised:  # what it asks may be away for a while: an outage, as a server's
+            raise driver.OperationalError(raised)
+        if not isinstance(password, str) or not password or "\0" in password:
+            what = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
+            raise LedgerError(
+                f"{name}, of {setting}, returned {what}; it must return {A_PASSWORD}."
+            )
+        named["password"] = password
 
 
 def limit_locks(timeouts: Timeouts) -> str:
@@ -498,7 +547,10 @@ def _refuses(error: Any) -> bool:
         if option.val and option.keyword != b"target_session_attrs"
     }
     asked = conninfo.make_conninfo(**options).encode()
-    if pq.PGconn.ping(asked) != pq.Ping.OK:
+    # Nor with TLS's conditions, which a server's certificate may not meet; and so without a secret.
+    address = {name: options[name] for name in options if name in _OF_AN_ADDRESS}
+    stranger = conninfo.make_conninfo(**address, sslmode="prefer").encode()
+    if pq.PGconn.ping(stranger) != pq.Ping.OK:
         return False
     # The server may be reachable again by now, and then accepts the connection.
     connection = pq.PGconn.connect(asked)

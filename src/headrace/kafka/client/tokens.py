@@ -4,20 +4,20 @@ The option names the function, as ``module:function``. Each process imports it a
 token leaves the process, but to the brokers.
 """
 
-import importlib
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from headrace.core.named_functions import call, load_function
 from headrace.errors import BrokerError, OptionError
 
 OPTION: Final = "oauth.token"
+_SETTING: Final = f"kafka.{OPTION}"
 SHAPE: Final = "(token, expiry in seconds since 1970, principal)"
 
 _LOG: Final = logging.getLogger("headrace.kafka")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _MOST_S: Final = 10 * 365 * 86_400.0  # an expiry beyond it is in milliseconds
 _checked: set[str] = set()
 
@@ -42,22 +42,13 @@ def fetch_token(name: str) -> Token:
         BrokerError: The function raised an exception.
         OptionError: There is no such function, or it returned something else.
     """
-    function = _function(name)
-    raised = ""
-    value: Any = None
-    try:
-        value = function()
-    except Exception as error:  # noqa: BLE001  (a function of the user's; its text may have secrets)
-        raised = type(error).__name__
+    value: Any
+    value, raised = call(_SETTING, name, load_function(_SETTING, name, SHAPE))
     if raised:
-        module, _, attribute = name.partition(":")
-        raise BrokerError(
-            f"{name}, of kafka.{OPTION}, raised {raised}, whose text is not shown, for it may hold"
-            f" a secret; run it to see it: python -c 'import {module}; {module}.{attribute}()'."
-        )
+        raise BrokerError(raised)
     wrong = _wrong(value)
     if wrong:
-        raise OptionError(f"{name}, of kafka.{OPTION}, {wrong}; it must return {SHAPE}.")
+        raise OptionError(f"{name}, of {_SETTING}, {wrong}; it must return {SHAPE}.")
     token, expiry_s, principal = value
     return token, float(expiry_s), principal, {}
 
@@ -79,28 +70,6 @@ def with_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
             raise
 
     return {**settings, "oauth_cb": refresh}
-
-
-def _function(name: str) -> Callable[[], object]:
-    if not _NAME.fullmatch(name):
-        raise OptionError(
-            f"kafka.{OPTION} (its value is not shown, for it may be a token) is no name; write"
-            f" module:function, of a function that returns {SHAPE}."
-        )
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # noqa: BLE001  (a module of the user's)
-        raise OptionError(
-            f"kafka.{OPTION} is {name!r}, and importing {module} raised {type(error).__name__}; it"
-            " must be there on the driver and on every executor: install it, or ship it with"
-            " spark.submit.pyFiles."
-        ) from None
-    if not callable(function):
-        raise OptionError(
-            f"kafka.{OPTION} is {name!r}, and {module} has no function {attribute}; correct it."
-        )
-    return function  # type: ignore[no-any-return]
 
 
 def _wrong(value: object) -> str:

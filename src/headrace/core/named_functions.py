@@ -1,0 +1,64 @@
+"""Functions of the program that a setting names as ``module:function``, such as one for tokens.
+
+The name comes from the program, its environment or a command line, and from nowhere else. Each
+process imports the module and calls the function; what it returns stays in that process.
+"""
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Final
+
+from headrace.errors import OptionError
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+def wrong_name(setting: str, name: str, returns: str) -> str:
+    """Say what is wrong with a text that is no ``module:function``; empty for nothing.
+
+    The text is not shown: it may be the secret itself.
+    """
+    if _NAME.fullmatch(name):
+        return ""
+    return (
+        f"{setting} (its value is not shown, for it may be a secret) is no name; write"
+        f" module:function, of a function that returns {returns}."
+    )
+
+
+def load_function(setting: str, name: str, returns: str) -> Callable[[], object]:
+    """Import the module and return the function.
+
+    Raises:
+        OptionError: There is no such function.
+    """
+    if wrong := wrong_name(setting, name, returns):
+        raise OptionError(wrong)
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # noqa: BLE001  (a module of the user's)
+        raise OptionError(
+            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}; it must"
+            " be there in each process: install it, put its folder on PYTHONPATH, or ship it to the"
+            " executors with spark.submit.pyFiles."
+        ) from None
+    if not callable(function):
+        raise OptionError(
+            f"{setting} is {name!r}, and {module} has no function {attribute}; correct it."
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call(setting: str, name: str, function: Callable[[], object]) -> tuple[object, str]:
+    """Call the function: its answer, or nothing and a sentence about what it raised."""
+    try:
+        return function(), ""
+    except Exception as error:  # noqa: BLE001  (a function of the user's; its text may have secrets)
+        module, _, attribute = name.partition(":")
+        return None, (
+            f"{name}, of {setting}, raised {type(error).__name__}, whose text is not shown, for it"
+            f" may hold a secret; run it to see it: python -c 'import {module};"
+            f" {module}.{attribute}()'."
+        )
