@@ -2,23 +2,31 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import kubernetes_validate
 import pytest
 import yaml
-from tests.deploy.test_deployments import DEPLOY, documents
+from tests.deploy.test_deployments import DEPLOY, documents, pods
 from tests.metrics.fleets import plan
 from tests.metrics.test_shipped import prometheus, serving
+from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateClaim, Ledger
+from headrace.local import Java
+from headrace.local.servers import free_ports
 from headrace.metrics import PROMETHEUS_TYPE, MetricsMemory, exposition
 from headrace.testing import ManualClock
 
@@ -187,3 +195,42 @@ def test_what_keda_scales_is_there_and_its_hpa_is_what_kubernetes_knows() -> Non
     }
     kubernetes_validate.validate(hpa, kubernetes_validate.latest_version(), strict=True)
     assert all(isinstance(value, str) for value in TRIGGER.values()), "KEDA takes strings alone"
+
+
+@contextmanager
+def started(command: list[str], log: Path, home: Path) -> Iterator[None]:
+    """A command of a container, with the service's name and port as this machine's."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [home / "bin" / command[0], *command[1:]],
+            env=os.environ | {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.nightly
+def test_a_worker_of_the_deployment_joins_its_master(java: Java, tmp_path: Path) -> None:
+    assert java.home
+    (port,) = free_ports(1)
+    here = {"headrace-master": "127.0.0.1", "7077": str(port), "/tmp/spark": str(tmp_path / "work")}  # noqa: S108
+    commands = {}
+    for pod in pods():
+        (container,) = pod["spec"]["containers"]
+        if container.get("args", [])[:1] == ["spark-class"]:
+            words = [here.get(each, each) for each in container["args"]]
+            words = [each.replace("headrace-master:7077", f"127.0.0.1:{port}") for each in words]
+            commands[container["name"]] = words
+    home, log = spark_home(tmp_path), tmp_path / "master.log"
+    with (
+        started(commands["master"], log, home),
+        started(commands["worker"], tmp_path / "worker.log", home),
+    ):
+        wait_until(lambda: "Registering worker" in log.read_text(), 60)
+    assert "with 2 cores, 2.0 GiB RAM" in log.read_text()
