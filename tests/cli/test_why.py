@@ -77,6 +77,41 @@ def test_the_last_batch_is_explained_from_the_top(url: str) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("fixed_s", "ends"),
+    [
+        (0.65, "35 records fill the interval."),
+        (
+            0.8,
+            "20 records fill the interval. Executors do not shorten a: an interval of 2.40 s"
+            " carries at least as much as twice their number would.",
+        ),
+    ],
+)
+def test_more_executors_do_not_help_where_an_interval_is_short(
+    url: str, fixed_s: float, ends: str
+) -> None:
+    with Ledger.open(url, clock=lambda: NOW_MS + 9_000) as ledger:
+        law = EstimatorSettings("learned").to_text()
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=law)
+        key = ledger.batches.begin(
+            PlannedBatch(
+                "orders",
+                "run",
+                (PlannedRange(OffsetRange("orders", 0, 1_200, 1_300), 9_000, "rate"),),
+                "rate",
+                "x:1",
+            )
+        ).batch_key
+        ledger.batches.succeed(key)
+        sample = RateSample("orders", NOW_MS, 500.0, 100, 900, 0, 111.0, None, None, None, 2, key)
+        cost = SourceCost(fixed_s, 0.01, 1e-6, 0.0, 1e-12).to_text()
+        ledger.rates.report(key, 2, NOW_MS + 10_000, sample, batch_cost=cost)
+    (found,) = rows(url, "why orders")
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert of["batch cost"].endswith(ends)
+
+
 def test_an_earlier_batch_is_explained_by_what_was_known_then(url: str) -> None:
     (found,) = rows(url, "why orders --batch 0")
     of = {each["about"]: each["sentence"] for each in found["sentences"]}

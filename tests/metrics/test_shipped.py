@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,16 @@ def test_each_panel_about_gates_shows_those_that_are_chosen() -> None:
 
 
 @contextmanager
-def metrics_of(url: str) -> Iterator[int]:
-    """Serves a ledger's metrics at a port of this machine."""
-    memory = MetricsMemory()
+def serving(text: Callable[[], bytes], kind: str) -> Iterator[int]:
+    """Answers every request with such a text, at a port of this machine."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            with Ledger.open(url, create=False) as ledger:
-                text = exposition(ledger, memory=memory, openmetrics=True)
+            body = text()
             self.send_response(200)
-            self.send_header("Content-Type", OPENMETRICS_TYPE)
+            self.send_header("Content-Type", kind)
             self.end_headers()
-            self.wfile.write(text)
+            self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             """Nothing is said."""
@@ -170,6 +168,19 @@ def metrics_of(url: str) -> Iterator[int]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def metrics_of(url: str) -> Iterator[int]:
+    """Serves a ledger's metrics at a port of this machine."""
+    memory = MetricsMemory()
+
+    def text() -> bytes:
+        with Ledger.open(url, create=False) as ledger:
+            return exposition(ledger, memory=memory, openmetrics=True)
+
+    with serving(text, OPENMETRICS_TYPE) as port:
+        yield port
 
 
 @contextmanager

@@ -298,4 +298,13 @@ def _cost(found: Explanation) -> str:
     if found.law != LawName.LEARNED or record_us <= 0:
         return f"{text}."
     most = max(found.interval_ms - fixed_ms, 0) * 1000 / record_us
-    return f"{text}: without a margin for noise, {out.count(most)} records fill the interval."
+    text += f": without a margin for noise, {out.count(most)} records fill the interval."
+    # In an interval of 3 a, a job carries 2 / 3 b. Twice the executors halve b at best, which is
+    # 2 (1 - a / i) / b in this one: no more, from a = 2 i / 3 on.
+    if fixed_ms < found.interval_ms * 2 / 3:
+        return text
+    longer = out.duration(3 * fixed_ms)
+    return (
+        f"{text} Executors do not shorten a: an interval of {longer} carries at least as much as"
+        " twice their number would."
+    )
