@@ -27,7 +27,7 @@ def main(remote: str, broker: str, topic: str, folder: str) -> None:
     headrace.register(spark)
     fresh = spark.newSession()
     try:
-        fresh.readStream.format("headrace-kafka").options(**options).load().schema
+        fresh.readStream.format("headrace-kafka").options(**options).load().printSchema()
     except PySparkException as error:
         print(error.getMessage().splitlines()[0])  # noqa: T201
     for name, session in {"origin": spark, "clone": spark.cloneSession(), "new": fresh}.items():
