@@ -188,6 +188,6 @@ def test_sessions_that_are_made_of_another_read_behind_gates_of_their_own(
     assert program.returncode == 0, program.stderr
     assert "Failed to find the data source: headrace-kafka" in program.stdout
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
-        for gate in ("origin", "clone", "new"):
+        for gate in ("origin", "clone", "new", "origin-bare", "clone-bare", "new-bare"):
             assert verify(ledger, gate).verdict is Verdict.PROVEN
             assert [each.status for each in ledger.batches.newest(gate)] == [Status.SUCCESS]
