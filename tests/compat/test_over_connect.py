@@ -16,11 +16,12 @@ import pytest
 from tests.cli.outcomes import invoke
 from tests.compat.connect import Surroundings
 from tests.services.connect import connect_server
+from tests.services.kafka import TopicFactory
 from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.ledger import Ledger, Status, Verdict, verify
 from headrace.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
@@ -165,3 +166,28 @@ def test_a_query_whose_program_was_killed_learns_on_and_is_stopped_and_taken_up_
     assert program.returncode == 0, errors
     with Ledger.open(url) as ledger:
         assert verify(ledger, "killed").verdict is Verdict.PROVEN
+
+
+def test_sessions_that_are_made_of_another_read_behind_gates_of_their_own(
+    remote: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic(2)
+    orders.produce(b"tea", b"milk")
+    program = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.compat.sessions"),
+            *(remote, orders.bootstrap_servers, orders.name, str(tmp_path)),
+        ],
+        cwd=ROOT,
+        env=client_variables(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert program.returncode == 0, program.stderr
+    assert "Failed to find the data source: headrace-kafka" in program.stdout
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
+        for gate in ("origin", "clone", "new", "origin-bare", "clone-bare", "new-bare"):
+            assert verify(ledger, gate).verdict is Verdict.PROVEN
+            assert [each.status for each in ledger.batches.newest(gate)] == [Status.SUCCESS]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
@@ -175,13 +176,15 @@ _SESSION: Final = "headrace.session"
 class _Session:
     """State of a session: its parallelism, default ledger, and its sources' secrets.
 
-    ``link_token`` is what tasks show that report to a handler over Spark Connect.
+    ``link_token`` is what tasks show that report to a handler over Spark Connect. ``is_adopted``:
+    another process has registered it.
     """
 
     parallelism: int
     default_ledger: str | None = field(default=None, repr=False)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     link_token: str = field(default_factory=new_token, repr=False)
+    is_adopted: bool = False
 
 
 _sessions: Final[dict[str, _Session]] = {}
@@ -245,9 +248,17 @@ def _hidden(
     return shown, new
 
 
+def _name_of(spark: Any, origin: _Session | None) -> str:
+    """The name of a session; over Connect a clone has its origin's settings, and not its own."""
+    if is_remote(spark) and not (origin and origin.is_adopted):
+        return str(spark.session_id)
+    return spark.conf.get(_SESSION, None) or uuid.uuid4().hex
+
+
 def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
-    name = spark.conf.get(_SESSION, None)
-    session = _sessions.get(name or "")
+    origin = _sessions.get(spark.conf.get(_SESSION, None) or "")
+    name = _name_of(spark, origin)
+    session = _sessions.get(name)
     if session is not None and new.items() <= session.secrets.items():
         return session
     if session is None:
@@ -257,9 +268,12 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
             if spark.conf.get(QUIET_LOGS, None) == "true":
                 set_log_levels(spark, _NOISE)
         warn_of_limits()
-        name = uuid.uuid4().hex
-        spark.conf.set(_SESSION, name)
+        # A declarative pipeline's definitions may set nothing; only handlers on servers look there.
+        with contextlib.suppress(PySparkException):
+            spark.conf.set(_SESSION, name)
         session = _sessions[name] = _Session(_parallelism(spark))
+        if origin is not None:  # whose views a clone has, too
+            session.default_ledger, session.secrets = origin.default_ledger, dict(origin.secrets)
         _listen(
             spark,
             GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger)),
@@ -322,7 +336,7 @@ def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
     """
     with _lock:
         name = spark.conf.get(_SESSION, None) or ""
-        _sessions.setdefault(name, _Session(0)).secrets |= known
+        _sessions.setdefault(name, _Session(0, is_adopted=True)).secrets |= known
 
 
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
