@@ -22,6 +22,11 @@ def nothing(_df: DataFrame, _batch: headrace.Batch) -> None:
     """Read nothing, so that the server needs no module of the tests."""
 
 
+def all_have_ended(ledger: Ledger) -> bool:
+    """Whether the ledger has the end of each query."""
+    return all(gate.ended is not None for gate in ledger.gates.all())
+
+
 def main(remote: str, broker: str, topic: str, folder: str) -> None:
     """Run two queries in each session."""
     spark: Any = SparkSession.builder.remote(remote).getOrCreate()
@@ -47,6 +52,7 @@ def main(remote: str, broker: str, topic: str, folder: str) -> None:
         assert stream.start().awaitTermination(120)
         with Ledger.open(url) as ledger:
             wait_until(partial(ledger.rates.history, f"{name}-bare"), 30)
+            wait_until(partial(all_have_ended, ledger), 30)
     spark.stop()
 
 

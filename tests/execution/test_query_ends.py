@@ -18,6 +18,7 @@ from tests.execution.queries import DEADLINE_S, Handled, everything_in, finish, 
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
+import headrace
 from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler
 from headrace.ledger import BatchRecord, Ledger, Status
@@ -83,6 +84,37 @@ def test_how_a_query_ended_is_in_the_ledger_until_the_next_one_starts(job: Job) 
         finish(job.start(fail))
     wait_until(lambda: ended() == "failed", DEADLINE_S)
     assert "ValueError: this cannot be kept" in (job.ledger.gates.all()[0].ended_error or "")
+
+
+def test_a_query_without_a_handler_of_a_gate_ends_with_a_word_too(job: Job) -> None:
+    options = {
+        "headrace.gate": "bare",
+        "headrace.interval": "1 second",
+        "headrace.ledger": job.ledger.url,
+        "kafka.bootstrap.servers": job.orders.bootstrap_servers,
+        "subscribe": job.orders.name,
+        "startingOffsets": "earliest",
+    }
+    headrace.register(job.spark, ledger=job.ledger.url)
+
+    def start(checkpoint: str) -> StreamingQuery:
+        df = job.spark.readStream.format("headrace-kafka").options(**options).load()
+        writer = df.writeStream.format("noop")
+        return writer.option("checkpointLocation", str(job.folder / checkpoint)).start()
+
+    def ended() -> str | None:
+        return job.ledger.gates.all()[0].ended
+
+    query = start("first")
+    wait_until(lambda: job.ledger.batches.newest("bare"), DEADLINE_S)
+    query.processAllAvailable()
+    query.stop()
+    wait_until(lambda: ended() == "stopped", DEADLINE_S)
+    assert "Stopped" in job.says("status", "bare")
+    query = start("first")
+    wait_until(lambda: job.ledger.gates.query("bare"), DEADLINE_S)
+    assert ended() is None
+    query.stop()
 
 
 def terminate_once_it_waits() -> None:

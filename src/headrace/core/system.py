@@ -123,6 +123,14 @@ def this_process() -> str:
     return _process(os.getpid())
 
 
+def this_program(*, over_connect: bool) -> str:
+    """The name of this process as a query's program; its query over Spark Connect outlives it.
+
+    So nobody takes that query for ended because the process is gone: see `is_gone`.
+    """
+    return f"connect:{this_process()}" if over_connect else this_process()
+
+
 def new_owner() -> str:
     """A name for one run in this process.
 

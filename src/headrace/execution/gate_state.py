@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
 from headrace.control import BatchProgress
-from headrace.core.system import this_process
+from headrace.core.system import this_program
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
@@ -285,7 +285,8 @@ def _record(
     # Spark's own end, or the program's, waits for this.
     with cancel_when(lambda: True, "the query ended"):
         gates = shared_ledger(ledger_url).gates
-        gates.end(gate, this_process(), how if error is None else QueryEnd.FAILED, why)
+        program = this_program(over_connect=state.is_remote)
+        gates.end(gate, program, how if error is None else QueryEnd.FAILED, why)
 
 
 @contextmanager

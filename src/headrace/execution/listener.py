@@ -23,12 +23,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
-from headrace.core.system import is_here
+from headrace.core.system import is_gone, is_here
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import all_states, record_end, state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, batch_key
 from headrace.ledger.error_report import root_cause
+from headrace.ledger.records import QueryEnd
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import PLANS_FROM_START, active_context
 
@@ -198,6 +199,8 @@ class GateListener(JsonStreamingQueryListener):
         wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
             one whose rows are locked (s); from then on that gate's reports wait by themselves.
         new_worker: makes what processes one gate's reports, by a name for it.
+        program: the name of this program, which sees its queries end; None for a process that does
+            not.
     """
 
     def __init__(
@@ -206,10 +209,12 @@ class GateListener(JsonStreamingQueryListener):
         *,
         wait_s: float = 5.0,
         new_worker: Callable[[str], Worker] = SerialWorker,
+        program: str | None = None,
     ) -> None:
         self._ledger_of = ledger_of
         self._wait_s = wait_s
         self._new_worker = new_worker
+        self._program = program
         self._workers: dict[tuple[str, str], Worker] = {}
         self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
         self._rates: dict[UUID, QueryRates] = {}
@@ -250,6 +255,8 @@ class GateListener(JsonStreamingQueryListener):
             if event.exception is not None and watched is not None:
                 # Behind its reports, for the last one may say that the batch went through.
                 self._do(watched.ledger.url, gate, partial(self._fail, watched, gate, event))
+            if watched is not None and not state_of(watched.ledger.url, gate).is_run(run):
+                self._do(watched.ledger.url, gate, partial(self._end, watched, gate, event))
         for (ledger_url, gate), state in all_states().items():
             if state.is_run(event.runId):
                 self._do(ledger_url, gate, partial(_record_end, ledger_url, gate, event))
@@ -277,6 +284,22 @@ class GateListener(JsonStreamingQueryListener):
                     )
         except HeadraceError as error:
             _LOG.warning("A batch's failure was not processed: %s", error)
+
+    def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
+        """Say how a query ended that has no handler of `Gate.write`, and so no state here."""
+        try:
+            with cancel_when(lambda: True, "the query ended"):
+                query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
+                owner = "" if query is None else query.owner
+                is_its = query is None or query.checkpoint_id == watched.checkpoint_id
+                if self._program is None or not (is_its or is_gone(owner)):
+                    return  # another query of this program by now
+                error = _error_of(event)
+                how = QueryEnd.STOPPED if error is None else QueryEnd.FAILED
+                line = None if error is None else error.line
+                watched.ledger.gates.end(gate, self._program, how, line, owner)
+        except HeadraceError as error:
+            _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, error)
 
     def _left_open(
         self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
@@ -333,12 +356,15 @@ _STREAMING: Final = "pyspark.errors.exceptions.captured.StreamingQueryException"
 
 
 def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None:
-    error = None
-    if event.exception is not None:
-        cause = root_cause(_STREAMING, event.exception)
-        name = event.errorClassOnException or "StreamingQueryException"
-        error = ErrorReport(*(cause or (name, event.exception)), "")
-    record_end(ledger_url, gate, str(event.runId), error)
+    record_end(ledger_url, gate, str(event.runId), _error_of(event))
+
+
+def _error_of(event: QueryTerminatedEvent) -> ErrorReport | None:
+    if event.exception is None:
+        return None
+    cause = root_cause(_STREAMING, event.exception)
+    name = event.errorClassOnException or "StreamingQueryException"
+    return ErrorReport(*(cause or (name, event.exception)), "")
 
 
 def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from headrace.core.log_lines import show_lines
-from headrace.core.system import this_process
+from headrace.core.system import this_program
 from headrace.decoding.decode import SessionReporter, reporter_of
 from headrace.decoding.decode_option import OPTION, has_secret
 from headrace.errors import SetupError
@@ -276,7 +276,10 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
             session.default_ledger, session.secrets = origin.default_ledger, dict(origin.secrets)
         _listen(
             spark,
-            GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger)),
+            GateListener(
+                lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
+                program=this_program(over_connect=is_remote(spark)),
+            ),
         )
     session.secrets |= new
     # A class of its own for this session: Spark sends it, with what it knows, to its processes.
@@ -284,8 +287,7 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         "parallelism": session.parallelism,
         "secrets": dict(session.secrets),
         "reports": SessionReporter(session.link_token) if is_remote(spark) else reporter_of(spark),
-        # A query over Spark Connect goes on without the program that started it.
-        "driver": None if is_remote(spark) else this_process(),
+        "driver": this_program(over_connect=is_remote(spark)),
     }
     for connector in map(connector_of, SOURCES):
         source = connector.source

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Text, bindparam, case, or_, select, update
+from sqlalchemy import Connection, Row, Text, and_, bindparam, case, or_, select, update
 
 from headrace.control.pressure import RateLimit
 from headrace.control.size_ceiling import known_ceiling
@@ -122,9 +122,19 @@ _CLAIM: Final = (
 _RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
 _RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
 
+_THIS_ONE: Final = bindparam("owner", type_=Text)
 _END: Final = (
     update(gate)
-    .where(_of_gate, or_(gate.c.query_owner.is_(None), gate.c.query_driver == bindparam("driver")))
+    .where(
+        _of_gate,
+        or_(
+            gate.c.query_owner.is_(None),
+            and_(
+                gate.c.query_driver == bindparam("driver"),
+                or_(_THIS_ONE.is_(None), gate.c.query_owner == _THIS_ONE),
+            ),
+        ),
+    )
     .values(**_NOBODY, ended_ms=NowMs(), ended=bindparam("how"), ended_error=bindparam("error"))
 )
 
@@ -294,14 +304,20 @@ class GateStore(Store):
         """Let the next query have a gate at once; whether it was the owner's."""
         return self._changes(_RELEASE, {"of": gate_name, "by": owner})
 
-    def end(self, gate_name: str, driver: str, how: QueryEnd, error: str | None = None) -> bool:
+    def end(
+        self,
+        gate_name: str,
+        driver: str,
+        how: QueryEnd,
+        error: str | None = None,
+        owner: str | None = None,
+    ) -> bool:
         """Say how the query of this program behind a gate has ended; the gate is free then.
 
-        ``error`` is what ended it, or who has stopped it.
-
-        Nothing is changed, and the answer is no, where another program's query is behind it.
+        ``error`` is what ended it, or who has stopped it. Nothing is changed, and the answer is no,
+        where another program's query is behind the gate, or one of another ``owner`` than is named.
         """
-        values = {"of": gate_name, "driver": driver, "how": how.value}
+        values = {"of": gate_name, "driver": driver, "how": how.value, "owner": owner}
         return self._changes(_END, {**values, "error": None if error is None else storable(error)})
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
