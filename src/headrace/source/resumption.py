@@ -132,8 +132,8 @@ def refuse_an_older_checkpoint(
         f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the ledger"
         f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
         " gone, and those records would be processed again as other batches; put back the newest"
-        f" copy, or go on where the ledger stands, at {onward}:"
-        f" `{_adopt(known, offset.checkpoint_id)}`, and start again."
+        f" copy, or go on where the ledger stands, at {onward}, with a state (if the query has any)"
+        f" that lacks those records: `{_adopt(known, offset.checkpoint_id)}`, and start again."
     )
 
 
