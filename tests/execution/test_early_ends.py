@@ -36,3 +36,23 @@ def test_actions_that_stop_early_log_nothing(topic: TopicFactory, tmp_path: Path
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
         for gate in ("kafka", "journal"):
             assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}
+
+
+@pytest.mark.parametrize("end", ["finished", "raised", "left"])
+def test_a_query_without_a_handler_ends_with_its_program(end: str, tmp_path: Path) -> None:
+    """Spark could not deliver the event of its end any more, and logged that."""
+    fill(tmp_path / "journal", {0: [20]})
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.execution.bare_program"),
+            *(str(tmp_path), str(tmp_path / "journal"), end),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == (end == "raised"), ended.stderr
+    assert "StreamingQueryListenerBus" not in ended.stderr
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
+        assert [gate.ended for gate in ledger.gates.all()] == ["stopped"]

@@ -212,7 +212,7 @@ class Readers:
         read = _one_of(reader, much, Status.DEAD)
         if read is None:
             return
-        assert self.ledger.batches.drop(read.key, "as agreed")
+        assert self.ledger.repairs.drop_batch(reader.name, read.key, "ada", "as agreed")
         read.settled = True
 
     def _prune(self, reader: Reader, much: int) -> None:

@@ -229,16 +229,15 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     dead, other, newest = (ledger.batches.begin(batch_number(n)).batch_key for n in range(3))
-    assert not ledger.batches.drop(dead, "it is in progress")
+    assert not ledger.repairs.drop_batch("orders", dead, "ada", "it is in progress")
     for key in (dead, other):
         ledger.batches.fail(key, NO)
         ledger.batches.claim(key, "me", LEASE_MS)
         ledger.batches.mark_dead(key, "me", NO)
-    assert ledger.batches.drop(dead, "a test order")
-    assert ledger.batches.drop(dead, "a test order"), "a lost answer is given again"
-    assert not ledger.batches.drop(dead, "another reason")
+    assert ledger.repairs.drop_batch("orders", dead, "ada", "a test order")
+    assert not ledger.repairs.drop_batch("orders", dead, "ada", "another reason")
     dropped = stored(ledger, dead)
-    assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order")
+    assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order (ada)")
     assert [batch.batch_key for batch in ledger.batches.unresolved()] == [other]
     assert ledger.batches.count_unresolved("orders") == Unresolved(failed=0, dead=1, letters=0)
     clock.now_ms += 10_000

@@ -324,7 +324,7 @@ def test_a_dead_batch_holds_what_it_reads_until_it_is_dropped(ledger: Ledger) ->
     assert ledger.history.processed_until(JOURNAL, [0]) == (
         Processed("orders", 0, 0, dead, Status.DEAD),
     )
-    ledger.batches.drop(dead, "as agreed")
+    ledger.repairs.drop_batch("orders", dead, "ada", "as agreed")
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 20),)
 
 

@@ -22,6 +22,7 @@ from tests.services.waiting import wait_until
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.connection import NO_RETRIES, OF_A_QUERY
+from headrace.local.servers import free_ports
 from headrace.testing import ManualClock
 
 pytestmark = pytest.mark.nightly
@@ -86,6 +87,9 @@ def test_a_function_that_does_not_answer_is_waited_for(
         (f"{OURS}:SECRET", f"and {OURS} has no function SECRET; correct it."),
         (f"{OURS}:in_bytes", "returned a bytes; it must return the password as a text."),
         (f"{OURS}:nothing", "returned no password; it must return the password as a text."),
+        (f"{OURS}:half_a_character", "returned no password; it must return the password as a text"),
+        (f"{OURS}:needs", "which needs arguments; it is called without any: name a function that"),
+        (f"{OURS}:exits", "raised SystemExit, whose text is not shown, for it may hold a secret;"),
         (f"{OURS}:cut_off", "returned no password; it must return the password as a text."),
         (
             f"{OURS}:raises",
@@ -119,7 +123,7 @@ def test_the_recipes_return_a_password(recipe: Snippet, monkeypatch: pytest.Monk
 
 
 def test_a_wrong_function_is_not_waited_for(with_password: str, time: ManualClock) -> None:
-    for name in ("nowhere:password", f"{OURS}:in_bytes"):
+    for name in ("nowhere:password", f"{OURS}:in_bytes", f"{OURS}:needs"):
         refused(f"{with_password}&password_from={name}", patient(time))
     assert time.monotonic() == 0
 
@@ -151,6 +155,20 @@ def names_at(server: PostgresqlServer) -> list[str]:
     with suppress(UndefinedTable), psycopg.connect(server.url) as connection:
         return [name for (name,) in connection.execute("SELECT name FROM gate ORDER BY name")]
     return []
+
+
+def test_a_refusal_is_final_once_each_host_has_answered(
+    own_postgresql: PostgresqlServer, with_password: str, time: ManualClock
+) -> None:
+    (port,) = free_ports(1)
+    with reached_by_tcp(own_postgresql) as there:
+        away = f"127.0.0.1:{port}"
+        for hosts in (f"{away},{there}", f"{there},{away}"):
+            refused(f"postgresql://app:wrong@{hosts}/postgres", patient(time, 1))
+            assert time.monotonic() >= 1
+        began_s = time.monotonic()
+        refused(f"postgresql://app:wrong@{there},{there}/postgres", patient(time))
+        assert time.monotonic() == began_s
 
 
 @contextmanager

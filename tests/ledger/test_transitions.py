@@ -152,9 +152,9 @@ CALLS = {
         {"error": ERROR},
     ),
     "drop": Call(
-        lambda ledger, key, _by: ledger.batches.drop(key, "a test"),
+        lambda ledger, key, _by: ledger.repairs.drop_batch("orders", key, "ada", "a test"),
         {DEAD: DEAD},
-        {"resolution": "a test"},
+        {"resolution": "a test (ada)"},
     ),
 }
 OF_ANYBODY = {"claim", "keep_error", "drop"}

@@ -33,3 +33,15 @@ def nothing() -> str:
 
 def cut_off() -> str:
     return f"{SECRET}\0"
+
+
+def exits() -> NoReturn:
+    raise SystemExit(SECRET)
+
+
+def half_a_character() -> str:
+    return f"{SECRET}\ud800"
+
+
+def needs(name: str) -> str:
+    return name

@@ -1,5 +1,6 @@
 """Random histories of lost and restored checkpoints and ledgers: each record once, or named."""
 
+import itertools
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -47,7 +48,11 @@ class World:
     def __init__(self, stream: StreamHarness, log: MemoryLog, sink: Sink, folder: Path) -> None:
         self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
         self.sent = 0
+        self.is_running = False
+        self._numbers = itertools.count()
         self.copies: list[tuple[Any, Path]] = []
+        self.followers: list[Path] = []
+        """Copies of the ledger since the query began."""
 
     def send(self, number: int, crash: str | None = None) -> None:
         for _ in range(number):
@@ -57,19 +62,44 @@ class World:
             self.log.append(Crash(crash), partition=(self.sent - 1) % 2)
 
     def run(self) -> None:
-        try:
-            self.stream.run()
-        except RefusedError:
-            assert self.sink.refuses, "and its handler has never worked with this ledger"
+        """Run; adopt what is refused: another ledger's, an older copy, or both."""
+        for _ in range(3):
+            self.is_running = True
+            try:
+                self.stream.run()
+            except RefusedError:
+                assert self.sink.refuses, "and its handler has never worked with this ledger"
+                self._stop()
+                return
+            except OptionError as refused:
+                gate, what = str(refused).split("headrace adopt ")[1].split(" --")[0].split()
+                self.stream.ledger.operator_limits.adopt(gate, what, "ops", "it was restored")
+            else:
+                return
+        raise AssertionError("it is refused whatever is adopted")
 
     def back_up(self) -> None:
+        self._stop()
+        self.copies.append((self.stream.checkpoint, self._copy()))
+
+    def follow(self) -> None:
+        """A standby has all up to now, or a copy is made, while the query runs."""
+        if self.is_running:
+            self.followers.append(self._copy())
+
+    def _stop(self) -> None:
         self.stream.stop()
-        copy = self.folder / f"{len(self.copies)}.db"
+        self.is_running = False
+        self.followers.clear()
+
+    def _copy(self) -> Path:
+        copy = self.folder / f"{next(self._numbers)}.db"
         with closing(self._connection()) as live, closing(sqlite3.connect(copy)) as file:
             live.backup(file)
-        self.copies.append((self.stream.checkpoint, copy))
+        return copy
 
     def lose_checkpoint(self) -> None:
+        self._stop()
         self.stream.checkpoint = None
 
     def restore_checkpoint(self, which: int) -> None:
@@ -77,30 +107,29 @@ class World:
         checkpoint = self.copies[which % len(self.copies)][0] if self.copies else None
         if checkpoint is None:
             return
+        self._stop()
         self.stream.checkpoint = checkpoint
-        self._run_or_adopt()
-
-    def _run_or_adopt(self) -> None:
-        """Run; adopt what is refused: another ledger's, an older copy, or both."""
-        for _ in range(3):
-            try:
-                self.run()
-            except OptionError as refused:
-                gate, what = str(refused).split("headrace adopt ")[1].split(" --")[0].split()
-            else:
-                return
-            self.stream.ledger.operator_limits.adopt(gate, what, "ops", "it was restored")
-        raise AssertionError("it is refused whatever is adopted")
+        self.run()
 
     def restore_ledger(self, which: int) -> None:
         if not self.copies or self.stream.checkpoint is None:
             return
-        self.stream.stop()
-        copy = self.copies[which % len(self.copies)][1]
+        self._stop()
+        self._put_back(self.copies[which % len(self.copies)][1])
+        self.send(1)
+        self.run()
+
+    def promote(self, which: int, number: int) -> None:
+        """An older ledger is there while the query runs, which goes on for some batches."""
+        if not self.followers:
+            return
+        self._put_back(self.followers[which % len(self.followers)])
+        self.send(number)
+        self.run()
+
+    def _put_back(self, copy: Path) -> None:
         with closing(sqlite3.connect(copy)) as file, closing(self._connection()) as live:
             file.backup(live)
-        self.send(1)
-        self._run_or_adopt()
 
     def _connection(self) -> sqlite3.Connection:
         return sqlite3.connect(str(make_url(self.stream.ledger.url).database))
@@ -126,6 +155,8 @@ steps = st.lists(
         st.tuples(st.just("refuse"), st.booleans()),
         st.tuples(st.just("backfill")),
         st.tuples(st.just("back_up")),
+        st.tuples(st.just("follow")),
+        st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
         st.tuples(st.just("lose_checkpoint")),
         st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
         st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
@@ -198,3 +229,27 @@ def test_a_restart_that_was_killed_in_its_first_batch_is_not_begun_again() -> No
         stream.checkpoint = None
         stream.run()
         assert sink.values == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_older_ledger_under_a_running_query_names_what_it_lacks(tmp_path: Path) -> None:
+    """As after a failover to a standby that had not followed: what was deferred is not lost."""
+    log, sink = MemoryLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(10)
+        world.run()
+        world.follow()
+        world.send(10)
+        world.run()
+        sink.refuses = True
+        world.send(10)
+        world.run()
+        sink.refuses = False
+        world.promote(0, 10)
+        assert world.unknown() == set(range(10, 30))
+        stream.stop()
+        world.run()
+        assert sink.values == [*range(20), *range(30, 40)]
+        assert [each.status for each in stream.ledger.batches.unresolved()] == [Status.DEAD]
+        assert not DEFECTS & {it.kind for it in verify(stream.ledger, GATE).findings}

@@ -183,7 +183,8 @@ def _facts(snapshot: GateSnapshot) -> Table:
 
 
 def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
-    yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
+    lag = snapshot.lag if snapshot.lag_now is None else snapshot.lag_now
+    yield "lag", out.count(lag), *_lag_details(snapshot)
     longer = snapshot.drain_trend if snapshot.left_over else None
     trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
     if snapshot.drain_s is not None or not _has_ended(snapshot):
@@ -227,10 +228,11 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
     if change is not None and trend is not Trend.STEADY and round(abs(change)):
         moving += f" {out.count(abs(change))}/s"
     old = ""
-    if snapshot.lag_is_old or (snapshot.lag is None and snapshot.left_over == 0):
+    if snapshot.lag_now is not None:
+        old = "now"
+    elif snapshot.lag_is_old or (snapshot.lag is None and snapshot.left_over == 0):
         before = "" if snapshot.lag is not None else "none was left "
-        is_asked = snapshot.lag_now is not None
-        old = "now" if is_asked else f"{before}{out.duration(snapshot.lag_age_ms)} ago"
+        old = f"{before}{out.duration(snapshot.lag_age_ms)} ago"
     oldest = ""
     if snapshot.lag_seconds:
         oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"

@@ -5,6 +5,7 @@ process imports the module and calls the function; what it returns stays in that
 """
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from typing import Final
@@ -38,24 +39,45 @@ def load_function(setting: str, name: str, returns: str) -> Callable[[], object]
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # noqa: BLE001  (a module of the user's)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (a module of the user's, which may exit)
+        lacks = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        what = "" if lacks in {None, module} else f", for there is no {lacks}"
         raise OptionError(
-            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}; it must"
-            " be there in each process: install it, put its folder on PYTHONPATH, or ship it to the"
-            " executors with spark.submit.pyFiles."
+            f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}{what}; it"
+            " must be there in each process: install it, put its folder on PYTHONPATH, or ship it"
+            " to the executors with spark.submit.pyFiles."
         ) from None
     if not callable(function):
         raise OptionError(
             f"{setting} is {name!r}, and {module} has no function {attribute}; correct it."
         )
+    if not _takes_nothing(function):
+        raise OptionError(
+            f"{setting} is {name!r}, which needs arguments; it is called without any: name a"
+            f" function that needs none and returns {returns}."
+        )
     return function  # type: ignore[no-any-return]
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
 
 
 def call(setting: str, name: str, function: Callable[[], object]) -> tuple[object, str]:
     """Call the function: its answer, or nothing and a sentence about what it raised."""
     try:
         return function(), ""
-    except Exception as error:  # noqa: BLE001  (a function of the user's; its text may have secrets)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (the user's, its text a secret; it may exit)
         module, _, attribute = name.partition(":")
         return None, (
             f"{name}, of {setting}, raised {type(error).__name__}, whose text is not shown, for it"

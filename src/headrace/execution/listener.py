@@ -5,6 +5,7 @@ import logging
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -264,6 +265,21 @@ class GateListener(JsonStreamingQueryListener):
         if self._newest_run.get(event.id) == event.runId:
             del self._newest_run[event.id]
 
+    def end_with_the_program(self, is_active: Callable[[UUID], bool], wait_s: float) -> None:
+        """Say how queries without a handler of `Gate.write` ended whose events have not come.
+
+        Called at the program's end, of queries that end with it. Those that have ended already are
+        waited for: Spark logs a trace for each event that it cannot deliver.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while any(not is_active(run) for run in list(self._newest_run.values())):
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.01)
+        for (run, gate), watched in list(self._watched.items()):
+            if watched is not None and not state_of(watched.ledger.url, gate).is_run(run):
+                self._end(watched, gate, None)
+
     def _do(self, ledger_url: str, gate: str, work: Callable[[], None]) -> None:
         """Do something for a gate, after all that was to be done for it before."""
         place = (ledger_url, gate)
@@ -272,7 +288,7 @@ class GateListener(JsonStreamingQueryListener):
         self._workers[place].do(work, self._wait_s)
 
     def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
-        report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
+        report = _error_of(event) or ErrorReport("", "", "")
         try:
             # Spark's own end waits for this.
             with cancel_when(lambda: True, "the query ended"):
@@ -285,7 +301,7 @@ class GateListener(JsonStreamingQueryListener):
         except HeadraceError as error:
             _LOG.warning("A batch's failure was not processed: %s", error)
 
-    def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
+    def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
         """Say how a query ended that has no handler of `Gate.write`, and so no state here."""
         try:
             with cancel_when(lambda: True, "the query ended"):
@@ -294,7 +310,7 @@ class GateListener(JsonStreamingQueryListener):
                 is_its = query is None or query.checkpoint_id == watched.checkpoint_id
                 if self._program is None or not (is_its or is_gone(owner)):
                     return  # another query of this program by now
-                error = _error_of(event)
+                error = None if event is None else _error_of(event)
                 how = QueryEnd.STOPPED if error is None else QueryEnd.FAILED
                 line = None if error is None else error.line
                 watched.ledger.gates.end(gate, self._program, how, line, owner)

@@ -1,5 +1,6 @@
 """Set-up of a Spark session, once: the sources, their secrets, and the listener of the gates."""
 
+import atexit
 import contextlib
 import io
 import os
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import pyspark
 from pyspark.errors import PySparkException
@@ -33,7 +35,13 @@ from headrace.execution.listener import GateListener
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.ledger import normalize_url, without_secrets
 from headrace.source.source_options import LEDGERS
-from headrace.spark_versions import Py4JError, is_remote, known_settings, warn_of_limits
+from headrace.spark_versions import (
+    Py4JError,
+    active_context,
+    is_remote,
+    known_settings,
+    warn_of_limits,
+)
 from headrace.task_link import new_token
 
 if TYPE_CHECKING:
@@ -274,13 +282,13 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         session = _sessions[name] = _Session(_parallelism(spark))
         if origin is not None:  # whose views a clone has, too
             session.default_ledger, session.secrets = origin.default_ledger, dict(origin.secrets)
-        _listen(
-            spark,
-            GateListener(
-                lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
-                program=this_program(over_connect=is_remote(spark)),
-            ),
+        listener = GateListener(
+            lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
+            program=this_program(over_connect=is_remote(spark)),
         )
+        if not is_remote(spark):  # over Spark Connect a query goes on without its program
+            atexit.register(_end_with_the_program, spark, listener)
+        _listen(spark, listener)
     session.secrets |= new
     # A class of its own for this session: Spark sends it, with what it knows, to its processes.
     known = {
@@ -293,6 +301,23 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
         source = connector.source
         _register_source(spark, type(source.__name__, (source,), known))
     return session
+
+
+_EVENTS_S: Final = 2.0
+"""Time that a program that ends waits for the events of ended queries (s)."""
+
+
+def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
+    def is_active(run: UUID) -> bool:
+        return any(str(query.runId) == str(run) for query in spark.streams.active)
+
+    context = active_context()
+    if context is None:  # its Spark was stopped, which delivers the events
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        listener.end_with_the_program(is_active, _EVENTS_S)
+        # Spark logs a trace for each event that it delivers to nobody from now on.
+        context.setLogLevel("OFF")
 
 
 def _listen(spark: SparkSession, listener: GateListener) -> None:

@@ -300,11 +300,3 @@ LEFT_BEHIND: Final = (
 )
 
 GATE_OF: Final = select(batch_table.c.gate).where(batch_table.c.batch_key == bindparam("batch"))
-
-# The same reason once more is the answer that was lost with a connection.
-DROP: Final = (
-    update(batch_table)
-    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.status == Status.DEAD)
-    .where(or_(batch_table.c.resolution.is_(None), batch_table.c.resolution == bindparam("why")))
-    .values(resolution=bindparam("why"))
-)

@@ -19,7 +19,7 @@ from headrace.ledger.batch_rows import (
 )
 from headrace.ledger.database import changed_rows, insert_rows
 from headrace.ledger.dead_letters import insert_letters
-from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport, storable
+from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport
 from headrace.ledger.gates import refuse_but
 from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch
 from headrace.ledger.tables import batch_range, batch_table
@@ -119,7 +119,7 @@ class BatchStore(BatchQueries):
                 if changed_rows(connection, new, row) == 0:
                     return
             insert_rows(connection, batch_range, failure_rows(batch, batch.batch_key))
-            checkpoints.record_plan(connection, batch, None)
+            checkpoints.record_unknown(connection, batch)
             checkpoints.advance_position(connection, batch)
 
         self._database.write(add)
@@ -373,14 +373,6 @@ class BatchStore(BatchQueries):
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
         return self._changes(transitions.MARK_DEAD, self._failed(batch_key, owner, error))
-
-    def drop(self, batch_key: str, reason: str) -> bool:
-        """Say that a dead batch need not be looked after any more, and why; it stays ``dead``.
-
-        Returns:
-            Whether it is dead, and was not dropped for another reason; if not, nothing is changed.
-        """
-        return self._changes(batch_rows.DROP, {"batch": batch_key, "why": storable(reason)})
 
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int

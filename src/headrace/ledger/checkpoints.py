@@ -72,6 +72,13 @@ CHECKPOINTS: Final = (
     .order_by(checkpoint.c.checkpoint_id, checkpoint.c.topic, checkpoint.c.topic_id)
 )
 
+_UNTILS: Final = select(checkpoint.c.until_offsets).where(
+    *(
+        checkpoint.c[name] == bindparam(name)
+        for name in ("gate", "checkpoint_id", "topic", "topic_id")
+    )
+)
+
 _BEGUN_AGAIN: Final = (
     update(checkpoint)
     .where(checkpoint.c.gate == bindparam("of"), checkpoint.c.checkpoint_id == bindparam("run"))
@@ -92,6 +99,17 @@ def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str | No
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):
         connection.execute(_upsert_checkpoint(connection.dialect.name), row | of_batch)
+
+
+def record_unknown(connection: Connection, batch: PlannedBatch) -> None:
+    """Write down the plan of a batch that is perhaps before others, which stay the newest."""
+    of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": None}
+    for row in planned_rows(batch):
+        stands = offsets_in(connection.scalar(_UNTILS, row | of_batch) or "{}")
+        untils = offsets_in(row["until_offsets"])
+        ends = {each: max(end, stands.get(each, end)) for each, end in untils.items()}
+        values = row | of_batch | {"until_offsets": offsets_text(ends)}
+        connection.execute(_upsert_checkpoint(connection.dialect.name), values)
 
 
 def record_start(connection: Connection, batch: PlannedBatch) -> None:

@@ -62,6 +62,7 @@ from headrace.ledger.engines import (
     remedy,
     sqlite_engine,
     sqlite_reason,
+    was_cut,
     write_ahead_mode,
 )
 from headrace.ledger.error_report import ErrorReport
@@ -157,7 +158,8 @@ class Database:
     def alone(self, work: Callable[[Connection], _Answer], *, durable: bool = True) -> _Answer:
         """Execute one statement that writes; it is durable when this returns, unless not wanted."""
         self._refuse_to_write()
-        return self._retrying((self._alone if durable else self._unawaited).connect, work)
+        lend = (self._alone if durable else self._unawaited).connect
+        return self._retrying(lend, work, writes=True)
 
     def change(
         self, statement: Executable, values: Mapping[str, Any], *, durable: bool = True
@@ -173,7 +175,7 @@ class Database:
         One that need not be durable can still become it: see `make_durable`.
         """
         self._refuse_to_write()
-        return self._retrying(partial(self._transaction, durable=durable), work)
+        return self._retrying(partial(self._transaction, durable=durable), work, writes=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -301,9 +303,11 @@ class Database:
         self,
         lend: Callable[[], AbstractContextManager[Connection]],
         work: Callable[[Connection], _Answer],
+        *,
+        writes: bool = False,
     ) -> _Answer:
         def attempt() -> _Answer:
-            with self._explained(retrying=True), lend() as connection:
+            with self._explained(retrying=True, writes=writes), lend() as connection:
                 return work(connection)
 
         return self._retries.wait_out(attempt)
@@ -319,13 +323,20 @@ class Database:
 
     @contextmanager
     def _explained(
-        self, kind: type[LedgerError] = LedgerError, *, retrying: bool = False
+        self,
+        kind: type[LedgerError] = LedgerError,
+        *,
+        retrying: bool = False,
+        writes: bool = False,
     ) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             waits = retrying and self._retries and is_outage(error)
-            explained = (OutageError if waits else kind)(self._sentence(error))
+            text = self._sentence(error)
+            if writes and not self._retries and was_cut(error):
+                text = f"{text.removesuffix('.')}; look whether it was done before you repeat it."
+            explained = (OutageError if waits else kind)(text)
             try:
                 raise explained from error
             finally:

@@ -7,7 +7,9 @@ import re
 import select
 import sqlite3
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -153,6 +155,11 @@ def is_outage(error: SQLAlchemyError) -> bool:
         return _sqlite_name(error.orig).startswith(_SQLITE_OUTAGES)
     is_connecting = isinstance(error, OperationalError) and _state(error.orig) is None
     return is_connecting and not _refuses(error.orig)
+
+
+def was_cut(error: SQLAlchemyError) -> bool:
+    """Whether a connection was lost that had been made, with perhaps only the answer."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def is_of_the_pool(error: SQLAlchemyError) -> bool:
@@ -353,7 +360,8 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
         SetupError: The driver is not installed.
     """
     settings: dict[str, Any] = {"connect_timeout": timeouts.connect_s, **_SILENCE}
-    if isinstance(url.query.get("host"), tuple):  # several; after a failover another one is written
+    has_several = isinstance(url.query.get("host"), tuple)
+    if has_several:  # after a failover another one is written
         settings["target_session_attrs"] = "read-write"
     name = url.query.get(PASSWORD_FROM)
     url = url.difference_update_query([PASSWORD_FROM])
@@ -371,6 +379,8 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
         )
     if name is not None:
         _ask_for_passwords(engine, str(name))
+    if has_several:
+        _wait_for_each_host(engine)
     _close_unused(engine, timeouts.clock)
     _refuse_ignored_schema(engine, url)
     _replace_what_was_cut(engine)
@@ -395,12 +405,31 @@ def _ask_for_passwords(engine: Engine, name: str) -> None:
         password, raised = call(setting, name, function)
         if raised:  # what it asks may be away for a while: an outage, as a server's
             raise driver.OperationalError(raised)
-        if not isinstance(password, str) or not password or "\0" in password:
+        if not isinstance(password, str) or not re.fullmatch("[^\0\ud800-\udfff]+", password):
             what = "no password" if isinstance(password, str) else f"a {type(password).__name__}"
             raise LedgerError(
                 f"{name}, of {setting}, returned {what}; it must return {A_PASSWORD}."
             )
         named["password"] = password
+
+
+def _wait_for_each_host(engine: Engine) -> None:
+    """Take a refusal for an outage while one of several hosts is away: that one may accept us.
+
+    The driver raises what the last host said alone.
+    """
+    driver = engine.dialect.loaded_dbapi
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _entry: object, positional: Any, named: dict[str, Any]) -> Any:
+        try:
+            return dialect.connect(*positional, **named)
+        except driver.OperationalError as error:
+            ports = str(named.get("port", "")).split(",")
+            for host, port in zip_longest(named["host"].split(","), ports, fillvalue=""):
+                if not _answers({**named, "host": host, "port": port}):
+                    raise driver.OperationalError(str(error)) from None
+            raise
 
 
 def limit_locks(timeouts: Timeouts) -> str:
@@ -530,6 +559,18 @@ def _state(error: BaseException | None) -> str | None:
     return state
 
 
+def _answers(options: Mapping[str, Any]) -> bool:
+    """Whether a server is there and accepts connections; it is asked as a stranger would ask.
+
+    So without TLS's conditions, which its certificate may not meet, and without a secret.
+    """
+    from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
+
+    address = {name: each for name, each in options.items() if name in _OF_AN_ADDRESS and each}
+    stranger = conninfo.make_conninfo(**address, sslmode="prefer").encode()
+    return pq.PGconn.ping(stranger) == pq.Ping.OK
+
+
 def _refuses(error: Any) -> bool:
     """Whether a server answers where none could be connected to, and does not want us.
 
@@ -546,12 +587,9 @@ def _refuses(error: Any) -> bool:
         for option in error.pgconn.info
         if option.val and option.keyword != b"target_session_attrs"
     }
-    asked = conninfo.make_conninfo(**options).encode()
-    # Nor with TLS's conditions, which a server's certificate may not meet; and so without a secret.
-    address = {name: options[name] for name in options if name in _OF_AN_ADDRESS}
-    stranger = conninfo.make_conninfo(**address, sslmode="prefer").encode()
-    if pq.PGconn.ping(stranger) != pq.Ping.OK:
+    if not _answers(options):
         return False
+    asked = conninfo.make_conninfo(**options).encode()
     # The server may be reachable again by now, and then accepts the connection.
     connection = pq.PGconn.connect(asked)
     try:

@@ -178,6 +178,7 @@ _ADMISSION: Final = (
         gate.c.size_ceiling,
         gate.c.name,
         gate.c.reported,
+        gate.c.begins,
         *CONTROL_COLUMNS,
     )
     .select_from(CONTROLLED_GATE)
@@ -362,11 +363,17 @@ class GateStore(Store):
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
-        rate_per_s, interval_ms, *throttle = tuple(found[0])[: 2 + len(_THROTTLES)]
-        limit = None if throttle[0] is None else RateLimit(*throttle)
-        ceiling = known_ceiling(found[0].size_ceiling)
-        operator, reported = operator_limits_from(found[0]), found[0].reported
-        return Admission(rate_per_s, limit, interval_ms, operator, ceiling, reported)
+        (row,) = found
+        rate_per_s, interval_ms, *throttle = tuple(row)[: 2 + len(_THROTTLES)]
+        return Admission(
+            rate_per_s,
+            None if throttle[0] is None else RateLimit(*throttle),
+            interval_ms,
+            operator_limits_from(row),
+            known_ceiling(row.size_ceiling),
+            row.reported,
+            row.begins,
+        )
 
     def ceiling(self, gate_name: str) -> str | None:
         """The largest batch that a gate's handler takes, as text; None where nothing is known."""

@@ -280,6 +280,8 @@ class Admission:
     """The largest batch that its handler takes; None while no batch has failed for its size."""
     reported: str | None = None
     """The batch that the rate was learnt from; None before the first report."""
+    begins: int = 0
+    """How often the engine has asked for a batch; it falls only where an older ledger is back."""
 
 
 @dataclass(frozen=True, slots=True)

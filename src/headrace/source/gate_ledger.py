@@ -34,6 +34,7 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.ledger.connection import OF_A_QUERY
+from headrace.ledger.proof import FindingKind
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.resumption import GateMemory, unknown_outcome
 from headrace.source.stream_offset import StreamOffset
@@ -98,6 +99,9 @@ class GateLedger:
         self._begun: str | None = None
         self._begun_before: str | None = None
         self._seen_action: int | None = None
+        self._begins = 0
+        self.went_back = False
+        """Whether the ledger was replaced by an older one since the last comparison with it."""
 
     def claim(self) -> None:
         """Have the gate for this query alone, before anything is begun; again is harmless.
@@ -137,6 +141,8 @@ class GateLedger:
         """
         with self._while_the_driver_lives():
             admission = self._after_report()
+            self.went_back = self.went_back or admission.begins < self._begins
+            self._begins = admission.begins
             if admission.operator is not None:
                 self._mark_seen(admission.operator)
         self._interval_ms = admission.interval_ms or self._interval_ms
@@ -181,6 +187,7 @@ class GateLedger:
             self._ledger.batches.begin(batch, query=self._owner)
         if batch.batch_key != self._begun:
             self._begun_before, self._begun = self._begun, batch.batch_key
+            self._begins += 1
 
     @property
     def gate_id(self) -> str:
@@ -190,6 +197,7 @@ class GateLedger:
     def known(self) -> GateMemory:
         """Return what the ledger knows of the gate, for a start; after `claim`."""
         name = self._gate.name
+        self.went_back = False
         with self._while_the_driver_lives():
             begun = self._ledger.gates.last_begun(name)
             last = None if begun is None else begun[1]
@@ -224,6 +232,17 @@ class GateLedger:
         batch = replace(self._batch(offset, ranges), reason="committed, and unknown to this ledger")
         with self._while_the_driver_lives():
             self._ledger.batches.add_unknown(batch, error, self._owner)
+
+    def gaps(self, checkpoint_id: str) -> list[OffsetRange]:
+        """Return what a checkpoint has planned and no batch of the ledger reads."""
+        with self._while_the_driver_lives():
+            findings = self._ledger.proofs.verify(self._gate.name).findings
+        return [
+            each.offsets
+            for each in findings
+            if each.kind in {FindingKind.GAP, FindingKind.MISSING}
+            and each.checkpoint_id == checkpoint_id
+        ]
 
     def lost(self) -> list[OffsetRange]:
         """Return all ranges that are counted as lost."""

@@ -417,7 +417,10 @@ class StreamPlanner:
         Returns:
             The offset to go on from, and the end of an interrupted batch that runs first, if any.
         """
-        if self._gate_ledger is None or (self._is_compared and not offset.first):
+        if self._gate_ledger is None:
+            return offset, None
+        is_compared = self._is_compared and not self._gate_ledger.went_back
+        if is_compared and not offset.first:
             return offset, None
         known = self._gate_ledger.known()
         if offset.first:
@@ -482,7 +485,8 @@ class StreamPlanner:
         """Write down what the checkpoint has planned up to here and the ledger does not know."""
         if offset.planned <= known.planned(offset.checkpoint_id):
             return
-        ranges = unknown_ranges(offset, known, earliest, gate_ledger.lost())
+        gaps = gate_ledger.gaps(offset.checkpoint_id)
+        ranges = unknown_ranges(offset, known, earliest, gate_ledger.lost(), gaps)
         if not ranges:
             return
         _LOG.warning(

@@ -218,22 +218,28 @@ def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | N
 
 
 def unknown_ranges(
-    offset: StreamOffset, known: GateMemory, earliest: Positions, lost: Sequence[OffsetRange]
+    offset: StreamOffset,
+    known: GateMemory,
+    earliest: Positions,
+    lost: Sequence[OffsetRange],
+    gaps: Sequence[OffsetRange] = (),
 ) -> list[OffsetRange]:
     """Return what a checkpoint has planned up to this offset, and its ledger does not know.
 
     Spark has committed it, for the offset is the end of a batch that was. Of a partition that the
-    ledger does not know at all it is everything that there is before the offset.
+    ledger does not know at all it is everything that there is before the offset. The gaps are
+    between batches that it has: these were planned after an older ledger was back.
     """
     if offset.planned <= known.planned(offset.checkpoint_id):
         return []
     reached, explained = known.reached(offset), merge(lost)
-    return [
+    behind = [
         rest
         for tp, position in sorted(offset.positions.items())
         if (start := reached.get(tp, earliest.get(tp, position))) < position
         for rest in tp.range(start, position).subtract(explained.get(tp, ()))
     ]
+    return [*gaps, *behind]
 
 
 def unknown_outcome(ranges: Sequence[OffsetRange]) -> ErrorReport:
