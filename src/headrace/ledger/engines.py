@@ -426,9 +426,10 @@ def _wait_for_each_host(engine: Engine) -> None:
             return dialect.connect(*positional, **named)
         except driver.OperationalError as error:
             ports = str(named.get("port", "")).split(",")
-            for host, port in zip_longest(named["host"].split(","), ports, fillvalue=""):
-                if not _answers({**named, "host": host, "port": port}):
-                    raise driver.OperationalError(str(error)) from None
+            places = zip_longest(named["host"].split(","), ports, fillvalue="")
+            hosts = [{**named, "host": host, "port": port} for host, port in places]
+            if _refuses(error) and not all(map(_answers, hosts)):
+                raise driver.OperationalError(str(error)) from None
             raise
 
 

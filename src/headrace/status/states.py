@@ -330,8 +330,8 @@ def _trouble(history: GateHistory, now_ms: int) -> GateState | None:
         return _of_gone(history.gone)
     if newest.end_time_ms is not None:
         return None
-    if history.query is None and newest.status is Status.IN_PROGRESS:
-        return GateState.INTERRUPTED  # nobody stands behind the gate any more
+    if history.query is None and history.gate.ended is not None:
+        return GateState.INTERRUPTED  # its program has ended, and said so, while the batch ran
     return _of_running(history, now_ms)
 
 
