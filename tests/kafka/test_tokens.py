@@ -82,7 +82,7 @@ def test_the_first_token_is_used_and_each_refresh_calls_again() -> None:
         ("in_bytes", "returned a token that is no text"),
         ("spaced", "returned a token that is no text"),
         ("nobodys", "returned no principal"),
-        ("needs_argument", "raised TypeError"),
+        ("needs_argument", "needs arguments"),
         ("SECRET", "tests.services.tokens has no function SECRET"),
         ("missing", "tests.services.tokens has no function missing"),
     ],
@@ -99,6 +99,15 @@ def test_a_function_that_is_wrong_is_one_sentence(function: str, what: str) -> N
 def test_what_is_no_name_is_not_shown(name: str) -> None:
     assert refusal(name).startswith("kafka.oauth.token (its value is not shown")
     assert name not in refusal(name) or name in ":a:b"
+
+
+def test_a_module_that_lacks_another_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacking.py").write_text("import nowhere.signer\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = refusal("lacking:token")
+    assert "importing lacking raised ModuleNotFoundError, for there is no nowhere; it" in said
 
 
 def test_a_module_that_cannot_be_imported_says_where_it_must_be() -> None:

@@ -42,8 +42,9 @@ def load_function(setting: str, name: str, returns: str) -> Callable[[], object]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (a module of the user's, which may exit)
-        lacks = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        what = "" if lacks in {None, module} else f", for there is no {lacks}"
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_itself = lacks is None or f"{module}.".startswith(f"{lacks}.")
+        what = "" if is_itself else f", for there is no {lacks}"
         raise OptionError(
             f"{setting} is {name!r}, and importing {module} raised {type(error).__name__}{what}; it"
             " must be there in each process: install it, put its folder on PYTHONPATH, or ship it"
