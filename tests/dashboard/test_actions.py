@@ -63,9 +63,11 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
         unfold(page, "unlimit")
         act(page, "unlimit")
         assert ledger.operator_limits.of("orders").limit is None
+        page.goto(f"{address}/gate/orders")
+        # The page is looking by now, and nothing else changes.
+        expect(page.locator("#facts")).to_contain_text("limited by")
         known = SizeCeiling(Climb.begin(250, 564)).to_text()
         ledger.gates.change_ceiling("orders", None, known)
-        page.goto(f"{address}/gate/orders")
         expect(page.locator("#facts")).to_contain_text("564 records at once failed, 250 passed")
         unfold(page, "lift-ceiling")
         act(page, "lift-ceiling")

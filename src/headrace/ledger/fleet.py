@@ -53,6 +53,7 @@ _PULSE: Final = select(
     gate.c.reported,
     gate.c.interval_ms,
     gate.c.rate_per_s,
+    gate.c.size_ceiling,
     gate.c.query_owner,
     (gate.c.query_until_ms > NowMs()).label("query_lives"),
     gate.c.query_checkpoint,
