@@ -40,7 +40,7 @@ COUNTED_S: Final = 30.0
 """The last part of each phase, whose batches count."""
 
 CALL_S: Final = 200e-6
-"""How long the service that the second job calls takes for a record."""
+"""Time that the service of the second job takes for a record (s)."""
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

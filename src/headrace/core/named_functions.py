@@ -67,8 +67,8 @@ def _takes_nothing(function: Callable[..., object]) -> bool:
         inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # it does not say
-        return True
+    except ValueError:
+        pass  # it does not say, so it is called
     return True
 
 

@@ -299,7 +299,7 @@ def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None
             _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, raised)
 
 
-_EVENTS_S: Final = 2.0
+EVENTS_S: Final = 2.0
 """Time that a program that ends waits for the events of ended queries (s). Spark logs a trace for
 each event that it can no longer deliver.
 """
@@ -308,7 +308,7 @@ each event that it can no longer deliver.
 @atexit.register
 def _record_ends() -> None:
     """Say how those queries ended whose events have not come."""
-    deadline_s = time.monotonic() + _EVENTS_S
+    deadline_s = time.monotonic() + EVENTS_S
     for (ledger_url, gate), state in all_states().items():
         query = state.query
         # Over Spark Connect a query goes on without its program.

@@ -30,7 +30,7 @@ from headrace.decoding.decode import SessionReporter, reporter_of
 from headrace.decoding.decode_option import OPTION, has_secret
 from headrace.errors import SetupError
 from headrace.execution.connectors import SOURCES, connector_of
-from headrace.execution.gate_state import ledger_of, shared_ledger
+from headrace.execution.gate_state import EVENTS_S, ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.ledger import normalize_url, without_secrets
@@ -303,10 +303,6 @@ def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
     return session
 
 
-_EVENTS_S: Final = 2.0
-"""Time that a program that ends waits for the events of ended queries (s)."""
-
-
 def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
     def is_active(run: UUID) -> bool:
         return any(str(query.runId) == str(run) for query in spark.streams.active)
@@ -315,7 +311,7 @@ def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
     if context is None:  # its Spark was stopped, which delivers the events
         return
     with contextlib.suppress(Py4JError, OSError):
-        listener.end_with_the_program(is_active, _EVENTS_S)
+        listener.end_with_the_program(is_active, EVENTS_S)
         # Spark logs a trace for each event that it delivers to nobody from now on.
         context.setLogLevel("OFF")
 

@@ -94,7 +94,7 @@ COUNT_LOSSES: Final = (
 """To be run after every change of a gate's losses, in its transaction."""
 
 
-def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str | None) -> None:
+def record_plan(connection: Connection, batch: PlannedBatch, batch_key: str) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
     of_batch = {"gate": batch.gate, "checkpoint_id": batch.checkpoint_id, "begun": batch_key}
     for row in planned_rows(batch):

@@ -22,7 +22,7 @@ PASSWORD_FROM: Final = "password_from"  # noqa: S105
 """The URL's option that names a function of the program; it returns the password of each login."""
 
 A_PASSWORD: Final = "the password as a text"  # noqa: S105
-"""What that function returns."""
+"""The answer of that function, in words for an error."""
 
 _SHOWN_OPTIONS: Final = frozenset({PASSWORD_FROM, "passfile", "sslkey", "sslkeylogfile"})
 """Options that sound like a secret and only name a function or a file."""
