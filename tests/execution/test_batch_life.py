@@ -8,20 +8,24 @@ longer than its lease, while another one takes its batch over. The sink is a dat
 
 import random
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
 from sqlalchemy.pool import StaticPool
 from tests.execution.readers import Poisoned
 from tests.services.examples import count_of
 
+from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BatchSplitError, LedgerError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import OnFailure, isolate
-from headrace.ledger import DEFECTS, verify
-from headrace.testing import Crash, MemoryLog, StreamHarness
+from headrace.ledger import DEFECTS, PlannedRange, verify
+from headrace.testing import Crash, MemoryLog, MemoryReader, StreamHarness
 from headrace.testing.memory import STEPS
 
 GATE = "tested"
@@ -165,11 +169,74 @@ class Life:
         assert [batch.status for batch in self.stream.ledger.batches.unresolved()] == []
 
 
-def tell(seed: int) -> None:
+def tell(seed: int, fault: "Fault | None" = None) -> None:
     life = Life(seed)
-    with life.stream:
+    with life.stream as stream:
+        if fault is not None:
+            stream.reader = fault(stream.reader)
         life.tell()
         life.judge()
+
+
+Fault = Callable[[MemoryReader], MemoryReader]
+"""A defect of the code that reads parts of a batch again."""
+
+
+def narrowed(to: Callable[[Sequence[OffsetRange]], Sequence[OffsetRange]]) -> Fault:
+    """Have replay options made of fewer offsets than were asked for."""
+
+    def fault(reader: MemoryReader) -> MemoryReader:
+        connector = reader.connector
+
+        def replay_options(
+            options: Mapping[str, str], ranges: Sequence[OffsetRange]
+        ) -> dict[str, str]:
+            return connector.replay_options(options, to(ranges))
+
+        faulty = replace(reader)
+        vars(faulty)["connector"] = replace(connector, replay_options=replay_options)
+        return faulty
+
+    return fault
+
+
+def one_of_each_partition(ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
+    return list({offsets.topic_partition: offsets for offsets in ranges}.values())
+
+
+def without_the_last_offset(ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
+    *others, last = ranges
+    return [*others, last.split_at(last.until - 1)[0]]
+
+
+def of_the_first_partition(ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
+    return [offsets for offsets in ranges if offsets.partition == 0]
+
+
+class ReadsTwice(MemoryReader):
+    def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
+        rows = super().read_again(ranges)
+        return pa.concat_tables([rows, rows])
+
+
+def twice(reader: MemoryReader) -> MemoryReader:
+    return ReadsTwice(**{field.name: getattr(reader, field.name) for field in fields(reader)})
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(narrowed(one_of_each_partition), id="one range of each partition"),
+        pytest.param(narrowed(without_the_last_offset), id="the last offset cut off"),
+        pytest.param(narrowed(of_the_first_partition), id="the second partition dropped"),
+        pytest.param(twice, id="read twice"),
+    ],
+)
+def test_lives_find_a_reader_that_loses_or_doubles_records_of_parts(fault: Fault) -> None:
+    with pytest.raises(AssertionError):
+        for seed in range(60):
+            tell(seed, fault)
 
 
 @pytest.mark.integration

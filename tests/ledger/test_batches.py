@@ -306,3 +306,13 @@ def test_a_progress_that_names_no_parts_of_its_batch_is_refused(
     execute(batch_table.update().values(progress=text))
     with pytest.raises(LedgerError, match=f"progress of batch {key} in the ledger is .*10 offsets"):
         _ = stored(ledger, key).parts
+
+
+def test_ranges_of_a_batch_that_share_an_offset_are_refused(
+    ledger: Ledger, execute: Execute
+) -> None:
+    apart = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 0, 30, 35))
+    key = ledger.batches.begin(apart).batch_key
+    execute(batch_range.update().where(batch_range.c.start_offset == 30).values(start_offset=19))
+    with pytest.raises(LedgerError, match=rf"two ranges of batch {key} .* orders-0 \[19, 20\)"):
+        ledger.batches.ranges(key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from headrace.core.ranges import TopicPartition, flat
+from headrace.core.ranges import OffsetRange, TopicPartition, flat, ranges_of_lists
 from headrace.errors import OptionError
 
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -248,6 +248,23 @@ def text_by_topic(option: str, text: str) -> dict[str, str]:
             ' {"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}.'
         )
     return found
+
+
+def disjoint_ranges(option: str, text: str) -> list[OffsetRange]:
+    """JSON of ranges that share no offset: ``[["orders", 0, 10, 20], ["orders", 0, 25, 30]]``.
+
+    Raises:
+        OptionError: it is not of that shape, a range is empty, or two share an offset.
+    """
+    try:
+        ranges = ranges_of_lists(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"{option} is {text!r} ({error}); it must be JSON with a topic, a partition, a first"
+            ' offset and an end for each range, such as [["orders", 0, 10, 20]], and no offset'
+            " twice."
+        ) from error
+    return ranges
 
 
 def partitions_by_topic(option: str, text: str) -> list[TopicPartition]:

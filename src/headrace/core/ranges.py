@@ -142,6 +142,31 @@ def merge(ranges: Iterable[OffsetRange]) -> Mapping[TopicPartition, Sequence[Off
     return merged
 
 
+def hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return one range of each partition, from its first to its last offset among the ranges."""
+    by_partition: dict[TopicPartition, OffsetRange] = {}
+    for offsets in sorted(ranges):
+        known = by_partition.get(offsets.topic_partition, offsets)
+        by_partition[offsets.topic_partition] = known.hull(offsets)
+    return list(by_partition.values())
+
+
+def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
+    """Return the first offsets that two of the ranges share; None where they are disjoint.
+
+    >>> print(shared_offsets([OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 3, 9)]))
+    a-0 [3, 5)
+    """
+    rising = sorted(ranges)
+    reached: dict[TopicPartition, OffsetRange] = {}
+    for offsets in rising:
+        before = reached.get(offsets.topic_partition)
+        if before is not None and (shared := before.intersect(offsets)) is not None:
+            return shared
+        reached[offsets.topic_partition] = offsets
+    return None
+
+
 class RangeSequence:
     """Finds gaps in, and overlaps of, ranges of one partition that come by rising start.
 
@@ -198,6 +223,32 @@ def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
         for topic, partitions in topics.items()
         for partition, offset in partitions.items()
     }
+
+
+def lists_of(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
+    """``[topic, partition, start, until]`` of each range, as JSON can hold it."""
+    return [[r.topic, r.partition, r.start, r.until] for r in ranges]
+
+
+def ranges_of_lists(lists: object) -> list[OffsetRange]:
+    """The opposite of `lists_of`, for ranges that are to be read.
+
+    Raises:
+        ValueError, TypeError: It is not of that shape, a range is empty, or two share an offset.
+    """
+    if not isinstance(lists, list):
+        raise TypeError("it is no list of ranges")
+    ranges = []
+    for topic, partition, start, until in lists:
+        if not isinstance(topic, str):
+            raise TypeError(f"{topic!r} is not a topic")
+        offsets = OffsetRange(topic, _offset(partition), _offset(start), _offset(until))
+        if not 0 <= offsets.start < offsets.until:
+            raise ValueError(f"{offsets} has no offsets")
+        ranges.append(offsets)
+    if (shared := shared_offsets(ranges)) is not None:
+        raise ValueError(f"{shared} is in two ranges")
+    return ranges
 
 
 def _partition(partition: str) -> int:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.decoding.decode import decode
+from headrace.errors import SourceError
 from headrace.execution.rejections import Place, RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
@@ -36,8 +37,9 @@ from headrace.source.connector import (
     read_directly,
 )
 from headrace.source.losses import OnLoss
+from headrace.source.replay import replay_end
 from headrace.source.source_options import TOPIC_IDS, decoded_values
-from headrace.source.stream_offset import planned_ids, replay_end
+from headrace.source.stream_offset import planned_ids
 
 Use = Callable[[DataFrame], None]
 """Callable that processes a batch; the reader raises its exceptions."""
@@ -278,9 +280,14 @@ class SparkBatchReader:
         kept.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             size = _size_of(kept)
-            is_dense = size is not None and size[0] == sum(each.offsets.count for each in ranges)
-            rows = None if size is None else _small_rows(kept, *size)
-            yield self if size is None else replace(self, kept=kept, rows=rows, is_dense=is_dense)
+            if size is None:
+                yield self
+                return
+            is_dense = size[0] == sum(planned.offsets.count for planned in ranges)
+            if self.connector.is_dense and not is_dense:
+                raise _left_out(self.connector.name, size[0], ranges)
+            rows = _small_rows(kept, *size)
+            yield replace(self, kept=kept, rows=rows, is_dense=is_dense)
         finally:
             kept.unpersist()
 
@@ -288,8 +295,7 @@ class SparkBatchReader:
         """The records in these ranges, without a job where they are in this process."""
         if self.rows is None:
             return _part_of(kept, ranges)
-        table = self.rows.filter(reduce(pc.or_, (_are_in(self.rows, each) for each in ranges)))
-        return self.spark.createDataFrame(table, kept.schema)
+        return self.spark.createDataFrame(rows_in(self.rows, ranges), kept.schema)
 
     def _derive(self, df: DataFrame) -> DataFrame:
         values = decoded_values(OF_A_GATE | dict(self.options))
@@ -364,6 +370,19 @@ def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
         for r in ranges
     ]
     return df.where(reduce(or_, each))
+
+
+def rows_in(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
+    """Return the rows of records whose offsets are in these ranges."""
+    return rows.filter(reduce(pc.or_, (_are_in(rows, offsets) for offsets in ranges)))
+
+
+def _left_out(source: str, records: int, ranges: Sequence[PlannedRange]) -> SourceError:
+    return SourceError(
+        f"A read of {', '.join(str(planned.offsets) for planned in ranges)} from a {source} gave"
+        f" {records} records, and there is one at each of the offsets; nothing of it is processed."
+        " Please report this."
+    )
 
 
 def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:

@@ -1,13 +1,13 @@
 """The options of ``format("headrace-journal")``."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.core.ranges import OffsetRange, nested
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.source.read_bounds import Edge
+from headrace.source.replay import replay_bounds
 from headrace.source.source_options import (
     SHARED,
     SourceOptions,
@@ -76,16 +76,7 @@ _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecords
 
 
 def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
-    """The options of a bounded read of exactly these ranges, at most one of each lane.
-
-    Offsets that are gone are an error, whatever the stream's ``failOnDataLoss``: nothing of a batch
-    that is run again may disappear.
-    """
+    """Return the options of a bounded read of exactly these ranges of lanes."""
     kept = {name: value for name, value in options.items() if name.lower() in _KEPT}
-    return {
-        **kept,
-        "lanes": ",".join(str(r.partition) for r in ranges),
-        "startingOffsets": json.dumps(nested({r.topic_partition: r.start for r in ranges})),
-        "endingOffsets": json.dumps(nested({r.topic_partition: r.until for r in ranges})),
-        "failOnDataLoss": "true",
-    }
+    lanes = sorted({r.partition for r in ranges})
+    return {**kept, "lanes": ",".join(map(str, lanes)), **replay_bounds(ranges)}

@@ -144,5 +144,12 @@ def _located(options: Mapping[str, str], path: str | None) -> dict[str, str]:
 
 
 JOURNAL: Final = Connector(
-    "journal", JournalSource, _check, replay_options, _bounded_log, _servers, _located
+    "journal",
+    JournalSource,
+    _check,
+    replay_options,
+    _bounded_log,
+    _servers,
+    _located,
+    is_dense=True,
 )

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.core.ranges import OffsetRange, nested
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError, OptionError
 from headrace.kafka.client.config import producer_config
 from headrace.kafka.client.option_values import PREFIX, client_options
@@ -37,6 +37,7 @@ from headrace.source.log import Log
 from headrace.source.losses import OnLoss
 from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, pack
+from headrace.source.replay import replay_bounds
 from headrace.source.source_options import SourceOptions, unknown_option
 from headrace.spark_versions import VersionedStreamWriter
 
@@ -341,16 +342,10 @@ def _replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -
         for name, value in options.items()
         if name.lower() in _KEPT_IN_REPLAYS or name.lower().startswith(PREFIX)
     }
-    starts = nested({r.topic_partition: r.start for r in ranges})
-    ends = nested({r.topic_partition: r.until for r in ranges})
-    partitions = {topic: sorted(map(int, offsets)) for topic, offsets in starts.items()}
-    return {
-        **kept,
-        "assign": json.dumps(partitions),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-        "failOnDataLoss": "true",
-    }
+    partitions: dict[str, list[int]] = {}
+    for topic, partition in sorted({r.topic_partition for r in ranges}):
+        partitions.setdefault(topic, []).append(partition)
+    return {**kept, "assign": json.dumps(partitions), **replay_bounds(ranges)}
 
 
 def _bounded_log(options: Mapping[str, str]) -> KafkaLog:

@@ -20,7 +20,9 @@ from sqlalchemy import (
 )
 
 from headrace.control.parts import is_within
+from headrace.core.ranges import shared_offsets
 from headrace.core.timing import LONGEST_LEASE_MS
+from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import (
     BATCH,
     RANGES,
@@ -292,6 +294,15 @@ class BatchQueries(Store):
 
 
 def ranges_of(connection: Connection, batch_key: str) -> tuple[PlannedRange, ...]:
-    """Return the ranges of a batch, by topic, partition and offset."""
-    rows = connection.execute(RANGES, {"batch_key": batch_key})
-    return tuple(range_from(row) for row in rows)
+    """Return the ranges of a batch, by topic, partition and offset.
+
+    Raises:
+        LedgerError: Two of them share an offset, so nobody could run each record once.
+    """
+    planned = tuple(range_from(row) for row in connection.execute(RANGES, {"batch_key": batch_key}))
+    if (shared := shared_offsets(one.offsets for one in planned)) is not None:
+        raise LedgerError(
+            f"The ledger has two ranges of batch {batch_key} with the offsets {shared}, so the"
+            " batch is not run; restore the ledger from a copy."
+        )
+    return planned

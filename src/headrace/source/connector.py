@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition, hulls
 from headrace.source.log import ARROW_SCHEMA, Log, as_planned, beginnings, gone
 from headrace.source.losses import Losses, OnLoss
 from headrace.source.readers import SourceFormat, SourceTask, marked_as_read
@@ -41,12 +42,13 @@ class Connector:
 
     Attributes:
         name: name of the source in ``Gate.read``.
+        is_dense: whether it has a record at each offset that is read.
         source: Spark's face of it; its name is the format's.
         check: called with a stream's options on the driver, before a query starts. Raises
             OptionError if one is wrong, SourceError if something that is named does not exist, and
             BrokerError or JournalError where it cannot be reached.
-        replay_options: the options of a bounded read of exactly these ranges (at most one of each
-            partition, none of them empty), from a stream's options, in any case.
+        replay_options: the options of a bounded read of exactly these ranges, from a stream's
+            options, in any case. Raises OptionError if a range is empty or two share an offset.
         log: the log of a bounded read with such options.
         located: a stream's options, completed with where the source was if they do not say it
             themselves (see ``servers``). Raises OptionError if one is not a stream's.
@@ -63,6 +65,7 @@ class Connector:
     servers: Callable[[Mapping[str, str]], str]
     located: Callable[[Mapping[str, str], str | None], dict[str, str]]
     dead_letter_topic: "Callable[[Mapping[str, str], str], DeadLetterSink] | None" = None
+    is_dense: bool = False
 
     @property
     def format(self) -> str:
@@ -94,8 +97,8 @@ class Connector:
             return log.reached(as_planned(log, ranges))
 
     def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
-        """The log that these ranges, at most one of each partition, are read from."""
-        return self.log(self.replay_options(options, ranges))
+        """Return the log that these ranges are read from."""
+        return self.log(self.replay_options(options, hulls(ranges)))
 
     def _log_of_planned(
         self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
@@ -170,12 +173,27 @@ def read_directly(
     if not ranges:
         return
     with marked_as_read():
-        hulls = {each.topic_partition: each for each in ranges}
-        chosen = connector.replay_options(options, list(hulls.values()))
+        chosen = connector.replay_options(options, ranges)
         source = connector.source(_as_spark_gives(chosen | {"includeHeaders": "true"}))
         reading = source.reading(tuple(ARROW_SCHEMA.names), streaming=False)
         losses = _ToldLosses(reading.name, fail=on_loss is None, on_loss=on_loss)
         yield from reading.read(SourceTask(ranges, (), losses, topic_ids, {}))
+
+
+def read_in_process(
+    connector: Connector, options: Mapping[str, str], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Read what a bounded read with these options reads, planned as in Spark, in this process.
+
+    Raises:
+        OptionError: An option is wrong.
+        SourceError, JournalError: It cannot be read.
+    """
+    source = connector.source(_as_spark_gives(dict(options)))
+    stored = source.schema()
+    reader = source.reader(StructType([stored[name] for name in columns]))
+    for task in reader.partitions():
+        yield from reader.read(task)
 
 
 def _as_spark_gives(options: dict[str, str]) -> dict[str, str]:

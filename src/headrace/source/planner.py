@@ -25,6 +25,7 @@ from headrace.source.read_bounds import (
     resolve_start_offsets,
     starting_positions,
 )
+from headrace.source.replay import next_replay
 from headrace.source.resumption import (
     GateMemory,
     continued,
@@ -36,7 +37,7 @@ from headrace.source.resumption import (
     unknown_ranges,
 )
 from headrace.source.source_options import NEW_CHECKPOINT, NewCheckpoint, SourceOptions
-from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset, next_replay
+from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.source")
 

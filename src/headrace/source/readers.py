@@ -27,6 +27,7 @@ from headrace.errors import READ, OptionError
 from headrace.source.log import Log, declared_lost
 from headrace.source.losses import Losses
 from headrace.source.read_bounds import bounded_ranges
+from headrace.source.replay import check_all_planned, exactly
 from headrace.source.source_options import SourceOptions, decoded_values, revealed
 from headrace.source.stream_offset import ChecksumsBefore
 from headrace.spark_versions import VersionedStreamReader
@@ -114,7 +115,9 @@ class _TaskSide:
         self._values = values
 
     def _tasks(self, whole: SourceTask, log: Log) -> list[SourceTask]:
-        return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges, log)]
+        tasks = self._reading.packed(whole.ranges, log)
+        check_all_planned(whole.ranges, tasks)
+        return [replace(whole, ranges=ranges) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -266,7 +269,8 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
     def _planned(self) -> Sequence[SourceTask]:
         options = self._reading.options
         log = self._reading.log()
-        ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
+        bounds = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
+        ranges = exactly(options.ranges, bounds)
         losses = Losses(self._reading.name, options.fail_on_data_loss)
         losses.refuse(declared_lost(log, ranges), "they were declared lost")
         ids = {name: topic.topic_id for name, topic in log.topics().items()}

@@ -1,7 +1,7 @@
 """The options that every source has: its gate, its limits, where to begin, how tasks are made."""
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, overload
@@ -17,6 +17,7 @@ from headrace.control import (
 from headrace.control.interval import SHORTEST_INTERVAL_MS
 from headrace.control.sink_outage import OutageSettings
 from headrace.core import options as text_of
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
@@ -64,7 +65,14 @@ STREAM_ONLY: Final = (
 # The native connector takes these for a bounded read too, and does nothing with them.
 STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 TOPIC_IDS: Final = "headrace.topicIds"
-BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", TOPIC_IDS)
+RANGES: Final = "headrace.ranges"
+BATCH_ONLY: Final = (
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    TOPIC_IDS,
+    RANGES,
+)
 """Options of a bounded read only."""
 BOTH: Final = (
     "startingOffsets",
@@ -102,6 +110,7 @@ class SourceOptions:
             (ms).
         new_checkpoint: what a new checkpoint means where the gate has a history.
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
+        ranges: exactly what a bounded read reads; empty for all between its bounds.
     """
 
     starting: ReadBound
@@ -120,6 +129,7 @@ class SourceOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     topic_ids: Mapping[str, str]
+    ranges: Sequence[OffsetRange]
     new_checkpoint: NewCheckpoint = NewCheckpoint.CONTINUE
 
     @property
@@ -195,6 +205,7 @@ def parse_source_options(
             "maxTriggerDelay", raw.get("maxTriggerDelay", "15m")
         ),
         topic_ids=text_of.text_by_topic(TOPIC_IDS, raw.get(TOPIC_IDS, "{}")),
+        ranges=text_of.disjoint_ranges(RANGES, raw.get(RANGES, "[]")),
         new_checkpoint=_new_checkpoint(raw),
     )
 

@@ -17,16 +17,24 @@ that a batch needs when Spark runs it again after a crash:
 ``@first``  set on the initial offset only, before any batch is planned.
 ``@replay`` set where batches are read once more, by a query of its own: the file in which the next
             one's end will be found.
+``@ranges`` with ``@replay``: exactly what the batch reads, for it may have several ranges of one
+            partition.
 """
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ranges import OffsetRange, Positions, TopicPartition, flat, nested
+from headrace.core.ranges import (
+    OffsetRange,
+    Positions,
+    TopicPartition,
+    flat,
+    lists_of,
+    nested,
+    ranges_of_lists,
+)
 from headrace.errors import OptionError, SourceError
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ class StreamOffset:
             batch's end.
         after: checksums of what comes before the positions, where the log tells them.
         replay: in a replay of batches, the path of the file with the next one's end.
+        ranges: in a replay, exactly what the batch that ends here reads.
         out_of_sight: the next offset to read in topics that are gone, or cannot be seen now.
     """
 
@@ -62,6 +71,7 @@ class StreamOffset:
     after: Checksums = field(default_factory=dict)
     first: bool = False
     replay: str = ""
+    ranges: tuple[OffsetRange, ...] = ()
     out_of_sight: Positions = field(default_factory=dict)
     gate_id: str = ""
     planned: int = 0
@@ -79,6 +89,7 @@ class StreamOffset:
             "@gone": nested(self.out_of_sight),
             "@first": self.first,
             "@replay": self.replay,
+            "@ranges": lists_of(self.ranges),
         }
         return {**nested(self.positions), **{key: value for key, value in extra.items() if value}}
 
@@ -98,6 +109,7 @@ class StreamOffset:
                 out_of_sight=_reached(offset.get("@gone", {})),
                 first=offset.get("@first", False) is True,
                 replay=_text(offset.get("@replay", "")),
+                ranges=tuple(ranges_of_lists(offset.get("@ranges", []))),
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise SourceError(
@@ -111,6 +123,8 @@ class StreamOffset:
         A partition without a known start is read from 0: the native connector, which may have
         planned the batch, began a new one at its earliest offset and wrote nothing.
         """
+        if self.replay:
+            return list(self.ranges)
         ranges = []
         for tp, until in sorted(self.positions.items()):
             begin = self.begins.get(tp, start.positions.get(tp, 0))
@@ -180,35 +194,6 @@ def _text(value: object) -> str:
     return value
 
 
-def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
-    """The end of a batch of exactly these ranges, for a query that reads batches once more.
-
-    They are at most one of each partition, none empty; ``following`` is the file in which the end
-    of the batch after it will be found.
-    """
-    return StreamOffset(
-        positions={each.offsets.topic_partition: each.offsets.until for each in ranges},
-        begins={each.offsets.topic_partition: each.offsets.start for each in ranges},
-        topic_ids=planned_ids(ranges),
-        replay=str(following),
-    ).to_json()
-
-
 def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
     """The ids of these ranges' topics when they were planned, where that is known."""
     return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
-
-
-def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """The end of the batch that is to be read after this one, once it is requested."""
-    try:
-        text = Path(end.replay).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    try:
-        return StreamOffset.from_json(json.loads(text)).to_json()
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise SourceError(
-            f"The file {end.replay} is to say what is read again, and does not; start the query"
-            " again."
-        ) from error

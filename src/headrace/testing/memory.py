@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -283,6 +284,12 @@ class MemoryLog:
             found = ((at, self.record(where, at)) for at in range(there.start, there.until))
             rows += [_row(where, at, record) for at, record in found if record is not None]
         return rows
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> "MemoryLog":
+        """The same log, for a source that reads only these partitions of it."""
+        assigned = copy(self)
+        assigned._partitions = [where for where in partitions if where in self._partitions]
+        return assigned
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         self._reach()

@@ -1,24 +1,31 @@
 """Input of a handler without Spark: frames and batches of a log in memory."""
 
+import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.errors import DataLossError
+from headrace.errors import DataLossError, HeadraceError
+from headrace.execution.batch_reader import rows_in
 from headrace.execution.rejections import Place
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.source.connector import DeadLetterSink
-from headrace.source.log import beginnings, gone
+from headrace.source.connector import Connector, DeadLetterSink, read_in_process
+from headrace.source.log import ARROW_SCHEMA, beginnings, gone
 from headrace.source.losses import OnLoss
 from headrace.source.readers import SourceFormat, marked_as_read
+from headrace.source.source_options import TOPIC_IDS
+from headrace.source.stream_offset import planned_ids
 from headrace.testing.memory import MemoryLog
+from headrace.testing.memory_source import memory_connector
 
 TESTED_GATE: Final = "tested"
 """The gate of a harness, which a frame without records is asked for."""
@@ -72,15 +79,27 @@ class MemoryFrame:
         )
 
 
+def _rows(table: pa.Table) -> list[Row]:
+    """Return the rows as Spark's ``collect`` does: times are naive and local."""
+    rows = []
+    for values in table.to_pylist():
+        values["timestamp"] = values["timestamp"].astimezone().replace(tzinfo=None)
+        headers = values["headers"]
+        values["headers"] = headers and [Row(**header) for header in headers]
+        rows.append(Row(**values))
+    return rows
+
+
 @dataclass(frozen=True)
 class MemoryReader:
-    """Reads batches of a `MemoryLog` once more.
+    """Reads batches of a `MemoryLog` once more, by the options, the plan and the tasks of a source.
 
     Attributes:
         log: The log.
         options: The stream's.
         headers: Whether frames have the column ``headers``.
         passes_over_losses: Whether the stream goes on without what is gone.
+        kept: Records that were read already; parts of them are not read again.
     """
 
     log: MemoryLog
@@ -89,6 +108,12 @@ class MemoryReader:
     passes_over_losses: bool = False
     bootstrap_servers: str = MemoryLog.servers
     is_dense: bool = False
+    kept: pa.Table | None = None
+
+    @cached_property
+    def connector(self) -> Connector:
+        """The kind of source that the log is."""
+        return memory_connector(self.log)
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records in these ranges, as a `MemoryFrame`."""
@@ -96,11 +121,31 @@ class MemoryReader:
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
         """Have the records in these ranges used."""
-        use(self.frame([each.offsets for each in ranges]))
 
-    def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
-        """Itself: what it reads is in memory."""
-        return nullcontext(self)
+        def read() -> list[Row]:
+            if self.kept is None:
+                return _rows(self.read_again(ranges))
+            return _rows(rows_in(self.kept, [planned.offsets for planned in ranges]))
+
+        use(cast(DataFrame, MemoryFrame(read, headers=self.headers)))
+
+    def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
+        """Read these ranges by the replay options that Spark would be given."""
+        offsets = [planned.offsets for planned in ranges]
+        options = self.connector.replay_options(self.options, offsets)
+        options |= {TOPIC_IDS: json.dumps(planned_ids(ranges)), "includeHeaders": "true"}
+        batches = read_in_process(self.connector, options, ARROW_SCHEMA.names)
+        return pa.Table.from_batches(batches, ARROW_SCHEMA)
+
+    @contextmanager
+    def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["MemoryReader"]:
+        """Read these ranges once; each part is read by itself where that fails."""
+        try:
+            kept = self.read_again(ranges)
+        except HeadraceError:
+            yield self
+            return
+        yield replace(self, kept=kept, is_dense=len(kept) == sum(r.offsets.count for r in ranges))
 
     def close(self) -> None:
         """Nothing."""

@@ -1,0 +1,109 @@
+"""The source of a `MemoryLog`: planned and read by the code of every source, without Spark."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.core.options import partitions_by_topic
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.errors import OptionError
+from headrace.source.connector import Connector
+from headrace.source.log import ARROW_SCHEMA, Log
+from headrace.source.read_bounds import Edge
+from headrace.source.readers import SourceFormat, SourceTask, pack
+from headrace.source.replay import replay_bounds
+from headrace.source.source_options import SourceOptions, exactly_named, parse_source_options
+from headrace.testing.memory import MemoryLog
+
+_FORMAT: Final = "headrace-memory"
+_ASSIGN: Final = "assign"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """Reader of a `MemoryLog`: a `headrace.source.readers.Reading`."""
+
+    memory: MemoryLog
+    options: SourceOptions
+    columns: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the log in messages."""
+        return self.memory.name
+
+    def log(self) -> MemoryLog:
+        """Return the log, to plan by."""
+        return self.memory
+
+    def packed(self, ranges: Sequence[OffsetRange], log: Log) -> list[tuple[OffsetRange, ...]]:
+        """Put these ranges into one task."""
+        return pack(ranges, 1)
+
+    def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
+        """Read the records of a task, in this process."""
+        ids = {name: topic.topic_id for name, topic in self.memory.topics().items()}
+        ranges = []
+        for offsets in task.ranges:
+            planned = task.topic_ids.get(offsets.topic)
+            if planned is None or planned == ids[offsets.topic]:
+                ranges.append(offsets)
+            else:
+                task.losses.pass_over(offsets, f"{offsets.topic} was recreated")
+        rows = [row.asDict(recursive=True) for row in self.memory.read(ranges)]
+        for row in rows:
+            row["timestamp"] = row["timestamp"].astimezone(UTC)
+        yield pa.RecordBatch.from_pylist(rows, ARROW_SCHEMA).select(list(self.columns))
+
+
+def memory_connector(log: MemoryLog) -> Connector:
+    """Return the kind of source that this log is."""
+
+    class MemorySource(SourceFormat):
+        @classmethod
+        def name(cls) -> str:
+            return _FORMAT
+
+        def reading(self, columns: tuple[str, ...], *, streaming: bool) -> MemoryReading:
+            return MemoryReading(_assigned(log, self.options), _parsed(self.options), columns)
+
+    return Connector(
+        name=log.source,
+        source=MemorySource,
+        check=_check,
+        replay_options=_replay_options,
+        log=lambda options: _assigned(log, options),
+        servers=lambda _options: log.servers,
+        located=_located,
+    )
+
+
+def _parsed(options: Mapping[str, str]) -> SourceOptions:
+    raw = exactly_named(_FORMAT, options, streaming=False, both=[_ASSIGN])
+    return parse_source_options(raw, streaming=False, stream_begins=Edge.EARLIEST)
+
+
+def _check(options: Mapping[str, str]) -> None:
+    _parsed(options)
+
+
+def _replay_options(_options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted({r.topic_partition for r in ranges}):
+        topics.setdefault(topic, []).append(partition)
+    return {_ASSIGN: json.dumps(topics), **replay_bounds(ranges)}
+
+
+def _assigned(log: MemoryLog, options: Mapping[str, str]) -> MemoryLog:
+    named = {name.lower(): value for name, value in options.items()}
+    topics = named.get(_ASSIGN, "{}")
+    wanted: list[TopicPartition] = [] if topics == "{}" else partitions_by_topic(_ASSIGN, topics)
+    return log.assigned(wanted)
+
+
+def _located(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
+    raise OptionError(f"{_FORMAT} is read by the test that has it; no command can read {servers}.")
