@@ -301,6 +301,31 @@ def test_what_has_an_unknown_outcome_is_isolated_at_once_if_its_sink_can_be_aske
     assert scene.dead_letters == [(0, 3)] * isolates
 
 
+@pytest.mark.parametrize("path", ["0", "01"])
+def test_a_part_whose_run_was_interrupted_is_isolated_once_it_has_failed_often_enough(
+    scene: Scene, path: str
+) -> None:
+    """Its good records would be nowhere: they do not fail, and the part never passes as one."""
+    first, bad, killed = owner_that_is_gone(), {(0, 3)}, list[str]()
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        if batch.key.endswith(f".{path}") and not killed:
+            killed.append(batch.key)
+            raise Killed  # nothing of it is in the sink, which only this test knows
+        sink(df, batch)
+
+    sink = KeyedSink(bad)
+    with suppress(Killed):
+        scene.run_live(handle, owner=first)
+    key = scene.run_live(sink, gone=first)
+    assert path in scene.row(key).parts.unknown | {scene.row(key).parts.running}
+    for _ in range(12):
+        if scene.row(key).status is Status.FAILED:
+            scene.backfill(key, sink)
+    assert scene.dead_letters == sorted(bad)
+    assert sink.everything == sorted(set(EVERYTHING) - bad)
+
+
 def test_a_part_knows_what_it_is_within(scene: Scene) -> None:
     sink = KeyedSink({(0, 3)})
     key = scene.run_live(sink)

@@ -30,8 +30,8 @@ from headrace.ledger import Attached, BatchRecord, ErrorReport, Status, without
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _SURELY_RAISES: Final = 10
-"""Number of failed backfills of a batch, over some hours, after which a run whose outcome is
-unknown is assumed to have failed too.
+"""Number of failed backfills of a batch, over some hours, after which a run of it, or of a part,
+whose outcome is unknown is assumed to have failed too.
 """
 
 
@@ -169,6 +169,7 @@ class BatchExecutor:
             final=final,
             max_records=allowed,
             isolates=self._policy.last == "isolate",
+            unknown_failed=self._has_surely_raised(batch),
             gone=tuple(gone),
         )
         with self._leases(batch):
@@ -305,9 +306,12 @@ class BatchExecutor:
         have come further: unless the sink can be asked, such a batch is run whole, until it has
         failed so often that it has most likely failed in that run too, or one backfill is left.
         """
-        enough = min(self._context.max_backfills, _SURELY_RAISES) - 1
-        known = batch.backfills >= enough or not self._runs.is_unknown(batch)
+        known = self._has_surely_raised(batch) or not self._runs.is_unknown(batch)
         return self._policy.last == "isolate" and known
+
+    def _has_surely_raised(self, batch: BatchRecord) -> bool:
+        """Whether runs with an unknown outcome, of a batch or its parts, count as failed."""
+        return batch.backfills >= min(self._context.max_backfills, _SURELY_RAISES) - 1
 
     def _isolate(
         self,

@@ -47,6 +47,8 @@ class IsolationTerms:
         final: Whether a single record has been tried as often as it may be.
         max_records: Offsets that may be run. Default: all.
         isolates: Whether a part that fails is halved. Default: True.
+        unknown_failed: Whether a run whose outcome is unknown is assumed to have failed. Default:
+            False; then a part of such a run is run as one, for the sink may have it under its key.
         gone: What of the batch has left the source, and is counted as lost. Default: nothing.
     """
 
@@ -55,6 +57,7 @@ class IsolationTerms:
     final: bool = False
     max_records: int = sys.maxsize
     isolates: bool = True
+    unknown_failed: bool = False
     gone: tuple[OffsetRange, ...] = ()
 
 
@@ -185,7 +188,8 @@ class Isolator:
         is_split = isinstance(error, BatchSplitError)
         # What it is within does not run as one again: nobody would know then that it failed.
         failed = replace(failed, halved=failed.halved.union(above(part)))
-        if is_unknown and not (is_split or self._runs.has_asked(call.key)):
+        known = is_split or self._terms.unknown_failed or self._runs.has_asked(call.key)
+        if is_unknown and not known:
             failed = replace(failed, unknown=failed.unknown | {part})
         self.progress = failed
         if is_split:  # parts of it are in the sink, which lost the answer to their commits
