@@ -45,8 +45,8 @@ unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at
 		--hypothesis-profile unit $(ARGS)
 
 nightly: set-up  ## run all other tests but soak's: PostgreSQL's half, kills, browsers, other people's programs
-	@$(PYTEST) -m "nightly and not soak and not compat" -n 4 --dist loadfile --timeout=600 \
-		--no-loadscope-reorder --durations-file=build/durations-nightly.json $(ARGS)
+	@$(PYTEST) -m "(nightly or hypothesis) and not soak and not compat" -n 4 --dist loadfile --timeout=600 \
+		--hypothesis-profile nightly --no-loadscope-reorder --durations-file=build/durations-nightly.json $(ARGS)
 
 slowest:  ## print where the time of the last `make test` and `make nightly` went
 	@$(BIN)/python -m tests.slowest $(ARGS)

@@ -1,4 +1,4 @@
-"""``python -m bench.worlds``: six jobs under both laws, drawn for ``docs/internals.md``.
+"""``python -m bench.worlds``: seven jobs under both laws, drawn for ``docs/internals.md``.
 
 It also prints the figures of five stages, one of them slow, that ``docs/benchmarks.md`` shows.
 """
@@ -79,6 +79,20 @@ WORLDS: Final[dict[str, tuple[float, dict[str, Any], list[Disturbance]]]] = {
         240,
         _STEADY | {"fixed_ms": 200, "noise": 0.1},
         _slow(0.5, *((from_s, from_s + 20) for from_s in range(20, 240, 40))),
+    ),
+    # To 12 partitions with a cap each one is added, with far more than its cap lets through.
+    "added-partition": (
+        300,
+        {
+            "load": Load(((0, 10_800),)),
+            "capacity_per_s": 14_000,
+            "fixed_ms": 100,
+            "noise": 0.05,
+            "partitions": 12,
+            "partition_cap_per_s": 1_000,
+            "added": (60, 1_200_000),
+        },
+        [],
     ),
 }
 """By its picture's name, how long a world lasts (s), its one stage, and what goes wrong."""

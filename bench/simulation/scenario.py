@@ -124,6 +124,9 @@ class SimulatedStage:
             factor; 0 to 0.5.
         takes_at_once: The most records of a batch that it takes; a larger one fails, and its halves
             are run. None: any.
+        partition_cap_per_s: ``maxRatePerPartition``; 0 for none.
+        added: A time (s) at which a partition is added, and the records that it comes with, for a
+            source; what comes from outside stays in the others. None for none.
         initial_rate_per_s: ``backpressure.initialRate``; None for the estimator's ``min_rate``.
         hop: When it throttles the stages before it; its step counts when it is throttled.
     """
@@ -140,6 +143,8 @@ class SimulatedStage:
     backlog: int = 0
     noise: float = 0.0
     takes_at_once: int | None = None
+    partition_cap_per_s: float = 0
+    added: tuple[float, int] | None = None
     initial_rate_per_s: float | None = None
     estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
     hop: HopSettings = field(default_factory=HopSettings)

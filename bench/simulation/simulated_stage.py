@@ -24,6 +24,7 @@ from headrace.control import (
     EstimatorSettings,
     HopController,
     InputQueue,
+    PartitionLimit,
     Plan,
     PressureSignal,
     QueryRates,
@@ -35,7 +36,7 @@ from headrace.control import (
 )
 from headrace.control.bisection import Bisection, Isolated, IsolationBudget, Run
 from headrace.control.parts import size
-from headrace.control.rate_law import LIMITS
+from headrace.control.rate_law import is_limited
 from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
 from headrace.core.ranges import TopicPartition
 
@@ -90,15 +91,15 @@ class SimulatedGate:
             split = split_of(size, isolated)
             if split is not None:
                 self.ceiling = learn_from(self.ceiling, split)
-            self._positions = planned.until
+            self._positions |= planned.until
             self._rates.finished({_GATE: replace(progress, went_through=False)})
             return
         if self.ceiling is not None:
             self.ceiling = self.ceiling.after_pass(size)
-        part = replace(progress, is_limited=planned.reason in LIMITS)
+        part = replace(progress, is_limited=is_limited(planned.reason, planned.unread))
         answer = self._rates.finished({_GATE: part})[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer
-        self._positions = planned.until
+        self._positions |= planned.until
 
 
 def partitions_of(topic: str, count: int) -> list[TopicPartition]:
@@ -141,6 +142,8 @@ class SimulatedQueue:
             name: partitions_of(name, stage.partitions) for name in stage.after or (OUTSIDE,)
         }
         self._came = dict.fromkeys(self._partitions, 0)
+        self._added = stage.added
+        self._of_added = 0
         self._from_outside = float(stage.backlog)
         self._accrued_ms = 0
         self._waits_since: deque[tuple[int, int]] = deque()
@@ -148,8 +151,9 @@ class SimulatedQueue:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Partitions of all channels."""
-        return [partition for names in self._partitions.values() for partition in names]
+        """Partitions of all channels, and the one that is added."""
+        names = [partition for names in self._partitions.values() for partition in names]
+        return names if self._added is None else [*names, TopicPartition(OUTSIDE, len(names))]
 
     @property
     def waiting(self) -> int:
@@ -161,6 +165,8 @@ class SimulatedQueue:
         latest: dict[TopicPartition, int] = {}
         for name, partitions in self._partitions.items():
             latest |= spread(self._came[name], partitions)
+        if self._of_added:
+            latest[self.partitions[-1]] = self._of_added
         return latest
 
     def take(self, channel: str, records: int, time_ms: int) -> None:
@@ -181,7 +187,11 @@ class SimulatedQueue:
                 per_s *= spike.factor if spike.holds(self._accrued_ms) else 1.0
             self._from_outside += per_s * (until_ms - self._accrued_ms) / 1000
             self._accrued_ms = until_ms
-        self.take(OUTSIDE, int(self._from_outside) - self.arrived, time_ms)
+        self.take(OUTSIDE, int(self._from_outside) + self._of_added - self.arrived, time_ms)
+        if self._added is not None and not self._of_added and time_ms >= self._added[0] * 1000:
+            self._of_added = self._added[1]
+            self.arrived += self._of_added
+            self._waits_since.append((time_ms, self.arrived))
 
     def admit(self, records: int) -> None:
         """Give records to a batch, those first that came first; below 0, take them back from it."""
@@ -239,7 +249,11 @@ class RunningStage:
         initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
         self._gate = SimulatedGate(
             stage.estimator,
-            BatchLimits(stage.interval_ms / 1000, initial_rate=initial_per_s),
+            BatchLimits(
+                stage.interval_ms / 1000,
+                initial_rate=initial_per_s,
+                max_rate_per_partition=PartitionLimit(stage.partition_cap_per_s),
+            ),
             self.queued.partitions,
         )
         self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)

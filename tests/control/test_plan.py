@@ -62,7 +62,7 @@ def test_the_cap_of_a_partition_limits_it() -> None:
     planned = plan_lags(
         [1000, 1000], BatchLimits(1.0, initial_rate=1, max_rate_per_partition=caps), rate=100
     )
-    assert counts(planned) == [10, 50]
+    assert counts(planned) == [10, 90]
     assert list(planned.reasons.values()) == [Reason.PARTITION_CAP, Reason.RATE]
     assert planned.reason is Reason.PARTITION_CAP
 
@@ -142,7 +142,7 @@ def test_the_reason_of_a_batch_is_the_one_that_leaves_the_most_unread() -> None:
     caps = PartitionLimit(0, {TopicPartition("orders", 0): 10})
     limits = BatchLimits(1.0, initial_rate=1, max_rate_per_partition=caps)
     planned = plan_lags([1000, 10_000], limits, rate=1100)
-    assert planned.unread == {Reason.PARTITION_CAP: 990, Reason.RATE: 9000}
+    assert planned.unread == {Reason.PARTITION_CAP: 990, Reason.RATE: 8910}
     assert planned.reason is Reason.RATE
 
 
@@ -154,7 +154,7 @@ def test_of_equal_reasons_the_one_listed_first_is_given_in_any_order_of_partitio
     )
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     for order in ([first, second], [second, first]):
-        planned = plan(dict.fromkeys(order, 0), {first: 150, second: 300}, 300, limits)
+        planned = plan(dict.fromkeys(order, 0), {first: 150, second: 350}, 300, limits)
         assert planned.unread == {Reason.PARTITION_CAP: 100, Reason.RATE: 100}
         assert planned.reason is Reason.RATE
 

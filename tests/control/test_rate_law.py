@@ -51,7 +51,8 @@ FLOORED = BatchLimits(60, 1, PartitionLimit(100), PartitionLimit(5))
         ([10**9], None, BatchLimits(10, 0.2), [10]),
         ([10**12] * 1000, 1, BatchLimits(0.1, 1), [1] * 1000),  # no share is "no limit"
         ([1000, 1000], None, BatchLimits(1, None, CAP_OF_FIRST), [50, 1000]),  # no cap: the lag
-        ([1000, 3000], 400, BatchLimits(1, 1, CAP_OF_FIRST), [50, 300]),
+        ([1000, 3000], 400, BatchLimits(1, 1, CAP_OF_FIRST), [50, 350]),  # what the cap leaves
+        ([9000, 100, 300], 400, BatchLimits(1, 1, CAP_OF_FIRST), [50, 87, 262]),
         ([], 100, BatchLimits(1, 1), None),
     ],
 )
@@ -95,11 +96,38 @@ def as_spark_writes_it(lags: Sequence[int], rate: int, cap: int, interval_ms: in
     st.one_of(st.just(0), st.integers(1000, 10**6)),
     st.integers(1, 10**6),
 )
-def test_the_arithmetic_is_sparks_to_the_last_record(
+def test_the_arithmetic_is_sparks_to_the_last_record_where_no_cap_cuts_a_share(
     of_each: list[int], rate: int, cap: int, interval_ms: int
 ) -> None:
     limits = BatchLimits(interval_ms / 1000, 1, PartitionLimit(cap))
+    if cap and max(of_each) / sum(of_each) * rate > cap:
+        cap, rate = 0, cap
+        limits = BatchLimits(interval_ms / 1000, 1, PartitionLimit(rate))
     assert messages(of_each, rate, limits) == as_spark_writes_it(of_each, rate, cap, interval_ms)
+
+
+@examples(300)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**6)), min_size=1, max_size=40),
+    st.integers(1, 10**7),
+)
+def test_what_a_cap_leaves_is_given_to_partitions_below_theirs_by_lag(
+    of_each: list[tuple[int, int]], rate: int
+) -> None:
+    caps = {TopicPartition("orders", n): cap for n, (_, cap) in enumerate(of_each)}
+    limits = BatchLimits(1.0, 1, PartitionLimit(0, caps))
+    granted = messages([lag for lag, _ in of_each], rate, limits)
+    if granted is None:
+        return
+    below = [
+        (lag, got) for (lag, cap), got in zip(of_each, granted, strict=True) if not 0 < cap <= got
+    ]
+    assert all(got <= cap for (_, cap), got in zip(of_each, granted, strict=True) if cap > 0)
+    assert sum(granted) <= rate + len(granted)
+    if any(lag for lag, _ in below):
+        assert sum(granted) >= rate - len(granted), "something of the rate is given to nobody"
+    per_lag = [got / lag for lag, got in below if got > 1000]
+    assert not per_lag or max(per_lag) == pytest.approx(min(per_lag), rel=0.01)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 1000))

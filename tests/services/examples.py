@@ -1,7 +1,7 @@
 """The number of examples of a property: all in `make soak`, two fifths in `make test`, and a fifth
 in `make unit`.
 
-Each run of `make test` draws others; `make unit` draws the same ones each time.
+`make test` and `make unit` draw the same ones each time, `make nightly` and `make soak` others.
 """
 
 from typing import Any, Final

@@ -204,3 +204,28 @@ def test_a_batch_that_a_run_had_at_hand_when_it_died_waits_again() -> None:
     result = ran(Scenario((stage,), 60, (Dead("job", 2.5, 4),)))
     assert sum(batch.planned.records for batch in result.batches["job"]) == 10_000
     assert result.series["job"].waiting_bytes[-1] == 0
+
+
+@pytest.mark.parametrize("law", list(LawName))
+def test_a_partition_with_a_cap_and_a_backlog_starves_no_other(law: LawName) -> None:
+    each_per_s, added_s = 900, 60
+    batches = batches_of(
+        load=12 * each_per_s,
+        duration_s=240,
+        capacity_per_s=14_000,
+        fixed_ms=100,
+        partitions=12,
+        partition_cap_per_s=1_000,
+        added=(added_s, 1_200_000),
+        estimator=EstimatorSettings(law),
+    )
+    late = [batch for batch in batches if batch.start_ms > added_s * 1000]
+    worst_lag_s = max(
+        batch.start_ms / 1000 - until / each_per_s
+        for batch in late
+        for until in list(batch.planned.until.values())[:12]
+    )
+    assert worst_lag_s < 5
+    rates = [batch.planned.rate_per_s or 0 for batch in late]
+    assert min(rates) > 10_000, "the law took a small batch for all that the job can do"
+    assert late[-1].planned.until[partitions_of("", 13)[12]] > 100_000

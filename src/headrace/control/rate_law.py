@@ -6,10 +6,14 @@ have a floor. With the rate R (a whole number), a partition's lag, cap c (record
 
     share    = min(lag / sum of lags * R, c)
     messages = max(int(s * share), f)
+
+Spark gives the rest of a share that a cap cuts off to no partition: one partition with a backlog
+and a cap then starves all others. Here it is shared by lag among the partitions that are below
+their caps, until none is left, so the numbers differ from Spark's where a cap is in force.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -53,8 +57,30 @@ class Reason(StrEnum):
     """There was nothing to admit."""
 
 
-LIMITS: Final = (Reason.THROTTLED, Reason.LIMITED, Reason.CEILING)
+LIMITS: Final = (
+    Reason.THROTTLED,
+    Reason.LIMITED,
+    Reason.CEILING,
+    Reason.MAX_RECORDS,
+    Reason.MAX_BYTES,
+)
 """The reasons for which a batch is smaller than the job could process."""
+
+_RATES: Final = (Reason.RATE, Reason.INITIAL_RATE)
+
+
+def is_limited(reason: str, left_unread: Collection[str]) -> bool:
+    """Whether a limit made a batch smaller than its rate, so that its size says nothing of the job.
+
+    The caps of partitions do so only where they have cut the whole rate off: as long as the rate
+    leaves records unread in some partition, all of it is in the batch.
+
+    Args:
+        reason: The batch's reason, as the ledger has it.
+        left_unread: The reasons of the partitions of which the batch leaves records unread.
+    """
+    capped = Reason.PARTITION_CAP in left_unread and not any(r in left_unread for r in _RATES)
+    return capped or reason.startswith(LIMITS)
 
 
 def max_messages_per_partition(
@@ -161,14 +187,13 @@ def grant(
         total_lag = float(sum(lags))
         if total_lag == 0:
             return None
-        # In Spark's order of operations: the truncation below depends on the last bit.
-        shares, origin = [lag / total_lag * rate.per_s for lag in lags], rate.reason
+        shares, origin = _shares(lags, total_lag, rate.per_s, caps), rate.reason
 
     seconds = limits.seconds_per_batch
     messages: list[int] = []
     reasons: list[Reason] = []
     for lag, share, cap, floor in zip(lags, shares, caps, floors, strict=True):
-        if 0 < cap < share:
+        if 0 < cap <= share:
             count, reason = int(seconds * cap), Reason.PARTITION_CAP
         else:
             count, reason = lag if share == math.inf else int(seconds * share), origin
@@ -177,3 +202,27 @@ def grant(
         messages.append(count)
         reasons.append(reason)
     return Granted(messages, reasons)
+
+
+def _shares(
+    lags: Sequence[int], total_lag: float, rate_per_s: float, caps: Sequence[float]
+) -> list[float]:
+    """Return the part of the rate (records/s) that each partition gets, with what caps leave."""
+    # In Spark's order of operations: the truncation to whole messages depends on the last bit.
+    shares = [lag / total_lag * rate_per_s for lag in lags]
+    if not any(0 < cap < share for cap, share in zip(caps, shares, strict=True)):
+        return shares
+    # Partitions come to their caps in the order of cap to lag, as the rate per lag rises.
+    capped = [place for place, lag in enumerate(lags) if lag and caps[place] > 0]
+    left_per_s, left_lag = rate_per_s, total_lag
+    below = set(range(len(lags)))
+    for place in sorted(capped, key=lambda place: caps[place] / lags[place]):
+        if caps[place] > lags[place] / left_lag * left_per_s:
+            break
+        shares[place] = caps[place]
+        left_per_s -= caps[place]
+        left_lag -= lags[place]
+        below.remove(place)
+    for place in below:
+        shares[place] = lags[place] / left_lag * left_per_s if left_lag else 0.0
+    return shares

@@ -120,8 +120,7 @@ class BatchProgress:
         overhead_ms: Part of its time that was not the sink's: planning, the checkpoint.
         is_empty: Whether the batch was planned without a record of the gate.
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
-        is_limited: Whether an operator's limit, a stage's throttle or a ceiling made it as small as
-            it was.
+        is_limited: Whether a limit made it as small as it was (`headrace.control.is_limited`).
         had_no_sink: Whether it waited for a sink that was away.
     """
 

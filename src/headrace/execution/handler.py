@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.bisection import Isolated
-from headrace.control.rate_law import LIMITS
+from headrace.control.rate_law import is_limited
 from headrace.control.size_ceiling import (
     BatchSize,
     SizeCeiling,
@@ -224,8 +224,9 @@ class GatedHandler:
                 _compute(df)
             return
         # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
-        is_limited = record.reason.startswith(LIMITS)
-        self._state.batch_began(record.batch_key, is_limited=is_limited)
+        left = {r.reason for r in owned.ranges if r.reason and (r.latest or 0) > r.offsets.until}
+        limited = is_limited(record.reason, left)
+        self._state.batch_began(record.batch_key, is_limited=limited)
         try:
             if self._executor.run_live(df, owned, batch_id):
                 self._ceiling.note_passed(record)
