@@ -7,8 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 # pip as well, with how far it is: a text, and about how many MB there are to download and install.
 INSTALL := $(BIN)/python tests/install.py
-# The plugin writes the time of each test into a file.
-PYTEST := $(BIN)/python -m pytest -p tests.services.durations
+PYTEST := $(BIN)/python -m pytest
 EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark up zookeeper
 UNIT_EXTRAS := $(filter-out up,$(EXTRAS))
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
@@ -23,8 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The versions of Spark that the contract suite runs on, each with a lock file of its own.
 SPARKS := $(patsubst tests/compat/spark/%.lock,%,$(sort $(wildcard tests/compat/spark/*.lock)))
 
-.PHONY: help demo demo-kafka test unit nightly slowest changed compat set-up lint bench soak measure budget planted \
-	docs dist lock clean
+.PHONY: help demo demo-kafka test unit nightly changed compat set-up lint bench soak sizes capabilities docs dist lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,7 +36,7 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 # The tiers, a sentence for each, are in tests/services/tiers.py.
 test: set-up  ## run the tests of what a change can break: units, and one real scenario for each promise
 	@$(PYTEST) -m "not nightly and not soak and not compat" -n 4 --dist loadfile \
-		--no-loadscope-reorder --durations-file=build/durations.json $(ARGS)
+		--no-loadscope-reorder $(ARGS)
 
 unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at most a minute
 	@$(BIN)/python -m pytest -m "unit and not soak" -n 4 --dist worksteal \
@@ -46,10 +44,7 @@ unit: $(VENV)/.packages-unit  ## run the tests in memory: no JVM, no service, at
 
 nightly: set-up  ## run all other tests but soak's: PostgreSQL's half, kills, browsers, other people's programs
 	@$(PYTEST) -m "(nightly or hypothesis) and not soak and not compat" -n 4 --dist loadfile --timeout=600 \
-		--hypothesis-profile nightly --no-loadscope-reorder --durations-file=build/durations-nightly.json $(ARGS)
-
-slowest:  ## print where the time of the last `make test` and `make nightly` went
-	@$(BIN)/python -m tests.slowest $(ARGS)
+		--hypothesis-profile nightly --no-loadscope-reorder $(ARGS)
 
 changed: lint set-up  ## lint, and test the packages that differ from main and those that import them
 	@$(BIN)/python -m tests.changed $(ARGS)
@@ -68,12 +63,12 @@ compat-%: .venv-compat/%/.packages $(VENV)/.packages $(VENV)/.wheel
 
 set-up: $(VENV)/spark.jsa $(VENV)/.spark-4.2 $(VENV)/.fetched $(VENV)/.compiled $(VENV)/.browser  ## only make ready what the tests need
 
-lint: $(VENV)/.packages  ## run the linters, the type checker and the budget of sizes
+lint: $(VENV)/.packages  ## run the linters and the type checker, and look for circles and long functions
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m tests.budget --check
+	@$(BIN)/python -m tests.structure
 
 bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
@@ -81,14 +76,11 @@ bench: $(VENV)/.services $(VENV)/.packages  ## measure side by side with Spark's
 soak: set-up  ## run the long tests: recovery, every benchmark, properties with all examples
 	@$(BIN)/python -m pytest -m "soak or unit" --timeout=0 --hypothesis-profile soak $(ARGS)
 
-measure: $(VENV)/.packages  ## print the sizes of each package beside their ceilings
-	@$(BIN)/python -m tests.budget
+sizes: $(VENV)/.packages  ## print the lines of each package beside those of the last tag (ARGS=REVISION for another)
+	@$(BIN)/python -m tests.structure sizes $(ARGS)
 
-budget: $(VENV)/.packages  ## lower the ceilings in budget.toml to what is measured
-	@$(BIN)/python -m tests.budget --lower
-
-planted: set-up  ## plant defects in a copy of src: which test finds each (ARGS="-k WORD")
-	@$(BIN)/python -m tests.planted $(ARGS)
+capabilities: $(VENV)/.packages  ## fill in the lines of each row of CAPABILITIES.md
+	@$(BIN)/python -m tests.structure capabilities
 
 docs: $(VENV)/.packages  ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

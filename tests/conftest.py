@@ -10,7 +10,7 @@ from unittest import mock
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
-from hypothesis import Phase, settings
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.dashboard.left_out import leave_out_pages
 from tests.services import spark_classes, tiers
@@ -38,14 +38,6 @@ settings.register_profile("headrace", deadline=None, max_examples=SOME, derandom
 settings.register_profile("nightly", deadline=None, max_examples=SOME)
 settings.register_profile("soak", deadline=None, max_examples=FULL)
 settings.register_profile("unit", deadline=None, max_examples=FEW, derandomize=True)
-# A planted defect is found by any example; the smallest one is not looked for.
-settings.register_profile(
-    "planted",
-    deadline=None,
-    max_examples=FULL,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.generate),
-)
 settings.load_profile("headrace")
 
 LONG = ("recovery", "spark", "docs", "examples", "bench")

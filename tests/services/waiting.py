@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.services.durations import add_wait
-
 Answer = TypeVar("Answer")
 
 
@@ -17,12 +15,9 @@ def wait_until(condition: Callable[[], Answer], timeout_s: float = 90.0) -> Answ
     Raises:
         AssertionError: It is not by the deadline; the message shows the last answer.
     """
-    began = time.monotonic()
-    try:
-        while not (answer := condition()):
-            if time.monotonic() > began + timeout_s:
-                raise AssertionError(f"after {timeout_s} s the condition is still {answer!r}")
-            time.sleep(0.02)
-        return answer
-    finally:
-        add_wait(1, time.monotonic() - began)
+    deadline = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout_s} s the condition is still {answer!r}")
+        time.sleep(0.02)
+    return answer
