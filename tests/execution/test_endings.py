@@ -2,6 +2,8 @@
 
 import functools
 import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -280,6 +282,77 @@ def test_a_handler_that_does_not_take_two_arguments_is_refused_at_once(
 )
 def test_whatever_takes_two_arguments_or_does_not_say_passes(handler: Handler) -> None:
     check_handler(handler)
+
+
+async def awaited(_df: DataFrame, _batch: Batch, _more: int = 0) -> None: ...
+
+
+def generated(_df: DataFrame, _batch: Batch) -> Iterator[None]:
+    yield
+
+
+async def generated_later(_df: DataFrame, _batch: Batch) -> AsyncIterator[None]:
+    yield
+
+
+class AsyncStage:
+    """Handlers whose calls write nothing."""
+
+    async def method(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+    async def __call__(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        awaited,
+        generated,
+        generated_later,
+        AsyncStage(),
+        AsyncStage().method,
+        functools.partial(awaited, _more=1),
+        functools.partial(AsyncStage()),
+    ],
+)
+def test_a_handler_whose_call_does_not_run_it_is_refused_at_once(
+    ledger_url: str, handler: Any
+) -> None:
+    gate = Gate("orders", interval="1 second", ledger=ledger_url)
+    with pytest.raises(OptionError, match=r"whose call does not run it, .* write a plain function"):
+        gate.write(cast(DataFrame, None), handler)
+
+
+class Awaitable:
+    """Work that begins when it is awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.last)
+@pytest.mark.parametrize(
+    "unrun",
+    [
+        lambda: awaited(DF, cast(Batch, None)),
+        lambda: generated(DF, cast(Batch, None)),
+        lambda: generated_later(DF, cast(Batch, None)),
+        Awaitable,
+        Future,
+    ],
+)
+def test_a_batch_fails_whose_handler_returns_work_that_nobody_waits_for(
+    ledger: Ledger, ledger_url: str, policy: OnFailure, unrun: Callable[[], object]
+) -> None:
+    def handler(_df: DataFrame, _batch: Batch) -> Any:
+        return unrun()
+
+    context = RunContext(ledger=shared_ledger(ledger_url), handler=handler, policy=policy)
+    gated_handler = GatedHandler("orders", context)
+    key = begin(ledger)
+    with pytest.raises(OptionError, match="so the batch is not written; write a plain function"):
+        gated_handler(DF, 0)
+    assert stored(ledger, key).status is Status.FAILED
 
 
 def test_a_batch_with_another_number_writes_for_the_same_call_of_its_handler() -> None:

@@ -1,11 +1,13 @@
 """A batch as its handler sees it, and the transaction that commits with its success."""
 
+import concurrent.futures
 import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
@@ -246,12 +248,18 @@ def check_handler(handler: object) -> None:
     """Refuse what cannot be called as ``handler(df, batch)``, before anything is started.
 
     Raises:
-        OptionError: It cannot be called so. What does not say what it takes passes.
+        OptionError: It cannot be called so, or its call would not run its body. What does not say
+            what it takes passes.
     """
     if not callable(handler):
         raise OptionError(
             f"The handler is {handler!r}, which cannot be called; give a function that takes a"
             " DataFrame and the batch: handler(df, batch)."
+        )
+    if kind := _kind_of_unrun(handler):
+        raise OptionError(
+            f"The handler is {handler!r}, {kind}, whose call does not run it, so nothing would be"
+            f" written; {_WRITE_FIRST}."
         )
     try:
         signature = inspect.signature(handler)
@@ -267,6 +275,48 @@ def check_handler(handler: object) -> None:
         ) from error
 
 
+_WRITE_FIRST: Final = (
+    "write a plain function that has written the batch when it returns, such as one that calls"
+    " asyncio.run() or waits for its futures"
+)
+
+
+def _kind_of_unrun(handler: object) -> str | None:
+    """Return what kind of function a call of the handler would not run; None for no such kind."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    for function in (handler, type(handler).__call__):
+        if inspect.iscoroutinefunction(function):
+            return "an async function"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return "a generator function"
+    return None
+
+
+def refuse_unrun(answer: object) -> None:
+    """Refuse an answer of a handler that says that the batch is not written yet.
+
+    Such a batch would be a success of which nothing was written.
+
+    Raises:
+        OptionError: It is a coroutine or another awaitable, a future or a generator.
+    """
+    is_unrun = (
+        inspect.isawaitable(answer)
+        or inspect.isgenerator(answer)
+        or inspect.isasyncgen(answer)
+        or isinstance(answer, concurrent.futures.Future)
+    )
+    if not is_unrun:
+        return
+    if inspect.iscoroutine(answer):
+        answer.close()  # without Python's warning that nobody has awaited it
+    raise OptionError(
+        f"The handler has returned an object of type {type(answer).__name__}, whose work nobody"
+        f" waits for, so the batch is not written; {_WRITE_FIRST}."
+    )
+
+
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
@@ -274,9 +324,12 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
     writes, whose records are nowhere.
 
     Raises:
+        OptionError: It has returned before its work is done.
         Exception: Whatever it raises.
     """
-    if isinstance(handler(df, batch), DataFrame):
+    answer = handler(df, batch)
+    refuse_unrun(answer)
+    if isinstance(answer, DataFrame):
         warnings.warn(
             "The handler has returned a DataFrame, which nothing writes; write it in the handler,"
             " as with df.write, and return nothing.",
