@@ -561,13 +561,18 @@ def _replace_what_was_cut(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def ask_if_it_has_spoken(connection: Any, *_: object) -> None:
-        waiting = select.poll()
-        waiting.register(connection.fileno(), select.POLLIN)
-        if waiting.poll(0):
+        if has_spoken(connection):
             try:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error as error:
                 raise InvalidatePoolError from error
+
+
+def has_spoken(connection: Any) -> bool:
+    """Whether a server has sent something that nobody has read, such as why it ends a session."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _leave_standbys(engine: Engine) -> None:
