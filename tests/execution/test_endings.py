@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from typing import Any, NoReturn, cast
 from unittest.mock import create_autospec
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from sqlalchemy import Connection
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import READER
@@ -361,6 +364,34 @@ def test_a_batch_with_another_number_writes_for_the_same_call_of_its_handler() -
     assert batch == Batch("key", 0, (), 1, "live", 2)
     batch.reject([], "no")
     run.reject.assert_called_once_with([], "no")
+
+
+def test_a_batch_in_a_task_is_its_values_and_says_what_needs_the_driver(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    copies: list[Batch] = []
+    frame = create_autospec(DataFrame, instance=True)
+
+    def handler(_df: DataFrame, batch: Batch) -> None:
+        pickled = cast(Any, cloudpickle).dumps(lambda: batch)
+        copies.append(pickle.loads(pickled)())  # noqa: S301
+        assert copies == [batch]
+
+    gated_handler = GatedHandler(
+        "orders", RunContext(ledger=shared_ledger(ledger_url), handler=handler, reader=READER)
+    )
+    begin(ledger)
+    gated_handler(DF, 0)
+    (copy,) = copies
+    for call in (
+        copy.transaction,
+        lambda: copy.once(cast(Connection, None)),
+        lambda: copy.append_iceberg(frame, cast(Any, None)),
+        lambda: copy.kafka_headers("offset"),
+        lambda: copy.reject([], "no"),
+    ):
+        with pytest.raises(OptionError, match=r"copy of batch \w+, .* call it in the handler"):
+            call()
 
 
 def test_a_handler_that_returns_a_dataframe_is_warned_that_nothing_writes_it() -> None:

@@ -6,9 +6,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
@@ -34,6 +34,9 @@ OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch as its handler sees it.
+
+    Functions that run in tasks, as those of ``df.foreachPartition``, get a copy of its values. The
+    methods that write or reject need the driver: they refuse to be called on such a copy.
 
     Attributes:
         key: the same for every run of the same ranges, another for every other batch; what an
@@ -63,6 +66,12 @@ class Batch:
     sequence: int
     parent_keys: tuple[str, ...] = ()
     _run: "HandlerTransaction | None" = field(default=None, init=False, repr=False, compare=False)
+    _is_copy: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[object, ...]]:
+        """Pickle the values alone, for tasks: the ledger and the session stay on the driver."""
+        values = tuple(getattr(self, each.name) for each in fields(self) if each.init)
+        return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -88,6 +97,7 @@ class Batch:
                 ``close()``, which the end of the ``with`` does. At the end: the batch is not this
                 process's any more, or the database failed; nothing is written then.
         """
+        self._require_driver("transaction")
         if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
         return self._run.open()
@@ -123,6 +133,7 @@ class Batch:
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
+        self._require_driver("once")
         is_new = sinks.once(connection, (self.key, *self.parent_keys), name)
         self._note_asked()
         return is_new
@@ -170,6 +181,7 @@ class Batch:
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """
+        self._require_driver("append_iceberg")
         keys = (self.key, *self.parent_keys)
         return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
@@ -194,6 +206,7 @@ class Batch:
         Raises:
             OptionError: there are no columns.
         """
+        self._require_driver("kafka_headers")
         return sinks.kafka_headers(self.key, columns)
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
@@ -221,9 +234,17 @@ class Batch:
             OptionError: there are too many; the same.
             LedgerError: the batch is committed already, or its handler has returned.
         """
+        self._require_driver("reject")
         if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
         self._run.reject(rows, reason)
+
+    def _require_driver(self, method: str) -> None:
+        if self._is_copy:
+            raise OptionError(
+                f"batch.{method}() is called on a copy of batch {self.key}, as a task on an"
+                " executor has it; call it in the handler, on the driver."
+            )
 
     def _note_asked(self) -> None:
         if self._run is not None:
@@ -231,6 +252,12 @@ class Batch:
 
 
 Handler = Callable[[DataFrame, Batch], None]
+
+
+def _unpickled(*values: Any) -> Batch:
+    batch = Batch(*values)
+    object.__setattr__(batch, "_is_copy", True)
+    return batch
 
 
 def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
