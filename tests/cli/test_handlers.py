@@ -16,6 +16,12 @@ class Shop:
     def handle(df, batch):
         return df, batch
 
+async def wait(df, batch):
+    pass
+
+def wait_later(df, batch):
+    return wait(df, batch)
+
 def double(df):
     return df * 2
 
@@ -49,6 +55,13 @@ def test_a_handler_is_called_with_what_was_derived() -> None:
     load_handler("jobs_here:keep", None)(cast(Any, 3), cast(Any, "batch"))
     load_handler("jobs_here:keep", "jobs_here:double")(cast(Any, 3), cast(Any, "batch"))
     assert handled == [(3, "batch"), (6, "batch")]
+
+
+def test_a_handler_that_nobody_would_wait_for_is_refused() -> None:
+    with pytest.raises(OptionError, match="an async function, whose call does not run it"):
+        load_handler("jobs_here:wait", None)
+    with pytest.raises(OptionError, match="so the batch is not written; write a plain function"):
+        load_handler("jobs_here:wait_later", None)(cast(Any, 3), cast(Any, "batch"))
 
 
 @pytest.mark.parametrize(

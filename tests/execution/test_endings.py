@@ -2,14 +2,19 @@
 
 import functools
 import json
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 from unittest.mock import create_autospec
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from sqlalchemy import Connection
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import READER
@@ -282,12 +287,111 @@ def test_whatever_takes_two_arguments_or_does_not_say_passes(handler: Handler) -
     check_handler(handler)
 
 
+async def awaited(_df: DataFrame, _batch: Batch, _more: int = 0) -> None: ...
+
+
+def generated(_df: DataFrame, _batch: Batch) -> Iterator[None]:
+    yield
+
+
+async def generated_later(_df: DataFrame, _batch: Batch) -> AsyncIterator[None]:
+    yield
+
+
+class AsyncStage:
+    """Handlers whose calls write nothing."""
+
+    async def method(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+    async def __call__(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        awaited,
+        generated,
+        generated_later,
+        AsyncStage(),
+        AsyncStage().method,
+        functools.partial(awaited, _more=1),
+        functools.partial(AsyncStage()),
+    ],
+)
+def test_a_handler_whose_call_does_not_run_it_is_refused_at_once(
+    ledger_url: str, handler: Any
+) -> None:
+    gate = Gate("orders", interval="1 second", ledger=ledger_url)
+    with pytest.raises(OptionError, match=r"whose call does not run it, .* write a plain function"):
+        gate.write(cast(DataFrame, None), handler)
+
+
+class Awaitable:
+    """Work that begins when it is awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.last)
+@pytest.mark.parametrize(
+    "unrun",
+    [
+        lambda: awaited(DF, cast(Batch, None)),
+        lambda: generated(DF, cast(Batch, None)),
+        lambda: generated_later(DF, cast(Batch, None)),
+        Awaitable,
+        Future,
+    ],
+)
+def test_a_batch_fails_whose_handler_returns_work_that_nobody_waits_for(
+    ledger: Ledger, ledger_url: str, policy: OnFailure, unrun: Callable[[], object]
+) -> None:
+    def handler(_df: DataFrame, _batch: Batch) -> Any:
+        return unrun()
+
+    context = RunContext(ledger=shared_ledger(ledger_url), handler=handler, policy=policy)
+    gated_handler = GatedHandler("orders", context)
+    key = begin(ledger)
+    with pytest.raises(OptionError, match="so the batch is not written; write a plain function"):
+        gated_handler(DF, 0)
+    assert stored(ledger, key).status is Status.FAILED
+
+
 def test_a_batch_with_another_number_writes_for_the_same_call_of_its_handler() -> None:
     run = create_autospec(HandlerTransaction, instance=True)
     batch = renumber(bind(Batch("key", 0, (), 1, "live", 1), run), 2)
     assert batch == Batch("key", 0, (), 1, "live", 2)
     batch.reject([], "no")
     run.reject.assert_called_once_with([], "no")
+
+
+def test_a_batch_in_a_task_is_its_values_and_says_what_needs_the_driver(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    copies: list[Batch] = []
+    frame = create_autospec(DataFrame, instance=True)
+
+    def handler(_df: DataFrame, batch: Batch) -> None:
+        pickled = cast(Any, cloudpickle).dumps(lambda: batch)
+        copies.append(pickle.loads(pickled)())  # noqa: S301
+        assert copies == [batch]
+
+    gated_handler = GatedHandler(
+        "orders", RunContext(ledger=shared_ledger(ledger_url), handler=handler, reader=READER)
+    )
+    begin(ledger)
+    gated_handler(DF, 0)
+    (copy,) = copies
+    for call in (
+        copy.transaction,
+        lambda: copy.once(cast(Connection, None)),
+        lambda: copy.append_iceberg(frame, cast(Any, None)),
+        lambda: copy.kafka_headers("offset"),
+        lambda: copy.reject([], "no"),
+    ):
+        with pytest.raises(OptionError, match=r"copy of batch \w+, .* call it in the handler"):
+            call()
 
 
 def test_a_handler_that_returns_a_dataframe_is_warned_that_nothing_writes_it() -> None:

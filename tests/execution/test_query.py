@@ -1,13 +1,14 @@
 """Gated queries on a real broker and a real Spark."""
 
 import threading
+from collections.abc import Iterable
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from tests.execution.queries import (
@@ -76,6 +77,27 @@ def test_a_small_batch_is_read_by_as_many_tasks_as_the_session_runs_at_once(
 
     finish(write(gate, read(gate, spark, orders), count_tasks, checkpoint))
     assert tasks == [spark.sparkContext.defaultParallelism] == [2]
+
+
+def test_functions_that_run_in_tasks_can_use_the_batch(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, checkpoint: Path
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    sequences: list[int] = []
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        number = F.udf(lambda _offset: batch.sequence, "long")
+        sequences.extend(row[0] for row in df.select(number("offset")).collect())
+
+        def send(_rows: Iterable[Row]) -> None:
+            assert batch.key
+            assert batch.ranges
+
+        df.foreachPartition(send)
+
+    finish(write(gate, read(gate, spark, orders), handler, checkpoint))
+    assert sequences == [1] * 10
 
 
 def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_restart(

@@ -84,6 +84,12 @@ def by_sqlalchemy(error: Exception) -> BaseException:
     return caused(OperationalError("INSERT", {}, error), error)
 
 
+def cut_off(state: str) -> BaseException:
+    """SQLAlchemy's error for a connection that the server has ended, and said why."""
+    said = by_psycopg(state)
+    return caused(DBAPIError("INSERT", {}, said, connection_invalidated=True), said)
+
+
 def by_psycopg(state: str) -> Exception:
     return psycopg.errors.lookup(state)("it says so")
 
@@ -126,6 +132,7 @@ AWAY = [
     *[by_psycopg(state) for state in ("08006", "53100", "53200", "53300", "57P01", "57P03")],
     *[by_psycopg(state) for state in ("25006", "58030")],
     by_sqlalchemy(by_psycopg("57P02")),
+    cut_off("57P01"),
     DBAPIError("SELECT", {}, ValueError(), connection_invalidated=True),
     error_of("psycopg2", "OperationalError", "gone", pgcode=None),
     error_of("psycopg2.errors", "AdminShutdown", "gone", pgcode="57P01"),
@@ -167,6 +174,8 @@ NOT_AWAY = [
     *[by_psycopg(state) for state in ("40001", "40P01", "55P03", "57014", "42P01", "42703")],
     *[by_psycopg(state) for state in ("22P02", "23505", "53400", "58P01", "28P01", "3D000")],
     by_sqlalchemy(by_psycopg("40P01")),
+    *[cut_off(state) for state in ("25P03", "25P04", "57P05")],
+    caused(LedgerError("The ledger failed."), cut_off("25P03")),
     PoolTimeoutError("QueuePool limit"),
     psycopg.InterfaceError("the cursor is closed"),
     error_of("psycopg2.errors", "DeadlockDetected", "no", pgcode="40P01"),
@@ -392,6 +401,10 @@ THROWN_NOT_AWAY = [
     Thrown(S3, "Access Denied (Service: S3, Status Code: 403, Request ID: x)"),
     Thrown(ABFS, 'Operation failed: "Conflict", 409, PUT, https://x/orders", 503, '),
     Thrown("org.apache.kafka.common.errors.RecordTooLargeException", "x"),
+    Thrown(
+        "org.postgresql.util.PSQLException",
+        "FATAL: terminating connection due to idle-in-transaction timeout",
+    ),
     Thrown("shop.OrderException", "java.net.ConnectException: in a record"),
 ]
 

@@ -6,7 +6,7 @@ The sink's table and the batch's row are read with SQL, past the ledger.
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -19,6 +19,7 @@ from tests.execution.events import planned
 from tests.execution.readers import READER
 from tests.services.ledgers import new_ledger
 from tests.services.postgresql import NewUrl
+from tests.services.waiting import wait_until
 
 from headrace.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
 from headrace.control import EstimatorSettings
@@ -106,6 +107,12 @@ class Scene:
 
 @pytest.fixture
 def scene(url: str) -> Iterator[Scene]:
+    with open_scene(url) as opened:
+        yield opened
+
+
+@contextmanager
+def open_scene(url: str) -> Iterator[Scene]:
     engine = sqlalchemy.create_engine(normalize_url(url))
     with new_ledger(url) as ledger:
         settings = EstimatorSettings().to_text()
@@ -348,6 +355,43 @@ def test_a_statement_that_failed_within_is_named_where_the_database_gives_up(
         assert "a statement in it failed" in str(raised)
         assert scene.row[0] == "failed"
         assert scene.sink == []
+
+
+def put_many(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO sink VALUES (:name)"), [{"name": "tea"}, {"name": "milk"}])
+
+
+def put_in_a_savepoint(connection: Connection) -> None:
+    with connection.begin_nested():
+        put(connection)
+
+
+@pytest.mark.parametrize("timeout", ["idle_in_transaction_session_timeout", "transaction_timeout"])
+@pytest.mark.parametrize("put_late", [put, put_many, put_in_a_savepoint, lambda _connection: None])
+def test_a_transaction_that_the_server_ends_for_its_age_is_no_outage(
+    new_postgresql_url: NewUrl, timeout: str, put_late: Callable[[Connection], None]
+) -> None:
+    def handler(_df: DataFrame, batch: Batch) -> None:
+        with batch.transaction() as connection:
+            # It takes longer than the server allows.
+            connection.exec_driver_sql(f"SET LOCAL {timeout} = '50ms'")
+            pid = connection.scalar(text("SELECT pg_backend_pid()"))
+            wait_until(lambda: not is_connected(pid))
+            put_late(connection)
+
+    def is_connected(pid: int | None) -> bool:
+        with scene.engine.connect() as connection:
+            found = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+            return bool(connection.scalar(found, {"pid": pid}))
+
+    with open_scene(new_postgresql_url()) as scene:
+        assert scene.run(handler) is not None
+        assert (scene.calls, scene.sink) == ([1], [])
+        status, _, message = scene.row
+    assert status == "failed"
+    assert message is not None
+    assert message.startswith("The transaction was open too long; read and compute before it: ")
+    assert "terminating connection due to" in message
 
 
 def test_on_sqlite_the_ledger_refuses_to_be_written_by_a_thread_that_has_it_locked(

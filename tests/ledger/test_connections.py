@@ -1,4 +1,4 @@
-"""How many connections to a server a ledger keeps open: as many as are used all the time."""
+"""Connections to a server: as many stay open as are used all the time, and each speaks UTF-8."""
 
 import itertools
 from contextlib import ExitStack
@@ -7,7 +7,10 @@ import psycopg
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.ledger import Timeouts
+from headrace.cli import doctor
+from headrace.cli.doctor import Level
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
 from headrace.ledger.engines import UNUSED_S
 from headrace.testing import ManualClock
@@ -65,3 +68,32 @@ def test_a_connection_is_not_closed_while_it_is_lent(url: str) -> None:
                 connection.exec_driver_sql("SELECT 1")
         assert lent.exec_driver_sql("SELECT 1").scalar_one() == 1
     database.close()
+
+
+def test_a_connection_speaks_utf8_whatever_the_machine_and_the_role_ask_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with Ledger.open(f"{url}&client_encoding=SQL_ASCII") as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.operator_limits.pause("orders", by="ops", why="日本")
+        hold = ledger.operator_limits.of("orders").hold
+        assert hold is not None
+        assert hold.why == "日本"
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
+def test_a_database_that_cannot_store_every_character_is_refused(
+    postgresql: str, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'".encode()
+        )
+    url = postgresql.replace("/postgres?", f"/{name}?")
+    expected = f"The ledger's database {name!r} has the encoding {encoding}, .* ENCODING 'UTF8'"
+    with pytest.raises(LedgerError, match=expected):
+        Ledger.open(url)
+    check = doctor.check_ledger(url)
+    assert (check.level, check.advice[:6]) == (Level.PROBLEM, "create")

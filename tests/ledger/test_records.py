@@ -38,6 +38,18 @@ def test_the_trace_shows_the_cause() -> None:
     assert "KeyError: 'sooner'" in ErrorReport.of(error).trace
 
 
+def test_a_transaction_that_was_open_too_long_in_a_task_is_named_as_that() -> None:
+    text = (
+        "Job aborted\nTraceback (most recent call last):\n  File x\n"
+        "psycopg.errors.IdleInTransactionSessionTimeout: terminating connection"
+    )
+    kind = type("PythonException", (Exception,), {})
+    kind.__module__ = "pyspark.errors.exceptions.captured"
+    assert ErrorReport.of(kind(text)).message == (
+        "The transaction was open too long; read and compute before it: terminating connection"
+    )
+
+
 def test_a_long_message_keeps_its_beginning_and_a_long_trace_its_end() -> None:
     report = ErrorReport.of(raised(ValueError("begin" + "x" * 50_000 + "end")))
     assert report.message.startswith("begin")

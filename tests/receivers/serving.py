@@ -148,10 +148,10 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(
-    intake_settings: IntakeSettings | None = None, **settings: Any
+    intake_settings: IntakeSettings | None = None, *, idle_s: float = 1_000, **settings: Any
 ) -> AsyncIterator[Served]:
     receiver, journal = (
-        HttpReceiver(HttpSettings(port=0, **settings), stop_s=DEADLINE_S).listen(),
+        HttpReceiver(HttpSettings(port=0, **settings), stop_s=DEADLINE_S, idle_s=idle_s).listen(),
         Journal(),
     )
     async with receiving(receiver, journal, intake_settings) as intake:

@@ -312,7 +312,7 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
     """The function of ``--handler``, called with what ``--transform`` makes of each batch."""
-    from headrace.execution.batch import check_handler  # noqa: PLC0415  (it brings Spark)
+    from headrace.execution.batch import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
 
     handle = load_function("--handler", handler)
     check_handler(handle)
@@ -320,6 +320,7 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
 
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:
         answer = handle(df if derive is None else derive(df), batch)
+        refuse_unrun(answer)
         if answer is not None:
             # If a stage's handler is called by itself, nobody writes its output.
             raise OptionError(

@@ -1,12 +1,14 @@
 """A batch as its handler sees it, and the transaction that commits with its success."""
 
+import concurrent.futures
 import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
@@ -32,6 +34,9 @@ OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch as its handler sees it.
+
+    Functions that run in tasks, as those of ``df.foreachPartition``, get a copy of its values. The
+    methods that write or reject need the driver: they refuse to be called on such a copy.
 
     Attributes:
         key: the same for every run of the same ranges, another for every other batch; what an
@@ -61,6 +66,12 @@ class Batch:
     sequence: int
     parent_keys: tuple[str, ...] = ()
     _run: "HandlerTransaction | None" = field(default=None, init=False, repr=False, compare=False)
+    _is_copy: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[object, ...]]:
+        """Pickle the values alone, for tasks: the ledger and the session stay on the driver."""
+        values = tuple(getattr(self, each.name) for each in fields(self) if each.init)
+        return _unpickled, values
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -86,6 +97,7 @@ class Batch:
                 ``close()``, which the end of the ``with`` does. At the end: the batch is not this
                 process's any more, or the database failed; nothing is written then.
         """
+        self._require_driver("transaction")
         if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
         return self._run.open()
@@ -121,6 +133,7 @@ class Batch:
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
+        self._require_driver("once")
         is_new = sinks.once(connection, (self.key, *self.parent_keys), name)
         self._note_asked()
         return is_new
@@ -168,6 +181,7 @@ class Batch:
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """
+        self._require_driver("append_iceberg")
         keys = (self.key, *self.parent_keys)
         return sinks.append_iceberg(df, table, keys, name, asked=self._note_asked)
 
@@ -192,6 +206,7 @@ class Batch:
         Raises:
             OptionError: there are no columns.
         """
+        self._require_driver("kafka_headers")
         return sinks.kafka_headers(self.key, columns)
 
     def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
@@ -219,9 +234,17 @@ class Batch:
             OptionError: there are too many; the same.
             LedgerError: the batch is committed already, or its handler has returned.
         """
+        self._require_driver("reject")
         if self._run is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
         self._run.reject(rows, reason)
+
+    def _require_driver(self, method: str) -> None:
+        if self._is_copy:
+            raise OptionError(
+                f"batch.{method}() is called on a copy of batch {self.key}, as a task on an"
+                " executor has it; call it in the handler, on the driver."
+            )
 
     def _note_asked(self) -> None:
         if self._run is not None:
@@ -229,6 +252,12 @@ class Batch:
 
 
 Handler = Callable[[DataFrame, Batch], None]
+
+
+def _unpickled(*values: Any) -> Batch:
+    batch = Batch(*values)
+    object.__setattr__(batch, "_is_copy", True)
+    return batch
 
 
 def bind(batch: Batch, run: "HandlerTransaction | None") -> Batch:
@@ -246,12 +275,18 @@ def check_handler(handler: object) -> None:
     """Refuse what cannot be called as ``handler(df, batch)``, before anything is started.
 
     Raises:
-        OptionError: It cannot be called so. What does not say what it takes passes.
+        OptionError: It cannot be called so, or its call would not run its body. What does not say
+            what it takes passes.
     """
     if not callable(handler):
         raise OptionError(
             f"The handler is {handler!r}, which cannot be called; give a function that takes a"
             " DataFrame and the batch: handler(df, batch)."
+        )
+    if kind := _kind_of_unrun(handler):
+        raise OptionError(
+            f"The handler is {handler!r}, {kind}, whose call does not run it, so nothing would be"
+            f" written; {_WRITE_FIRST}."
         )
     try:
         signature = inspect.signature(handler)
@@ -267,6 +302,48 @@ def check_handler(handler: object) -> None:
         ) from error
 
 
+_WRITE_FIRST: Final = (
+    "write a plain function that has written the batch when it returns, such as one that calls"
+    " asyncio.run() or waits for its futures"
+)
+
+
+def _kind_of_unrun(handler: object) -> str | None:
+    """Return what kind of function a call of the handler would not run; None for no such kind."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    for function in (handler, type(handler).__call__):
+        if inspect.iscoroutinefunction(function):
+            return "an async function"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return "a generator function"
+    return None
+
+
+def refuse_unrun(answer: object) -> None:
+    """Refuse an answer of a handler that says that the batch is not written yet.
+
+    Such a batch would be a success of which nothing was written.
+
+    Raises:
+        OptionError: It is a coroutine or another awaitable, a future or a generator.
+    """
+    is_unrun = (
+        inspect.isawaitable(answer)
+        or inspect.isgenerator(answer)
+        or inspect.isasyncgen(answer)
+        or isinstance(answer, concurrent.futures.Future)
+    )
+    if not is_unrun:
+        return
+    if inspect.iscoroutine(answer):
+        answer.close()  # without Python's warning that nobody has awaited it
+    raise OptionError(
+        f"The handler has returned an object of type {type(answer).__name__}, whose work nobody"
+        f" waits for, so the batch is not written; {_WRITE_FIRST}."
+    )
+
+
 def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) -> None:
     """Call a handler with a batch.
 
@@ -274,9 +351,12 @@ def call_handler(handler: Callable[..., object], df: DataFrame, batch: Batch) ->
     writes, whose records are nowhere.
 
     Raises:
+        OptionError: It has returned before its work is done.
         Exception: Whatever it raises.
     """
-    if isinstance(handler(df, batch), DataFrame):
+    answer = handler(df, batch)
+    refuse_unrun(answer)
+    if isinstance(answer, DataFrame):
         warnings.warn(
             "The handler has returned a DataFrame, which nothing writes; write it in the handler,"
             " as with df.write, and return nothing.",

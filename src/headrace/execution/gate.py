@@ -218,10 +218,11 @@ class Gate:
                 that is impossible, ``"defer"`` and ``"isolate"`` need it.
 
         Raises:
-            OptionError: the handler does not take two arguments; there is no such policy or
-                schedule; or it is no stream, or not read through this gate, or more than once; or
-                it cannot go on without a batch, for it is computed with state, or from more than
-                one source. From ``start()``: the query has no checkpoint, or another gate's.
+            OptionError: the handler does not take two arguments, or is an async or a generator
+                function, whose call does not run it; there is no such policy or schedule; or it is
+                no stream, or not read through this gate, or more than once; or it cannot go on
+                without a batch, for it is computed with state, or from more than one source. From
+                ``start()``: the query has no checkpoint, or another gate's.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: another query stands behind the gate, which has one at
                 a time. One whose process has ended is replaced at once, one of which that is not

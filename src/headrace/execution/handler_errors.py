@@ -28,6 +28,7 @@ from headrace.errors import (
 from headrace.execution.outage_signs import NETWORK_NAMES, java_says, python_says
 from headrace.execution.sink_outage import sink_is_away, text_of
 from headrace.ledger import ErrorReport
+from headrace.ledger.error_report import was_open_too_long
 from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
 _INTERRUPTED: Final = "java.lang.InterruptedException"
@@ -273,10 +274,13 @@ def _broken_machinery(error: BaseException) -> str | None:
 
 
 def _is_the_databases(error: LedgerError) -> bool:
-    """Whether the database failed: neither a handler's misuse of it, nor a row that it refused."""
+    """Whether the database failed: neither a handler's misuse of it, nor a row that it refused.
+
+    A handler that computes within its transaction for longer than the server allows misuses it.
+    """
     causes = [each for each in with_causes(error) if isinstance(each, SQLAlchemyError)]
     refused = any(isinstance(each, IntegrityError | DataError) for each in causes)
-    return bool(causes) and not refused
+    return bool(causes) and not refused and not was_open_too_long(error)
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:

@@ -254,8 +254,8 @@ _OUTPUT_TEXT: Final = {
     ),
     "org.postgresql.util.PSQLException": re.compile(
         r"Connection to \S+ refused\..*|An I/O error occurred while sending to the backend\."
-        r"|FATAL: (?:terminating connection|the database system is|sorry, too many clients"
-        r"|remaining connection slots).*",
+        r"|FATAL: (?:terminating connection(?! due to [\w-]+ timeout)|the database system is"
+        r"|sorry, too many clients|remaining connection slots).*",
         re.DOTALL,
     ),
 }

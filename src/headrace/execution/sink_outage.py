@@ -28,6 +28,7 @@ from headrace.errors import (
 )
 from headrace.execution import outage_signs as signs
 from headrace.execution.outage_signs import Verdict
+from headrace.ledger.error_report import sqlstate_of
 from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
 _MAY_BE_A_SINK: Final = (LedgerError, JournalError)
@@ -159,13 +160,15 @@ def _database_verdict(error: BaseException) -> Verdict:
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     package, first = _package(error), error.args[0] if error.args else None
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    state = sqlstate_of(error)
     if package == "pyodbc" and isinstance(first, str) and len(first) == 5:
         state = first
     number = getattr(error, "errno", first)
     verdict: Verdict
     if package == "sqlalchemy":
-        verdict = True if getattr(error, "connection_invalidated", False) else None
+        # Where the server has said why it ended the connection, the driver's exception has it.
+        was_cut = getattr(error, "connection_invalidated", False)
+        verdict = True if was_cut and sqlstate_of(getattr(error, "orig", None)) is None else None
     elif (mysql := signs.mysql_says(package, number)) is not None:
         verdict = mysql
     elif isinstance(state, str):

@@ -365,7 +365,11 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
         settings["target_session_attrs"] = "read-write"
     name = url.query.get(PASSWORD_FROM)
     url = url.difference_update_query([PASSWORD_FROM])
-    arguments: dict[str, Any] = {"application_name": "headrace", "prepare_threshold": None}
+    arguments: dict[str, Any] = {
+        "application_name": "headrace",
+        "prepare_threshold": None,
+        "client_encoding": "utf8",  # whatever PGCLIENTENCODING, the role or the database says
+    }
     arguments |= {name: value for name, value in settings.items() if name not in url.query}
     with needs_extra("postgresql", "A ledger in PostgreSQL"):
         # The one that was used last, so that those which are not needed any more stay unused.
@@ -383,6 +387,7 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
         _wait_for_each_host(engine)
     _close_unused(engine, timeouts.clock)
     _refuse_ignored_schema(engine, url)
+    _refuse_other_encodings(engine)
     _replace_what_was_cut(engine)
     _leave_standbys(engine)
     _limit_statements_alone(engine, limit_locks(timeouts))
@@ -497,6 +502,25 @@ def _refuse_ignored_schema(engine: Engine, url: URL) -> None:
             )
 
 
+def _refuse_other_encodings(engine: Engine) -> None:
+    """Have no connection to a database that cannot store every character.
+
+    The text of an error or of an operator's reason has any, and would be refused when it is kept.
+    """
+
+    @event.listens_for(engine, "connect")
+    def compare(connection: Any, _: object) -> None:
+        # The server tells it when it accepts a connection, so that this asks nothing.
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding not in {None, "UTF8"}:
+            name = connection.info.dbname
+            raise LedgerError(
+                f"The ledger's database {name!r} has the encoding {encoding}, which cannot store"
+                " every character; create one that can, as CREATE DATABASE headrace ENCODING"
+                " 'UTF8' TEMPLATE template0, and name it in the ledger's URL."
+            )
+
+
 def _close_unused(engine: Engine, clock: Clock) -> None:
     """Keep open what is in use all the time: one connection, if its threads seldom meet.
 
@@ -537,13 +561,18 @@ def _replace_what_was_cut(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def ask_if_it_has_spoken(connection: Any, *_: object) -> None:
-        waiting = select.poll()
-        waiting.register(connection.fileno(), select.POLLIN)
-        if waiting.poll(0):
+        if has_spoken(connection):
             try:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error as error:
                 raise InvalidatePoolError from error
+
+
+def has_spoken(connection: Any) -> bool:
+    """Whether a server has sent something that nobody has read, such as why it ends a session."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _leave_standbys(engine: Engine) -> None:

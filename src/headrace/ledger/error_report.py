@@ -95,6 +95,33 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
+_OPEN_TOO_LONG: Final = frozenset({"25P03", "25P04", "57P05"})
+"""SQLSTATEs of PostgreSQL: idle in a transaction, a transaction, or idle without one, each for
+longer than a setting allows."""
+
+_OPEN_TOO_LONG_CLASSES: Final = frozenset(
+    {"IdleInTransactionSessionTimeout", "TransactionTimeout", "IdleSessionTimeout"}
+)
+"""The same by the classes of psycopg and psycopg2, which are all that a task leaves."""
+
+READ_BEFORE: Final = "The transaction was open too long; read and compute before it"
+
+
+def sqlstate_of(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE of an error of a driver of PostgreSQL; None where it has none."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) else None
+
+
+def was_open_too_long(error: BaseException | None) -> bool:
+    """Whether a server has ended a connection because its transaction was open for too long."""
+    while error is not None:
+        if sqlstate_of(error) in _OPEN_TOO_LONG:
+            return True
+        error = error.__cause__
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
     """Why a batch failed, as text of bounded length that every database can store."""
@@ -120,7 +147,12 @@ class ErrorReport:
         if isinstance(error, NotProcessedError) and error.last is not None:
             of_handler, said = error.last
             return cls(of_handler, f"{said[: MAX_MESSAGE_LENGTH // 2]}\n{message}", trace)
-        return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
+        error_class, message = root_cause(error_class, message) or (error_class, message)
+        package, _, name = error_class.rpartition(".")
+        in_a_task = package.startswith("psycopg") and name in _OPEN_TOO_LONG_CLASSES
+        if in_a_task or was_open_too_long(error):
+            message = f"{READ_BEFORE}: {message}"
+        return cls(error_class, message, trace)
 
     @property
     def line(self) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headrace.errors import LedgerError
 from headrace.ledger.connection import Timeouts
-from headrace.ledger.engines import KEEPALIVES, limit_locks
+from headrace.ledger.engines import KEEPALIVES, has_spoken, limit_locks
 
 _SAVEPOINT: Final = "headrace_lent"
 
@@ -172,6 +172,11 @@ class Guard:
     ) -> None:
         if self._lent and (end := self._end_in(statement)):
             self._refuse(f"{end} is executed within")
+        if self._lent and self._is_server:
+            driver: Any = self._connection.connection.driver_connection
+            if has_spoken(driver):
+                # The reason for an ended session would be lost in the pipeline of `executemany`.
+                driver.execute("")
 
     def _end_in(self, statement: str) -> str | None:
         if self._is_server:

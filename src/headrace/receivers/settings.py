@@ -207,9 +207,9 @@ class HttpSettings:
             rate is not used up, because those who come back come back late.
         max_header_bytes: The longest request line and headers together (bytes); 1 or more. Default:
             16 KiB.
-        header_s: How long the headers may take, from when the sender connected or was last answered
-            (s); above 0. Default: 10. A body whose request was answered without it has to be over
-            by then too.
+        header_s: How long the headers may take from their first byte (s); above 0. Default: 10. As
+            long may a sender that has connected wait with them, and a body go on whose request
+            was answered without it.
         max_body_bytes: The longest body as it is sent (bytes); 1 or more. Default: 8 MiB.
         max_decompressed_bytes: The longest body after decompression (bytes); 1 or more. Default:
             32 MiB.

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
 from typing import Final, TypeAlias, cast
 
 import httptools
@@ -39,6 +40,10 @@ _DISCARD_S: Final = 2.0
 """Time for which what follows a last answer is read and dropped (s). If the connection were closed
 at once, the sender's system would discard the answer.
 """
+
+IDLE_S: Final = 75.0
+"""Time that an answered connection may be idle (s). Load balancers use a connection again for 60 s:
+if the receiver closed it sooner, a request that is just being sent would fail."""
 
 _SMALL_BYTES: Final = 1024
 _READS_AT_ONCE: Final = 3
@@ -75,6 +80,7 @@ class HttpServer:
         connections: The places.
         rejections: Counts requests and connections that are rejected.
         turns: Divides the loop's time among the connections.
+        idle_s: How long an answered connection may wait for its next request (s). Default: 75.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class HttpServer:
         connections: Connections,
         rejections: Rejections,
         turns: Turns,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._routes = routes
         self._usage = usage
@@ -93,6 +100,7 @@ class HttpServer:
         self.connections = connections
         self.rejections = rejections
         self.turns = turns
+        self.idle_s = idle_s
         self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Shared, for what is in it is taken before anything else is read."""
@@ -167,12 +175,24 @@ class HttpServer:
         return handler
 
 
+class _Awaited(Enum):
+    """What a connection must send before its time is over."""
+
+    REQUEST = auto()
+    """The first byte of a request."""
+    HEAD = auto()
+    """The rest of a request's head."""
+    BODY = auto()
+    """The rest of a body whose request is answered."""
+
+
 class HttpConnection(asyncio.BufferedProtocol):
     """One sender's connection: a request is read, and answered, and then the next one is read.
 
     Requests that are sent ahead are neither read nor parsed until the one before is answered.
     ``header_s`` is the time for a head, and for the rest of a body that was answered early, such as
-    one for an unknown path.
+    one for an unknown path. Only a head that has begun is answered 408: an answer without a request
+    would be taken for that to the next one.
 
     What was read is parsed in parts, larger ones while each takes little time. When a slice of time
     is over, the rest waits for its turn, and nothing is read meanwhile. So chunks of one byte, each
@@ -184,6 +204,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
     _late: asyncio.TimerHandle | None = None
+    _awaited = _Awaited.REQUEST
+    _was_ever_answered = False
     _has_ended = _is_discarding = _is_waiting = False
     _is_paused = _is_write_paused = False
     _rest, _at = b"", 0
@@ -209,7 +231,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._framing_bytes = 0  # of the head, then of what is between a body's pieces
         self._body_reads = 0
         self._keeps = True
-        self._is_answered = self._is_upgrade = self._expects = False
+        self._has_begun = self._is_answered = self._is_upgrade = self._expects = False
 
     # The transport's side.
 
@@ -375,6 +397,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"\r\n".join([start, *lines, b"", b""]))
 
+    def on_message_begin(self) -> None:
+        """Note that a request has begun, and no empty line before it; llhttp calls it."""
+        self._has_begun = True
+
     def on_url(self, url: bytes) -> None:
         """Take some of the target; llhttp calls it."""
         self._target += url
@@ -467,7 +493,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._end_with(answer, has_body=has_body)
             return
         self._transport.write(answer.encoded(is_last=False, has_body=has_body))
-        self._is_answered = True
+        self._is_answered = self._was_ever_answered = True
         request.drop()
         if request.is_whole:
             self._next()
@@ -531,8 +557,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._places.idle(self)
             if self._is_write_paused:
                 self._stop_watching()
-            elif self._late is None:
-                self._late = self._loop.call_later(self._settings.header_s, self._too_late)
+            else:
+                self._await_more()
         else:
             self._stop_watching()
             if self._request.is_whole:
@@ -542,6 +568,22 @@ class HttpConnection(asyncio.BufferedProtocol):
                     self._places.sending(self, 0)
                 self._places.sending(self, received_bytes)
                 self._body_reads += 1
+
+    def _await_more(self) -> None:
+        """End the connection unless what it must send next comes in time."""
+        if self._request is not None:
+            awaited = _Awaited.BODY
+        else:
+            awaited = _Awaited.HEAD if self._has_begun or self._rest else _Awaited.REQUEST
+        if self._late is not None and awaited is self._awaited:
+            return
+        self._stop_watching()
+        self._awaited = awaited
+        is_idle = awaited is _Awaited.REQUEST and self._was_ever_answered
+        self._late = self._loop.call_later(
+            self._server.idle_s if is_idle else self._settings.header_s,
+            self._too_late if awaited is _Awaited.HEAD else self._transport.close,
+        )
 
     def _too_late(self) -> None:
         header_s = self._settings.header_s

@@ -18,7 +18,7 @@ from headrace.receivers.http.http_body import (
     RequestBody,
     RequestFormat,
 )
-from headrace.receivers.http.http_connection import Handler, HttpServer, Routes
+from headrace.receivers.http.http_connection import IDLE_S, Handler, HttpServer, Routes
 from headrace.receivers.http.http_message import (
     JSON,
     HttpAnswer,
@@ -144,6 +144,7 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
     Args:
         settings: The limits. Default: those of `HttpSettings`.
         stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
+        idle_s: How long an answered connection may wait for its next request (s). Default: 75.
         reread: Reads the settings again at a reload. Default: None, they stay.
     """
 
@@ -152,10 +153,12 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         settings: HttpSettings | None = None,
         *,
         stop_s: int = 5,
+        idle_s: float = IDLE_S,
         reread: Reread[HttpSettings] | None = None,
     ) -> None:
         super().__init__(settings or HttpSettings(), reread)
         self._stop_s = stop_s
+        self._idle_s = idle_s
 
     async def receive(self, intake: Intake) -> None:
         """Receive until cancelled, as `Receiver.receive` says.
@@ -174,6 +177,7 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
             connections=connections,
             rejections=intake.rejections,
             turns=turns,
+            idle_s=self._idle_s,
         )
         await server.serve(listener, access, self._stop_s)
 
