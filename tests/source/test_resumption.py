@@ -2,22 +2,25 @@
 
 import itertools
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
+from tests.services.examples import examples
 
-from headrace.errors import OptionError
+from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
+from headrace.execution.policy import Last, OnFailure, retry
 from headrace.ledger import DEFECTS, Status, verify
 from headrace.source.resumption import UNKNOWN_OUTCOME
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 GATE = "tested"
+POLICIES: tuple[Last | OnFailure, ...] = ("defer", "stop", retry(1, then="stop"))
 POINTS = ("before begin", "after begin", "after attach", "after handle", "after succeed")
 
 
@@ -49,6 +52,8 @@ class World:
         self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
         self.sent = 0
         self.is_running = False
+        self.is_restored = False
+        """Whether the ledger was ever an older copy."""
         self._numbers = itertools.count()
         self.copies: list[tuple[Any, Path]] = []
         self.followers: list[Path] = []
@@ -63,7 +68,7 @@ class World:
 
     def run(self) -> None:
         """Run; adopt what is refused: another ledger's, an older copy, or both."""
-        for _ in range(3):
+        for _ in range(4):
             self.is_running = True
             try:
                 self.stream.run()
@@ -71,6 +76,8 @@ class World:
                 assert self.sink.refuses, "and its handler has never worked with this ledger"
                 self._stop()
                 return
+            except GateInUseError:
+                assert self.is_restored, "the ledger is from before a crash, and has another query"
             except OptionError as refused:
                 gate, what = str(refused).split("headrace adopt ")[1].split(" --")[0].split()
                 self.stream.ledger.operator_limits.adopt(gate, what, "ops", "it was restored")
@@ -128,11 +135,26 @@ class World:
         self.run()
 
     def _put_back(self, copy: Path) -> None:
+        self.is_restored = True
         with closing(sqlite3.connect(copy)) as file, closing(self._connection()) as live:
             file.backup(live)
 
     def _connection(self) -> sqlite3.Connection:
         return sqlite3.connect(str(make_url(self.stream.ledger.url).database))
+
+    def backfill(self) -> None:
+        if self.stream.policy.skips and not self.sink.refuses:
+            self.stream.backfill()
+
+    def listed(self) -> set[int]:
+        """Values that `headrace failures` lists."""
+        ledger = self.stream.ledger
+        return {
+            int(row.value)
+            for batch in ledger.batches.unresolved(GATE, 1_000)
+            for planned in batch.open_ranges(ledger.batches.ranges(batch.batch_key))
+            for row in self.log.read([planned.offsets])
+        }
 
     def unknown(self) -> set[int]:
         """Values in the dead batches of what a restored ledger does not know."""
@@ -146,57 +168,82 @@ class World:
         }
 
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("send"), st.integers(0, 12), st.sampled_from([None, None, None, *POINTS])
-        ),
-        st.tuples(st.just("run")),
-        st.tuples(st.just("refuse"), st.booleans()),
-        st.tuples(st.just("backfill")),
-        st.tuples(st.just("back_up")),
-        st.tuples(st.just("follow")),
-        st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
-        st.tuples(st.just("lose_checkpoint")),
-        st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
-        st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
-    ),
-    max_size=25,
+events = st.one_of(
+    st.tuples(st.just("back_up")),
+    st.tuples(st.just("follow")),
+    st.tuples(st.just("backfill")),
+    st.tuples(st.just("lose_checkpoint")),
+    st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
+    st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
+    st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
 )
+rounds = st.lists(
+    st.tuples(
+        st.integers(0, 12),
+        st.sampled_from([None, None, None, *POINTS]),
+        st.booleans(),
+        events,
+    ),
+    min_size=1,
+    max_size=8,
+)
+"""Each sends records, perhaps with a crash, to a sink that may refuse them; an event ends it."""
 
 
 @pytest.mark.integration
-@settings(max_examples=100)
-@given(steps)
+@examples(100)
+@given(rounds, st.sampled_from(POLICIES))
 def test_each_record_is_in_the_sink_once_or_named(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[Any, ...]]
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[tuple[int, str | None, bool, tuple[Any, ...]]],
+    on_failure: Last | OnFailure,
 ) -> None:
     log, sink = MemoryLog(partitions=2), Sink()
     options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
     folder = tmp_path_factory.mktemp("copies")
-    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
         world = World(stream, log, sink, folder)
-        for name, *arguments in history:
-            if name == "refuse":
-                sink.refuses = arguments[0]
-            elif name == "backfill":
-                if not sink.refuses:
-                    stream.backfill()
-            else:
-                getattr(world, name)(*arguments)
+        for number, crash, sink.refuses, (event, *arguments) in history:
+            world.send(number, crash)
+            world.run()
+            getattr(world, event)(*arguments)
         sink.refuses = False
         world.run()
-        stream.backfill()
-        named = world.unknown()
-        values = sink.values
+        world.backfill()
+        values, listed = sink.values, world.listed()
         assert len(values) == len(set(values)), "a record is in the sink twice"
-        assert set(values) | named == set(range(world.sent)), "a record is neither there nor named"
-        if not named:
-            assert {each.status for each in stream.ledger.batches.newest(GATE, 1_000)} <= {
-                Status.SUCCESS
-            }
+        assert set(values) | listed == set(range(world.sent)), "a record is neither there nor named"
+        if not world.is_restored:
+            assert not listed, "a batch is left that nobody runs"
+        if stream.policy.skips:
+            assert listed == world.unknown(), "a batch is left that a backfill could run"
         found = verify(stream.ledger, GATE)
         assert not DEFECTS & {it.kind for it in found.findings}
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+@pytest.mark.parametrize("crash", [None, *POINTS[1:]])
+def test_an_older_checkpoint_runs_the_newest_batch_first_if_it_is_not_done(
+    tmp_path: Path, crash: str | None, on_failure: Last | OnFailure
+) -> None:
+    log, sink = MemoryLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(5)
+        world.run()
+        world.back_up()
+        world.send(5)
+        world.run()
+        world.send(5, crash)
+        sink.refuses = crash is None
+        with suppress(RefusedError):
+            stream.run_batch()
+        sink.refuses = False
+        world.send(5)
+        world.restore_checkpoint(0)
+        in_order = [sorted(values) for values in sink.by_key.values()]
+        assert in_order == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]
 
 
 def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:

@@ -439,7 +439,8 @@ class StreamPlanner:
             positions = {**offset.positions, **beyond}
             after = {tp: each for tp, each in offset.after.items() if tp not in beyond}
             moved = replace(offset, positions=positions, after=after, planned=planned)
-            return moved, None
+            # Spark repeats the last batch of its checkpoint, and an older copy does not have it.
+            return moved, interrupted_end(moved, known)
         if known.restarted_by is not None:
             _LOG.warning(
                 "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"

@@ -203,9 +203,10 @@ def refusal(known: GateMemory) -> str:
 
 
 def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
-    """Return the end of the batch that the lost checkpoint was at, if that was not done.
+    """Return the end of the batch that a lost checkpoint was at, if the batch is not done.
 
-    It has the ranges of that batch, and so its key.
+    The checkpoint is gone, or an older copy is in its place. The end has the ranges of the batch,
+    and so its key.
     """
     if not known.interrupted or known.last is None:
         return None
