@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 from tests.services.examples import examples
 
+from headrace.core.ranges import TopicPartition
 from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import Last, OnFailure, retry
@@ -45,12 +46,23 @@ class Sink:
         return sorted(value for values in self.by_key.values() for value in values)
 
 
+class GrowingLog(MemoryLog):
+    """A topic that is given more partitions."""
+
+    def add_partition(self) -> None:
+        where = TopicPartition("records", len(self._partitions))
+        self._partitions.append(where)
+        self._records[where] = {}
+        self._begins[where] = self._ends[where] = 0
+
+
 class World:
     """A topic, a query with a checkpoint and a ledger, and what a history does to them."""
 
-    def __init__(self, stream: StreamHarness, log: MemoryLog, sink: Sink, folder: Path) -> None:
+    def __init__(self, stream: StreamHarness, log: GrowingLog, sink: Sink, folder: Path) -> None:
         self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
         self.sent = 0
+        self.partitions = 2
         self.is_running = False
         self.is_restored = False
         """Whether the ledger was ever an older copy."""
@@ -61,10 +73,16 @@ class World:
 
     def send(self, number: int, crash: str | None = None) -> None:
         for _ in range(number):
-            self.log.append(str(self.sent), partition=self.sent % 2)
+            self.log.append(str(self.sent), partition=self.sent % self.partitions)
             self.sent += 1
         if crash is not None and number:
-            self.log.append(Crash(crash), partition=(self.sent - 1) % 2)
+            self.log.append(Crash(crash), partition=(self.sent - 1) % self.partitions)
+
+    def grow(self) -> None:
+        """The topic has another partition, and records in it before the query looks again."""
+        self.log.add_partition()
+        self.partitions += 1
+        self.send(self.partitions)
 
     def run(self) -> None:
         """Run; adopt what is refused: another ledger's, an older copy, or both."""
@@ -172,6 +190,7 @@ events = st.one_of(
     st.tuples(st.just("back_up")),
     st.tuples(st.just("follow")),
     st.tuples(st.just("backfill")),
+    st.tuples(st.just("grow")),
     st.tuples(st.just("lose_checkpoint")),
     st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
     st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
@@ -192,17 +211,23 @@ rounds = st.lists(
 
 @pytest.mark.integration
 @examples(100)
-@given(rounds, st.sampled_from(POLICIES))
+@given(rounds, st.sampled_from(POLICIES), st.sampled_from(["earliest", "latest"]))
 def test_each_record_is_in_the_sink_once_or_named(
     tmp_path_factory: pytest.TempPathFactory,
     history: list[tuple[int, str | None, bool, tuple[Any, ...]]],
     on_failure: Last | OnFailure,
+    starting: str,
 ) -> None:
-    log, sink = MemoryLog(partitions=2), Sink()
-    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {
+        "maxOffsetsPerTrigger": 5,
+        "backpressure.enabled": "false",
+        "startingOffsets": starting,
+    }
     folder = tmp_path_factory.mktemp("copies")
     with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
         world = World(stream, log, sink, folder)
+        world.run()  # the gate's history begins while the log is empty
         for number, crash, sink.refuses, (event, *arguments) in history:
             world.send(number, crash)
             world.run()
@@ -226,7 +251,7 @@ def test_each_record_is_in_the_sink_once_or_named(
 def test_an_older_checkpoint_runs_the_newest_batch_first_if_it_is_not_done(
     tmp_path: Path, crash: str | None, on_failure: Last | OnFailure
 ) -> None:
-    log, sink = MemoryLog(partitions=2), Sink()
+    log, sink = GrowingLog(partitions=2), Sink()
     options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
     with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
         world = World(stream, log, sink, tmp_path)
@@ -244,6 +269,44 @@ def test_an_older_checkpoint_runs_the_newest_batch_first_if_it_is_not_done(
         world.restore_checkpoint(0)
         in_order = [sorted(values) for values in sink.by_key.values()]
         assert in_order == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.parametrize("memory", ["lost", "older"])
+def test_a_partition_that_is_newer_than_what_is_known_is_read_from_its_beginning(
+    tmp_path: Path, memory: str, starting: str
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"backpressure.enabled": "false", "startingOffsets": starting}
+    with StreamHarness(sink, log, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.run()
+        world.send(4)
+        world.run()
+        world.back_up()
+        world.grow()
+        if memory == "lost":
+            world.lose_checkpoint()
+        else:
+            world.run()
+            world.restore_checkpoint(0)
+        world.run()
+        assert sink.values == [*range(world.sent)]
+
+
+def test_a_checkpoint_of_the_native_source_is_known_in_each_partition_from_the_first_batch_on(
+    tmp_path: Path,
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    with StreamHarness(sink, log, options={"backpressure.enabled": "false"}) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(4)
+        stream.checkpoint = {"records": {"0": 2, "1": 2}}, None, 1
+        world.send(1)
+        world.run()
+        world.lose_checkpoint()
+        world.run()
+        assert sink.values == [4]
 
 
 def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:
@@ -280,7 +343,7 @@ def test_a_restart_that_was_killed_in_its_first_batch_is_not_begun_again() -> No
 
 def test_an_older_ledger_under_a_running_query_names_what_it_lacks(tmp_path: Path) -> None:
     """As after a failover to a standby that had not followed: what was deferred is not lost."""
-    log, sink = MemoryLog(partitions=2), Sink()
+    log, sink = GrowingLog(partitions=2), Sink()
     options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
     with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
         world = World(stream, log, sink, tmp_path)
