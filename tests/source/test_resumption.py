@@ -1,6 +1,7 @@
 """Random histories of lost and restored checkpoints and ledgers: each record once, or named."""
 
 import itertools
+import json
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import Last, OnFailure, retry
 from headrace.ledger import DEFECTS, Status, verify
+from headrace.source.comparison import compare_with_checkpoint
 from headrace.source.resumption import UNKNOWN_OUTCOME
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
@@ -67,7 +69,9 @@ class World:
         self.is_restored = False
         """Whether the ledger was ever an older copy."""
         self._numbers = itertools.count()
-        self.copies: list[tuple[Any, Path]] = []
+        self.copies: list[tuple[Any, Path, dict[int, Any]]] = []
+        self.logged: dict[int, Any] = {}
+        """What Spark's checkpoint has logged of each batch."""
         self.followers: list[Path] = []
         """Copies of the ledger since the query began."""
 
@@ -89,7 +93,9 @@ class World:
         for _ in range(4):
             self.is_running = True
             try:
-                self.stream.run()
+                while self.stream.run_batch():
+                    self._log()
+                self._log()
             except RefusedError:
                 assert self.sink.refuses, "and its handler has never worked with this ledger"
                 self._stop()
@@ -103,9 +109,26 @@ class World:
                 return
         raise AssertionError("it is refused whatever is adopted")
 
+    def _log(self) -> None:
+        if self.stream.checkpoint is not None:
+            committed, planned, number = self.stream.checkpoint
+            ends = {number - 1: committed, number: planned}
+            self.logged |= {at: end for at, end in ends.items() if end is not None}
+
+    def write_checkpoint(self) -> Path:
+        """Write the checkpoint's two logs as Spark does; all of it is committed."""
+        folder = self.folder / "checkpoint"
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir(parents=True)
+        for number, end in self.logged.items():
+            text = "\n".join(["v1", "{}", json.dumps(end)])
+            (folder / "offsets" / str(number)).write_text(text)
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+        return folder
+
     def back_up(self) -> None:
         self._stop()
-        self.copies.append((self.stream.checkpoint, self._copy()))
+        self.copies.append((self.stream.checkpoint, self._copy(), dict(self.logged)))
 
     def follow(self) -> None:
         """A standby has all up to now, or a copy is made, while the query runs."""
@@ -126,14 +149,17 @@ class World:
     def lose_checkpoint(self) -> None:
         self._stop()
         self.stream.checkpoint = None
+        self.logged = {}
 
     def restore_checkpoint(self, which: int) -> None:
         """An older copy is refused, and goes on once it is adopted."""
-        checkpoint = self.copies[which % len(self.copies)][0] if self.copies else None
+        if not self.copies:
+            return
+        checkpoint, _, logged = self.copies[which % len(self.copies)]
         if checkpoint is None:
             return
         self._stop()
-        self.stream.checkpoint = checkpoint
+        self.stream.checkpoint, self.logged = checkpoint, dict(logged)
         self.run()
 
     def restore_ledger(self, which: int) -> None:
@@ -244,6 +270,10 @@ def test_each_record_is_in_the_sink_once_or_named(
             assert listed == world.unknown(), "a batch is left that a backfill could run"
         found = verify(stream.ledger, GATE)
         assert not DEFECTS & {it.kind for it in found.findings}
+        if world.logged:
+            known, path = stream.ledger.history.checkpoints(GATE), str(world.write_checkpoint())
+            compared = compare_with_checkpoint(stream.ledger, GATE, path, known)
+            assert (compared.findings, compared.contradictions) == ((), ())
 
 
 @pytest.mark.parametrize("on_failure", POLICIES)
