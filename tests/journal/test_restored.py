@@ -109,6 +109,8 @@ def test_an_older_checkpoint_of_a_healthy_lane_goes_on_once_it_is_adopted(
     with pytest.raises(OptionError, match="so it is an older copy"):
         query.run()
     with Ledger.open(url) as ledger:
+        for batch in ledger.batches.newest("orders"):
+            assert ledger.batches.succeed(batch.batch_key)
         ledger.operator_limits.adopt("orders", older["@checkpoint"], "ops", "it was restored")
     write(path, "a", 3)
     query.start_again()

@@ -1,17 +1,20 @@
 """Checkpoints as Spark writes them, here by hand: read, compared with a ledger, taken back."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.services.ledgers import gated_ledger, succeed
 
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import OptionError, SourceError
-from headrace.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
+from headrace.ledger import FindingKind, GateClaim, Ledger, PlannedBatch, PlannedRange
 from headrace.source.checkpoint import Checkpoint, export
 from headrace.source.comparison import (
     Comparison,
@@ -20,6 +23,7 @@ from headrace.source.comparison import (
     refuse_a_stranger,
 )
 from headrace.source.log import Log, Topic
+from headrace.source.resumption import unknown_outcome
 
 GATE, RUN, ID = "orders", "5ca1ab1e", "kA2bX0zTQ5q1sV3nY7wZ8g"
 BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -192,6 +196,35 @@ def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_
         OffsetRange("orders", 0, 25, 35),
     )
     assert missing.batch_key == a_batch(25, 35).batch_key
+
+
+@given(st.lists(st.sampled_from(["known", "restored", "lost", "unknown"]), max_size=8))
+def test_what_a_restored_ledger_lacks_is_compared_by_offsets(fates: list[str]) -> None:
+    """One dead batch, whose ranges are no batch's own, stands for all that is restored."""
+    ranges = [OffsetRange("orders", 0, 10 * n, 10 * n + 10) for n in range(1, len(fates) + 1)]
+
+    def of(fate: str) -> list[OffsetRange]:
+        return [each for each, own in zip(ranges, fates, strict=True) if own == fate]
+
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = gated_ledger(f"sqlite:///{folder}/headrace.db", GATE)
+        batches = {number: [ours(each.until)] for number, each in enumerate(ranges, 1)}
+        path = a_checkpoint(Path(folder) / "checkpoint", {0: [ours(10)], **batches})
+        processed(ledger, (0, 10), *((each.start, each.until) for each in of("known")))
+        ledger.history.record_losses(GATE, of("lost"), {"orders": ID})
+        add_unknown(ledger, merge(of("restored")).get(TopicPartition("orders", 0), ()))
+        assert [each.offsets for each in compared(ledger, path).findings] == of("unknown")
+        ledger.close()
+
+
+def add_unknown(ledger: Ledger, ranges: Sequence[OffsetRange]) -> None:
+    """Add the dead batch for these ranges, as the query that has the gate does."""
+    if ranges:
+        claim = GateClaim(GATE, "a query", None, None, "a test", 1_000, "kafka", "pid")
+        ledger.gates.claim(claim, 60_000)
+        planned = tuple(PlannedRange(each, topic_id=ID) for each in ranges)
+        batch = PlannedBatch(GATE, RUN, planned, "unknown", "localhost:9092")
+        ledger.batches.add_unknown(batch, unknown_outcome(ranges), "a query")
 
 
 def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Path) -> None:

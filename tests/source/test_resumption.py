@@ -1,23 +1,29 @@
 """Random histories of lost and restored checkpoints and ledgers: each record once, or named."""
 
 import itertools
+import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
+from tests.services.examples import examples
 
-from headrace.errors import OptionError
+from headrace.core.ranges import TopicPartition
+from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
+from headrace.execution.policy import Last, OnFailure, retry
 from headrace.ledger import DEFECTS, Status, verify
+from headrace.source.comparison import compare_with_checkpoint
 from headrace.source.resumption import UNKNOWN_OUTCOME
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 GATE = "tested"
+POLICIES: tuple[Last | OnFailure, ...] = ("defer", "stop", retry(1, then="stop"))
 POINTS = ("before begin", "after begin", "after attach", "after handle", "after succeed")
 
 
@@ -42,35 +48,60 @@ class Sink:
         return sorted(value for values in self.by_key.values() for value in values)
 
 
+class GrowingLog(MemoryLog):
+    """A topic that is given more partitions."""
+
+    def add_partition(self) -> None:
+        where = TopicPartition("records", len(self._partitions))
+        self._partitions.append(where)
+        self._records[where] = {}
+        self._begins[where] = self._ends[where] = 0
+
+
 class World:
     """A topic, a query with a checkpoint and a ledger, and what a history does to them."""
 
-    def __init__(self, stream: StreamHarness, log: MemoryLog, sink: Sink, folder: Path) -> None:
+    def __init__(self, stream: StreamHarness, log: GrowingLog, sink: Sink, folder: Path) -> None:
         self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
         self.sent = 0
+        self.partitions = 2
         self.is_running = False
+        self.is_restored = False
+        """Whether the ledger was ever an older copy."""
         self._numbers = itertools.count()
-        self.copies: list[tuple[Any, Path]] = []
+        self.copies: list[tuple[Any, Path, dict[int, Any]]] = []
+        self.logged: dict[int, Any] = {}
+        """What Spark's checkpoint has logged of each batch."""
         self.followers: list[Path] = []
         """Copies of the ledger since the query began."""
 
     def send(self, number: int, crash: str | None = None) -> None:
         for _ in range(number):
-            self.log.append(str(self.sent), partition=self.sent % 2)
+            self.log.append(str(self.sent), partition=self.sent % self.partitions)
             self.sent += 1
         if crash is not None and number:
-            self.log.append(Crash(crash), partition=(self.sent - 1) % 2)
+            self.log.append(Crash(crash), partition=(self.sent - 1) % self.partitions)
+
+    def grow(self) -> None:
+        """The topic has another partition, and records in it before the query looks again."""
+        self.log.add_partition()
+        self.partitions += 1
+        self.send(self.partitions)
 
     def run(self) -> None:
         """Run; adopt what is refused: another ledger's, an older copy, or both."""
-        for _ in range(3):
+        for _ in range(4):
             self.is_running = True
             try:
-                self.stream.run()
+                while self.stream.run_batch():
+                    self._log()
+                self._log()
             except RefusedError:
                 assert self.sink.refuses, "and its handler has never worked with this ledger"
                 self._stop()
                 return
+            except GateInUseError:
+                assert self.is_restored, "the ledger is from before a crash, and has another query"
             except OptionError as refused:
                 gate, what = str(refused).split("headrace adopt ")[1].split(" --")[0].split()
                 self.stream.ledger.operator_limits.adopt(gate, what, "ops", "it was restored")
@@ -78,9 +109,26 @@ class World:
                 return
         raise AssertionError("it is refused whatever is adopted")
 
+    def _log(self) -> None:
+        if self.stream.checkpoint is not None:
+            committed, planned, number = self.stream.checkpoint
+            ends = {number - 1: committed, number: planned}
+            self.logged |= {at: end for at, end in ends.items() if end is not None}
+
+    def write_checkpoint(self) -> Path:
+        """Write the checkpoint's two logs as Spark does; all of it is committed."""
+        folder = self.folder / "checkpoint"
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir(parents=True)
+        for number, end in self.logged.items():
+            text = "\n".join(["v1", "{}", json.dumps(end)])
+            (folder / "offsets" / str(number)).write_text(text)
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+        return folder
+
     def back_up(self) -> None:
         self._stop()
-        self.copies.append((self.stream.checkpoint, self._copy()))
+        self.copies.append((self.stream.checkpoint, self._copy(), dict(self.logged)))
 
     def follow(self) -> None:
         """A standby has all up to now, or a copy is made, while the query runs."""
@@ -101,14 +149,17 @@ class World:
     def lose_checkpoint(self) -> None:
         self._stop()
         self.stream.checkpoint = None
+        self.logged = {}
 
     def restore_checkpoint(self, which: int) -> None:
         """An older copy is refused, and goes on once it is adopted."""
-        checkpoint = self.copies[which % len(self.copies)][0] if self.copies else None
+        if not self.copies:
+            return
+        checkpoint, _, logged = self.copies[which % len(self.copies)]
         if checkpoint is None:
             return
         self._stop()
-        self.stream.checkpoint = checkpoint
+        self.stream.checkpoint, self.logged = checkpoint, dict(logged)
         self.run()
 
     def restore_ledger(self, which: int) -> None:
@@ -128,11 +179,26 @@ class World:
         self.run()
 
     def _put_back(self, copy: Path) -> None:
+        self.is_restored = True
         with closing(sqlite3.connect(copy)) as file, closing(self._connection()) as live:
             file.backup(live)
 
     def _connection(self) -> sqlite3.Connection:
         return sqlite3.connect(str(make_url(self.stream.ledger.url).database))
+
+    def backfill(self) -> None:
+        if self.stream.policy.skips and not self.sink.refuses:
+            self.stream.backfill()
+
+    def listed(self) -> set[int]:
+        """Values that `headrace failures` lists."""
+        ledger = self.stream.ledger
+        return {
+            int(row.value)
+            for batch in ledger.batches.unresolved(GATE, 1_000)
+            for planned in batch.open_ranges(ledger.batches.ranges(batch.batch_key))
+            for row in self.log.read([planned.offsets])
+        }
 
     def unknown(self) -> set[int]:
         """Values in the dead batches of what a restored ledger does not know."""
@@ -146,57 +212,131 @@ class World:
         }
 
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("send"), st.integers(0, 12), st.sampled_from([None, None, None, *POINTS])
-        ),
-        st.tuples(st.just("run")),
-        st.tuples(st.just("refuse"), st.booleans()),
-        st.tuples(st.just("backfill")),
-        st.tuples(st.just("back_up")),
-        st.tuples(st.just("follow")),
-        st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
-        st.tuples(st.just("lose_checkpoint")),
-        st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
-        st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
-    ),
-    max_size=25,
+events = st.one_of(
+    st.tuples(st.just("back_up")),
+    st.tuples(st.just("follow")),
+    st.tuples(st.just("backfill")),
+    st.tuples(st.just("grow")),
+    st.tuples(st.just("lose_checkpoint")),
+    st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
+    st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
+    st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
 )
+rounds = st.lists(
+    st.tuples(
+        st.integers(0, 12),
+        st.sampled_from([None, None, None, *POINTS]),
+        st.booleans(),
+        events,
+    ),
+    min_size=1,
+    max_size=8,
+)
+"""Each sends records, perhaps with a crash, to a sink that may refuse them; an event ends it."""
 
 
 @pytest.mark.integration
-@settings(max_examples=100)
-@given(steps)
+@examples(100)
+@given(rounds, st.sampled_from(POLICIES), st.sampled_from(["earliest", "latest"]))
 def test_each_record_is_in_the_sink_once_or_named(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[Any, ...]]
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[tuple[int, str | None, bool, tuple[Any, ...]]],
+    on_failure: Last | OnFailure,
+    starting: str,
 ) -> None:
-    log, sink = MemoryLog(partitions=2), Sink()
-    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {
+        "maxOffsetsPerTrigger": 5,
+        "backpressure.enabled": "false",
+        "startingOffsets": starting,
+    }
     folder = tmp_path_factory.mktemp("copies")
-    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
         world = World(stream, log, sink, folder)
-        for name, *arguments in history:
-            if name == "refuse":
-                sink.refuses = arguments[0]
-            elif name == "backfill":
-                if not sink.refuses:
-                    stream.backfill()
-            else:
-                getattr(world, name)(*arguments)
+        world.run()  # the gate's history begins while the log is empty
+        for number, crash, sink.refuses, (event, *arguments) in history:
+            world.send(number, crash)
+            world.run()
+            getattr(world, event)(*arguments)
         sink.refuses = False
         world.run()
-        stream.backfill()
-        named = world.unknown()
-        values = sink.values
+        world.backfill()
+        values, listed = sink.values, world.listed()
         assert len(values) == len(set(values)), "a record is in the sink twice"
-        assert set(values) | named == set(range(world.sent)), "a record is neither there nor named"
-        if not named:
-            assert {each.status for each in stream.ledger.batches.newest(GATE, 1_000)} <= {
-                Status.SUCCESS
-            }
+        assert set(values) | listed == set(range(world.sent)), "a record is neither there nor named"
+        if not world.is_restored:
+            assert not listed, "a batch is left that nobody runs"
+        if stream.policy.skips:
+            assert listed == world.unknown(), "a batch is left that a backfill could run"
         found = verify(stream.ledger, GATE)
         assert not DEFECTS & {it.kind for it in found.findings}
+        if world.logged:
+            known, path = stream.ledger.history.checkpoints(GATE), str(world.write_checkpoint())
+            compared = compare_with_checkpoint(stream.ledger, GATE, path, known)
+            assert (compared.findings, compared.contradictions) == ((), ())
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+@pytest.mark.parametrize("crash", [None, *POINTS[1:]])
+def test_an_older_checkpoint_runs_the_newest_batch_first_if_it_is_not_done(
+    tmp_path: Path, crash: str | None, on_failure: Last | OnFailure
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(5)
+        world.run()
+        world.back_up()
+        world.send(5)
+        world.run()
+        world.send(5, crash)
+        sink.refuses = crash is None
+        with suppress(RefusedError):
+            stream.run_batch()
+        sink.refuses = False
+        world.send(5)
+        world.restore_checkpoint(0)
+        in_order = [sorted(values) for values in sink.by_key.values()]
+        assert in_order == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.parametrize("memory", ["lost", "older"])
+def test_a_partition_that_is_newer_than_what_is_known_is_read_from_its_beginning(
+    tmp_path: Path, memory: str, starting: str
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"backpressure.enabled": "false", "startingOffsets": starting}
+    with StreamHarness(sink, log, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.run()
+        world.send(4)
+        world.run()
+        world.back_up()
+        world.grow()
+        if memory == "lost":
+            world.lose_checkpoint()
+        else:
+            world.run()
+            world.restore_checkpoint(0)
+        world.run()
+        assert sink.values == [*range(world.sent)]
+
+
+def test_a_checkpoint_of_the_native_source_is_known_in_each_partition_from_the_first_batch_on(
+    tmp_path: Path,
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    with StreamHarness(sink, log, options={"backpressure.enabled": "false"}) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(4)
+        stream.checkpoint = {"records": {"0": 2, "1": 2}}, None, 1
+        world.send(1)
+        world.run()
+        world.lose_checkpoint()
+        world.run()
+        assert sink.values == [4]
 
 
 def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:
@@ -233,7 +373,7 @@ def test_a_restart_that_was_killed_in_its_first_batch_is_not_begun_again() -> No
 
 def test_an_older_ledger_under_a_running_query_names_what_it_lacks(tmp_path: Path) -> None:
     """As after a failover to a standby that had not followed: what was deferred is not lost."""
-    log, sink = MemoryLog(partitions=2), Sink()
+    log, sink = GrowingLog(partitions=2), Sink()
     options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
     with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
         world = World(stream, log, sink, tmp_path)

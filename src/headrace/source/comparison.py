@@ -66,12 +66,13 @@ def compare_with_checkpoint(
     names = [each.name for each in ledger.gates.all()]
     findings: list[Finding] = []
     notes: list[str] = []
-    for read in reads:
-        if not read.ranges or _is_there(ledger, gate, names, read):
-            continue
+    unknown = [read for read in reads if read.ranges and not _is_there(ledger, gate, names, read)]
+    covers = _covers(ledger, gate, unknown)
+    for read in unknown:
+        missing = list(_missing(gate, read, covers))
         if read.is_committed:
-            findings += _missing(gate, read)
-        else:
+            findings += missing
+        elif missing:
             notes.append(
                 f"Batch {read.number} of the checkpoint is planned and not begun; it runs when the"
                 " query is started."
@@ -107,32 +108,58 @@ def _ends(checkpoint: Checkpoint, gate: str) -> list[StreamOffset]:
 
 
 def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead) -> bool:
-    """Whether the ledger has the batch, or had it before history was pruned."""
+    """Whether the ledger has the batch itself."""
     # A batch that was planned under another name of the gate may have been begun under this one.
     for name in (gate, *(each for each in gates if each != gate)):
         key = batch_key(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
         if ledger.batches.get(key) is not None:
             return True
-    pruned = ledger.history.pruned_ranges(gate, read.end.checkpoint_id)
-    return all(
-        any(
-            topic_id == read.end.topic_ids.get(each.topic) and kept.contains(each)
-            for topic_id, kept in pruned
-        )
-        for each in read.ranges
-    )
+    return False
 
 
-def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
+_Place = tuple[str, str | None, TopicPartition]
+
+
+def _place(read: PlannedRead, offsets: OffsetRange) -> _Place:
+    topic_id = read.end.topic_ids.get(offsets.topic)
+    return read.end.checkpoint_id, topic_id, offsets.topic_partition
+
+
+def _covers(
+    ledger: Ledger, gate: str, unknown: Sequence[PlannedRead]
+) -> Mapping[_Place, Sequence[OffsetRange]]:
+    """Return what a ledger accounts for of batches that it does not have itself.
+
+    Batches may have been pruned, and one dead batch stands for all that a restored ledger lacks. So
+    these are compared by their offsets.
+    """
+    starts: dict[_Place, int] = {}
+    for read in unknown:
+        for offsets in read.ranges:
+            place = _place(read, offsets)
+            starts[place] = min(offsets.start, starts.get(place, offsets.start))
+    if not starts:
+        return {}
+    covers: dict[_Place, list[OffsetRange]] = {place: [] for place in starts}
+    for covered in ledger.history.coverage(gate):
+        place = covered.checkpoint_id, covered.topic_id, covered.offsets.topic_partition
+        if place in starts and covered.offsets.until > starts[place]:
+            covers[place].append(covered.offsets)
+    for loss in ledger.history.losses(gate):
+        for place in starts:
+            if place[1:] == (loss.topic_id, loss.offsets.topic_partition):
+                covers[place].append(loss.offsets)
+    return {place: merge(own).get(place[2], ()) for place, own in covers.items()}
+
+
+def _missing(
+    gate: str, read: PlannedRead, covers: Mapping[_Place, Sequence[OffsetRange]]
+) -> Iterator[Finding]:
     key = batch_key(gate, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
     for offsets in read.ranges:
-        yield Finding(
-            FindingKind.MISSING,
-            offsets,
-            read.end.checkpoint_id,
-            key,
-            topic_id=read.end.topic_ids.get(offsets.topic),
-        )
+        place = _place(read, offsets)
+        for left in offsets.subtract(covers[place]):
+            yield Finding(FindingKind.MISSING, left, place[0], key, topic_id=place[1])
 
 
 def _beyond(known: Sequence[CheckpointRecord], ends: Sequence[StreamOffset]) -> Iterator[str]:

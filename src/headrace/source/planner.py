@@ -24,6 +24,7 @@ from headrace.source.read_bounds import (
     StartOffsets,
     resolve_start_offsets,
     starting_positions,
+    topic_ids_of,
 )
 from headrace.source.replay import next_replay
 from headrace.source.resumption import (
@@ -124,7 +125,7 @@ class StreamPlanner:
             positions=positions,
             gate=options.gate,
             checkpoint_id=uuid.uuid4().hex,
-            topic_ids={n: t.topic_id for n, t in topics.items() if t.topic_id is not None},
+            topic_ids=topic_ids_of(topics),
             after=self._checksums(positions),
             first=True,
         ).to_json()
@@ -179,7 +180,7 @@ class StreamPlanner:
         if not offset.first:
             self.log.processed(offset.positions)
         topics, earliest, latest = self._look()
-        offset, interrupted = self._resume(offset, earliest, latest)
+        offset, interrupted = self._resume(offset, topics, earliest, latest)
         if interrupted is not None:
             return interrupted.to_json()
         starts = resolve_start_offsets(
@@ -232,6 +233,8 @@ class StreamPlanner:
         # Spark knows the end of the batch before, and not where the ledger says to go on.
         elsewhere = {tp: at for tp, at in starts.current.items() if at != asked.positions.get(tp)}
         begins = {**starts.begins, **elsewhere}
+        if not offset.checkpoint_id:  # the native source's: no ledger knows where it stands
+            begins = starts.current
         return begun.moved(until, begins, starts.topic_ids, after, starts.out_of_sight)
 
     def _is_early(self) -> bool:
@@ -411,7 +414,11 @@ class StreamPlanner:
         )
 
     def _resume(
-        self, offset: StreamOffset, earliest: Positions, latest: Positions
+        self,
+        offset: StreamOffset,
+        topics: Mapping[str, Topic],
+        earliest: Positions,
+        latest: Positions,
     ) -> tuple[StreamOffset, StreamOffset | None]:
         """Compare checkpoint and ledger, at the start: see `headrace.source.resumption`.
 
@@ -428,7 +435,9 @@ class StreamPlanner:
             return self._resume_anew(self._gate_ledger, offset, known)
         refuse_another_ledger(offset, known)
         self._add_unknown(self._gate_ledger, offset, known, earliest)
-        beyond = refuse_an_older_checkpoint(offset, known, latest)
+        # A topic that is newer than a copy of the checkpoint is not in it.
+        now = replace(offset, topic_ids={**topic_ids_of(topics), **offset.topic_ids})
+        beyond = refuse_an_older_checkpoint(now, known, latest)
         self._is_compared = True
         if beyond:
             _LOG.warning(
@@ -439,8 +448,9 @@ class StreamPlanner:
             planned = known.planned(offset.checkpoint_id)
             positions = {**offset.positions, **beyond}
             after = {tp: each for tp, each in offset.after.items() if tp not in beyond}
-            moved = replace(offset, positions=positions, after=after, planned=planned)
-            return moved, None
+            moved = replace(now, positions=positions, after=after, planned=planned)
+            # Spark repeats the last batch of its checkpoint, and an older copy does not have it.
+            return moved, interrupted_end(moved, known)
         if known.restarted_by is not None:
             _LOG.warning(
                 "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"

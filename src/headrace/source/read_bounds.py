@@ -310,7 +310,7 @@ def resolve_start_offsets(
     reading on from its end would take new records for those that were read, so it is a
     `DataLossError`. It is None for a log that may, as Kafka does after an unclean election.
     """
-    found = StartOffsets(current={}, begins={}, topic_ids=_ids(topics), losses=[])
+    found = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
     for tp, begin in earliest.items():
         position = start.positions.get(tp)
         same_topic = _same_topic(tp, start, topics)
@@ -385,5 +385,6 @@ def _same_topic(
     return None if known is None or now is None else known == now
 
 
-def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+def topic_ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
+    """Return the ids of topics by name, as far as they are known."""
     return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}

@@ -109,7 +109,8 @@ def refuse_an_older_checkpoint(
     """Return where the ledger stands beyond the checkpoint, if an operator allows to go on there.
 
     A batch is in the checkpoint before it is in the ledger, so an intact checkpoint is never
-    behind. A log that ends before the read offsets was cut, by an unclean election.
+    behind. A log that ends before the read offsets was cut, by an unclean election. A partition
+    that is newer than the copy of the checkpoint is not in it.
 
     Raises:
         OptionError: The checkpoint is behind, and nobody has adopted it.
@@ -120,16 +121,17 @@ def refuse_an_older_checkpoint(
         for tp, until in known.reached(offset).items()
         # A topic without an id may have been deleted and created again.
         if tp.topic in offset.topic_ids
-        and tp in stands
-        and stands[tp] < until <= latest.get(tp, -1)
+        and tp not in offset.out_of_sight
+        and stands.get(tp, -1) < until <= latest.get(tp, -1)
     }
     if not behind or offset.checkpoint_id in known.adopted:
         return behind
-    tp, more = min(behind), len(behind) - 1
+    tp, more = min(behind, key=lambda each: (each not in stands, each)), len(behind) - 1
+    at = f"at offset {stands[tp]}" if tp in stands else "at the beginning"
     others = f" (and behind in {more} more)" if more else ""
     onward = json.dumps(nested({**stands, **behind}))
     raise OptionError(
-        f"The query's checkpoint stands at offset {stands[tp]} of {tp}{others}, where the ledger"
+        f"The query's checkpoint stands {at} of {tp}{others}, where the ledger"
         f" has batches of it up to {behind[tp]}, so it is an older copy, or its newest files are"
         " gone, and those records would be processed again as other batches; put back the newest"
         f" copy, or go on where the ledger stands, at {onward}, with a state (if the query has any)"
@@ -146,8 +148,9 @@ def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
     """Return the offset that a lost checkpoint would have now, as the ledger knows it.
 
     Of each partition it is the end of what the gate has planned there, in its newest checkpoint
-    that has read it; of one that it has never seen, the beginning by ``startingOffsets``. A topic
-    that was made anew keeps the id that the ledger knows, so that its unread rest is a loss.
+    that has read it. A partition that the ledger has never seen is not in it, and begins at its
+    earliest offset, as in a query that has its checkpoint. A topic that was made anew keeps the id
+    that the ledger knows, so that its unread rest is a loss.
 
     Args:
         first: The first offset of the new checkpoint.
@@ -156,11 +159,9 @@ def continued(first: StreamOffset, known: GateMemory) -> StreamOffset:
     by_topic: dict[str, list[CheckpointRecord]] = defaultdict(list)
     for row in sorted(known.of_topics(first), key=_age):
         by_topic[row.topic].append(row)
-    positions, ids = dict(first.positions), dict(first.topic_ids)
+    positions, ids = dict[TopicPartition, int](), dict(first.topic_ids)
     for topic, rows in by_topic.items():
         topic_id = rows[-1].topic_id
-        if topic_id != ids.get(topic):
-            positions = {tp: at for tp, at in positions.items() if tp.topic != topic}
         if topic_id is not None:
             ids[topic] = topic_id
         for row in rows:
@@ -203,9 +204,10 @@ def refusal(known: GateMemory) -> str:
 
 
 def interrupted_end(offset: StreamOffset, known: GateMemory) -> StreamOffset | None:
-    """Return the end of the batch that the lost checkpoint was at, if that was not done.
+    """Return the end of the batch that a lost checkpoint was at, if the batch is not done.
 
-    It has the ranges of that batch, and so its key.
+    The checkpoint is gone, or an older copy is in its place. The end has the ranges of the batch,
+    and so its key.
     """
     if not known.interrupted or known.last is None:
         return None
