@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 # pip as well, with how far it is: a text, and about how many MB there are to download and install.
 INSTALL := $(BIN)/python tests/install.py
 PYTEST := $(BIN)/python -m pytest
-EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store otlp postgresql protobuf receivers spark up zookeeper
+EXTRAS := avro dashboard hdfs iceberg json metrics mqtt object-store postgresql protobuf receivers spark up zookeeper
 UNIT_EXTRAS := $(filter-out up,$(EXTRAS))
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
 	--generate-hashes --python-version 3.11

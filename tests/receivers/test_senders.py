@@ -14,7 +14,6 @@ from tests.receivers.senders import (
     Counter,
     lines,
     lines_of,
-    orders,
     run_program,
     syslog_ng,
     without_answers,
@@ -154,67 +153,6 @@ async def test_requests_shows_413_to_its_caller() -> None:
         assert (await send_with_requests(counter.url)).startswith("413")
     assert counter.journal.values == []
     assert counter.rejections == {"HTTP 413": 1}
-
-
-OPENTELEMETRY = """
-import logging, sys
-from opentelemetry._logs import SeverityNumber
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-
-logging.basicConfig(stream=sys.stdout)
-provider = LoggerProvider()
-exporter = OTLPLogExporter(endpoint=sys.argv[1] + "/v1/logs", timeout=20)
-provider.add_log_record_processor(BatchLogRecordProcessor(exporter, max_export_batch_size=10))
-logger = provider.get_logger("shop")
-for number in range(20):
-    logger.emit(body=f"order {number}", severity_number=SeverityNumber.INFO)
-provider.shutdown()
-"""
-
-
-async def send_with_opentelemetry(url: str) -> str:
-    status, said = await run_program(sys.executable, "-c", OPENTELEMETRY, url)
-    assert status == 0, said
-    return said
-
-
-@in_loop
-async def test_opentelemetrys_exporter_tries_again_at_503_and_at_429() -> None:
-    counter = Counter(wait_s=0)
-    async with counter.open() as intake:
-        counter.fail(2)
-        await send_with_opentelemetry(counter.url)
-        assert orders(counter) == list(range(20))
-        intake.set_rate(10, None)
-        await send_with_opentelemetry(counter.url)
-    assert sorted(orders(counter)) == sorted([*range(20)] * 2)
-    assert counter.rejections["HTTP 503"] == 2
-    assert counter.rejections["HTTP 429"] >= 1
-
-
-@in_loop
-async def test_opentelemetrys_exporter_drops_what_is_too_large_and_logs_it() -> None:
-    counter = Counter(max_body_bytes=100)
-    async with counter.open():
-        said = await send_with_opentelemetry(counter.url)
-    assert "413" in said
-    assert counter.journal.values == []
-
-
-@in_loop
-async def test_opentelemetrys_exporter_waits_for_a_receiver_and_may_send_twice() -> None:
-    counter = Counter()
-    sending = asyncio.create_task(send_with_opentelemetry(counter.url))
-    await asyncio.sleep(2)
-    async with counter.open():
-        await sending
-        assert orders(counter) == list(range(20))
-        async with without_answers(counter.port, 1) as port:
-            await send_with_opentelemetry(f"http://127.0.0.1:{port}")
-    found = orders(counter)[20:]
-    assert sorted(found) == sorted([*range(20), *found[:10]]), "what was not answered is doubled"
 
 
 HTTP_DESTINATION = """

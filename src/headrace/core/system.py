@@ -25,7 +25,6 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "metrics": {"prometheus_client": "prometheus-client"},
     "mqtt": {"paho": "paho-mqtt"},
     "object-store": {"obstore": "obstore"},
-    "otlp": {"opentelemetry": "opentelemetry-proto", "google": "protobuf"},
     "postgresql": {"psycopg": "psycopg"},
     "protobuf": {"google": "protobuf"},
     "receivers": {

@@ -1,8 +1,7 @@
-"""Hostile senders over HTTP, with bodies of NDJSON, JSON, bytes and OTLP."""
+"""Hostile senders over HTTP, with bodies of NDJSON, JSON and bytes."""
 
 import asyncio
 import gzip
-import json
 import secrets
 import zlib
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from tests.receivers.zoo.sending import Kind, Target, Visit
 NDJSON = b"content-type: application/x-ndjson\r\n"
 JSON = b"content-type: application/json\r\n"
 BYTES = b"content-type: application/octet-stream\r\n"
-PROTOBUF = b"content-type: application/x-protobuf\r\n"
 GZIP = b"content-encoding: gzip\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 
@@ -207,59 +205,6 @@ def long_key() -> bytes:
     return post(b"1", BYTES + b"headrace-key: " + b"k" * 15_000 + b"\r\n" + message_id())
 
 
-def otlp(log_records: list[object], resource: object | None = None) -> bytes:
-    scopes = [{"logRecords": log_records}]
-    logs = [{"resource": resource or {}, "scopeLogs": scopes}]
-    return json.dumps({"resourceLogs": logs}, separators=(",", ":")).encode()
-
-
-@cache
-def otlp_tiny_logs() -> bytes:
-    return post(gzip_of(otlp([{}] * 190_000)), JSON + GZIP, b"/v1/logs")
-
-
-@cache
-def otlp_repeated_resource() -> bytes:
-    value = {"key": "k", "value": {"stringValue": "x" * 60_000}}
-    body = otlp([{}] * 500, {"attributes": [value]})
-    return post(body, JSON, b"/v1/logs")
-
-
-@cache
-def otlp_many_attributes() -> bytes:
-    value = {"key": "k", "value": {"intValue": "1"}}
-    return post(gzip_of(otlp([{"attributes": [value] * 6_000}] * 8)), JSON + GZIP, b"/v1/logs")
-
-
-def field_of(number: int, content: bytes) -> bytes:
-    """A field of Protocol Buffers that has bytes: its number, their length, and they."""
-    length, left = b"", len(content)
-    while left > 127:
-        length, left = length + bytes([left & 127 | 128]), left >> 7
-    return bytes([number << 3 | 2]) + length + bytes([left]) + content
-
-
-@cache
-def protobuf_tiny_logs() -> bytes:
-    logs = field_of(1, field_of(2, field_of(2, b"") * 190_000))
-    return post(gzip_of(logs), PROTOBUF + GZIP, b"/v1/logs")
-
-
-@cache
-def protobuf_deep_values() -> bytes:
-    value = b""
-    for _ in range(90):
-        value = field_of(5, field_of(1, value))
-    logs = field_of(1, field_of(2, field_of(2, field_of(5, value)) * 3_000))
-    return post(gzip_of(logs), PROTOBUF + GZIP, b"/v1/logs")
-
-
-@cache
-def protobuf_unknown_fields() -> bytes:
-    log = field_of(2, field_of(15, b"") * 2_000_000)
-    return post(gzip_of(field_of(1, field_of(2, log))), PROTOBUF + GZIP, b"/v1/logs")
-
-
 def get(path: bytes) -> bytes:
     return b"GET " + path + b" HTTP/1.1\r\nhost: zoo\r\n\r\n"
 
@@ -315,10 +260,4 @@ KINDS = (
     Kind("connections that are reset", connect_and_reset),
     Kind("half a body, then a reset", half_a_body_and_reset),
     Kind("half-closed connections", half_closed),
-    Kind("OTLP: 190 000 empty logs in JSON", asking(otlp_tiny_logs)),
-    Kind("OTLP: resource of 60 kB, 500 logs", asking(otlp_repeated_resource)),
-    Kind("OTLP: 48 000 attributes", asking(otlp_many_attributes)),
-    Kind("OTLP: 190 000 empty logs in Protobuf", asking(protobuf_tiny_logs)),
-    Kind("OTLP: values 90 deep", asking(protobuf_deep_values)),
-    Kind("OTLP: 2 000 000 unknown fields", asking(protobuf_unknown_fields)),
 )

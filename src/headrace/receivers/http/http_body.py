@@ -5,7 +5,7 @@ import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -46,30 +46,6 @@ _JSON: Final = "application/json"
 _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
-class BodyFormat(Protocol):
-    """Reader of one request's body.
-
-    Attributes:
-        message_id: The sender's id for all of it; None if it has none.
-    """
-
-    message_id: str | None
-
-    @property
-    def parts(self) -> int:
-        """How many parts have been counted, each of which takes time to parse."""
-
-    def count(self, piece: bytes) -> None:
-        """Look at some of the body; raises HttpRejection to have no more of it read."""
-
-    def records(self, body: bytes, timestamp_ms: int) -> Records | None:
-        """The records of a body; None if it has none, and that is right.
-
-        Raises:
-            HttpRejection: It is malformed (400), or has too much in it (413).
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """What all bodies share: their memory, and the turns in which they are read."""
@@ -100,7 +76,7 @@ class RequestBody:
         data, self._data = self._data, bytearray()
         return cast(bytes, data)  # nobody changes it any more
 
-    async def read(self, form: BodyFormat) -> None:
+    async def read(self, form: "RequestFormat") -> None:
         """Read all of it, decompressed.
 
         Raises:
@@ -146,7 +122,7 @@ class RequestBody:
         self._budget.release(self._reserved_bytes)
         self._reserved_bytes = 0
 
-    async def _read(self, decompressor: "Decompressor", form: BodyFormat) -> None:
+    async def _read(self, decompressor: "Decompressor", form: "RequestFormat") -> None:
         sent_bytes = 0
         work = Work(self._bodies.turns)
         while data := await self._request.read():

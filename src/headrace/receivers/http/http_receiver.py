@@ -3,22 +3,20 @@
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from headrace.core.timing import wall_clock_ms
-from headrace.errors import JournalError, ReceiverError, SetupError
+from headrace.errors import JournalError, ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.http.http_body import (
     Bodies,
-    BodyFormat,
     RequestBody,
     RequestFormat,
 )
-from headrace.receivers.http.http_connection import IDLE_S, Handler, HttpServer, Routes
+from headrace.receivers.http.http_connection import IDLE_S, HttpServer, Routes
 from headrace.receivers.http.http_message import (
     JSON,
     HttpAnswer,
@@ -43,80 +41,12 @@ _PARSED_AT_ONCE: Final = 2
 """Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """Reading and answering of one path's requests.
-
-    Attributes:
-        form: What reads a request's body; raises HttpRejection for a wrong header.
-        success: The answer when the records are durable, if there were any.
-        failure: The body of any other answer, and its content type.
-        turn: How many large bodies are read at a time, each in a thread.
-        turn_bytes: From which size on a body that has many parts waits for a turn.
-    """
-
-    form: Callable[[HttpRequest], BodyFormat]
-    success: Callable[[HttpRequest, Receipt | None], HttpAnswer]
-    failure: Callable[[HttpRequest, HttpRejection], tuple[bytes, str]]
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSED_AT_ONCE))
-    turn_bytes: int = _LARGE_BYTES
-
-
-def records_exchange(current: CurrentSettings) -> Exchange:
-    """``POST /records``."""
-
-    def success(_: HttpRequest, receipt: Receipt | None) -> HttpAnswer:
-        assert receipt is not None  # noqa: S101  (a body without records is rejected)
-        offsets = receipt.offsets
-        answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
-        if receipt.duplicates:
-            answer["duplicates"] = receipt.duplicates
-        return json_answer(answer)
-
-    return Exchange(
-        lambda request: RequestFormat(request, current()),
-        success,
-        lambda _, rejection: (rejection.body, JSON),
-    )
-
-
-def logs_exchange(current: CurrentSettings) -> Exchange:
-    """``POST /v1/logs``, of which one at a time is decoded, unless it has few parts.
-
-    No budget counts that memory: each log record has its resource, which a small body has once.
-    """
-
-    def form(request: HttpRequest) -> BodyFormat:
-        try:
-            from headrace.receivers.http import otlp  # noqa: PLC0415  # it needs an extra
-        except SetupError as error:
-            raise HttpRejection(501, str(error)) from error
-        return otlp.OtlpFormat(request, current())
-
-    def success(request: HttpRequest, _: Receipt | None) -> HttpAnswer:
-        from headrace.receivers.http import otlp  # noqa: PLC0415
-
-        content, media_type = otlp.success(request)
-        return HttpAnswer(200, content, media_type)
-
-    def failure(request: HttpRequest, rejection: HttpRejection) -> tuple[bytes, str]:
-        if rejection.status == 501:
-            return rejection.body, JSON
-        from headrace.receivers.http import otlp  # noqa: PLC0415
-
-        return otlp.failure(request, rejection.sentence)
-
-    return Exchange(form, success, failure, asyncio.Semaphore(1), turn_bytes=0)
-
-
 _MANY_PARTS: Final = 256
 """A body with so many parts is parsed in a thread as well: that takes as long."""
 
 
 class HttpReceiver(ListeningReceiver[HttpSettings]):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
-
-    ``POST /v1/logs`` takes logs as OpenTelemetry's programs send them (`OtlpFormat`).
 
     ========================== ================================================================
     Content-Type               the body is
@@ -183,65 +113,68 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
 
 
 _USAGE: Final = (
-    "There are POST /records and /v1/logs, which take records, and GET /health, /ready and"
-    " /metrics; use one of them."
+    "There are POST /records, which takes records, and GET /health, /ready and /metrics; use one of"
+    " them."
 )
 
 
 def routes(intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies) -> Routes:
     """The routes of `HttpReceiver`."""
+    parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
-    def taking(exchange: Exchange) -> Handler:
-        async def take(request: HttpRequest) -> HttpAnswer:
-            settings = current()
-            body = RequestBody(request, bodies, settings)
-            try:
-                _check_token(request, access.tokens, intake)
-                receipt = await _handle(request, body, exchange, intake, settings.wait_s)
-            except HttpRejection as rejection:
-                rejection.count(intake.rejections)
-                content, media_type = exchange.failure(request, rejection)
-                headers = rejection.headers
-                if not request.is_whole:
-                    headers = headers | {"connection": "close"}
-                return HttpAnswer(rejection.status, content, media_type, headers)
-            finally:
-                body.release()
-            return exchange.success(request, receipt)
+    async def take(request: HttpRequest) -> HttpAnswer:
+        settings = current()
+        body = RequestBody(request, bodies, settings)
+        try:
+            _check_token(request, access.tokens, intake)
+            form = RequestFormat(request, settings)
+            await body.read(form)
+            records = await _parsed(form, body, parsing)
+            receipt = await _stored(records, form.message_id, body, intake, settings.wait_s)
+        except HttpRejection as rejection:
+            rejection.count(intake.rejections)
+            headers = rejection.headers
+            if not request.is_whole:
+                headers = headers | {"connection": "close"}
+            return HttpAnswer(rejection.status, rejection.body, JSON, headers)
+        finally:
+            body.release()
+        return _acknowledged(receipt)
 
-        return take
-
-    return {
-        "/records": {"POST": taking(records_exchange(current))},
-        "/v1/logs": {"POST": taking(logs_exchange(current))},
-        **status_routes(intake),
-    }
+    return {"/records": {"POST": take}, **status_routes(intake)}
 
 
-async def _handle(
-    request: HttpRequest, body: RequestBody, exchange: Exchange, intake: Intake, wait_s: float
-) -> Receipt | None:
-    form = exchange.form(request)
-    await body.read(form)
-    records = await _parsed(form, body, exchange)
-    if records is None:
-        return None
-    receipt = _submit(intake, records, form.message_id, wait_s)
+def _acknowledged(receipt: Receipt) -> HttpAnswer:
+    offsets = receipt.offsets
+    answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
+    if receipt.duplicates:
+        answer["duplicates"] = receipt.duplicates
+    return json_answer(answer)
+
+
+async def _parsed(form: RequestFormat, body: RequestBody, parsing: asyncio.Semaphore) -> Records:
+    now_ms = wall_clock_ms()
+    if body.size_bytes < _LARGE_BYTES and form.parts < _MANY_PARTS:
+        return form.records(body.take(), now_ms)
+    if body.size_bytes < _LARGE_BYTES:
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
+    async with parsing:
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
+
+
+async def _stored(
+    records: Records,
+    message_id: str | None,
+    body: RequestBody,
+    intake: Intake,
+    wait_s: float,
+) -> Receipt:
+    receipt = _submit(intake, records, message_id, wait_s)
     body.release()
     try:
         return await asyncio.shield(receipt)
     except (JournalError, ReceiverError) as error:
         raise HttpRejection(503, str(error)) from error
-
-
-async def _parsed(form: BodyFormat, body: RequestBody, exchange: Exchange) -> Records | None:
-    now_ms = wall_clock_ms()
-    if body.size_bytes < _LARGE_BYTES and form.parts < _MANY_PARTS:
-        return form.records(body.take(), now_ms)
-    if body.size_bytes < exchange.turn_bytes:
-        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
-    async with exchange.turn:
-        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
 
 
 def _submit(
