@@ -42,23 +42,6 @@ def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() ->
     assert "No such command 'verfiy'. Did you mean 'verify'?" in told.output
 
 
-def test_a_command_that_is_gone_says_what_to_do_instead() -> None:
-    told = CliRunner().invoke(app, ["simulate", "five.toml"])
-    assert str(told.exception).startswith("`headrace simulate` is gone: try a change on a copy")
-    for words, instead in {
-        "status --gate=orders": "`headrace status --gate` is gone: name it as in `headrace status",
-        "dead-letters list --gate orders": "name it as in `headrace dead-letters list GATE`",
-        "dead-letters send --all --gate orders": "`headrace dead-letters send --all GATE`",
-        "status --svg a.svg": "`headrace status --svg` is gone: `headrace dashboard`",
-        "drop ab12 --reason known": "`headrace drop --reason` is gone: say it with --why",
-    }.items():
-        assert instead in str(CliRunner().invoke(app, words.split()).exception)
-    told = CliRunner().invoke(app, ["flow", "show", "shop:orders", "--svg", "orders.svg"])
-    assert str(told.exception).startswith(
-        "`headrace flow show --svg` is gone: `headrace flow show`"
-    )
-
-
 def test_the_version_is_told() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, told.stdout) == (0, f"headrace {headrace.__version__}\n")

@@ -96,10 +96,6 @@ class Terminal:
                 pass  # tests/test_install.py runs it, from the package
             case "headrace", ["receive", *arguments] if arguments[0] in ("http", "tcp", "mqtt"):
                 self._receive(arguments)
-            case "headrace", ["send", _, *arguments]:
-                host, port = self._receivers[-1].address
-                done = run("send", f"http://{host}:{port}", *arguments, folder=self._shop.folder)
-                assert done.returncode == 0, done.stdout + done.stderr
             case "headrace", arguments if "--watch" in arguments or arguments[:2] == [
                 "flow",
                 "run",

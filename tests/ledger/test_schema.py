@@ -110,17 +110,6 @@ def test_the_ledger_of_a_newer_headrace_is_refused(
         Ledger.open(url, create=create)
 
 
-@pytest.mark.parametrize("create", [True, False])
-def test_a_ledger_that_keeps_parts_as_rows_is_refused_with_what_to_do(
-    ledger: Ledger, url: str, execute: Execute, create: bool
-) -> None:
-    execute(text("UPDATE headrace_version SET version_num = '0001'"))
-    with pytest.raises(
-        LedgerSchemaError, match=r"has schema 0001 of an earlier Headrace.* adopt GATE ID"
-    ):
-        Ledger.open(url, create=create)
-
-
 def test_the_ledger_of_an_older_headrace_is_not_changed_by_a_reader(
     ledger: Ledger, url: str, execute: Execute
 ) -> None:

@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 import headrace
 from headrace.cli.help_text import help_text
-from headrace.errors import OptionError
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -56,7 +55,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "receive mqtt": (
             "headrace receive mqtt --journal /data/orders --url mqtt://broker --topic 'orders/#'",
         ),
-        "send": ("headrace send http://127.0.0.1:8080/records --records 100000",),
         "journal": ("headrace journal ls /data/orders",),
         "journal ls": ("headrace journal ls /data/orders --lane 0",),
         "journal verify": ("headrace journal verify /data/orders",),
@@ -106,7 +104,6 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
         "Receive records": {
             "receive": ("receive", "Take records from senders into a journal."),
             "journal": ("journal_command", "List, verify, repair or prune a journal."),
-            "send": ("send", "Send made-up records to a receiver, and say how fast."),
         },
         "Try it": {
             "demo": ("demo", "One stream in two queries: without a gate, and with one."),
@@ -125,28 +122,6 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-DELETED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "checkpoint export --starting-offsets": "`headrace checkpoint offsets GATE` prints them.",
-        "flow show --svg": "`headrace flow show` prints a list, and --json has all of it.",
-        "status --svg": "`headrace dashboard` shows it in a browser, and --json has all of it.",
-        "simulate": "try a change on a copy of the query, with a checkpoint and a gate of its own.",
-        "dead-letters send --gate": "`headrace dead-letters send --all GATE` sends all of a gate.",
-        **{
-            f"{command} --gate": f"name it as in `headrace {command} GATE`."
-            for command in (
-                *("status", "batches", "failures", "verify", "backfill"),
-                *("dead-letters list", "dead-letters export"),
-            )
-        },
-        **{
-            f"{command} --reason": "say it with --why, as everywhere."
-            for command in ("drop", "dead-letters drop")
-        },
-    }
-)
-"""What to do in place of a command or an option that is gone; deleted with 1.0."""
-
 
 class Commands(TyperGroup):
     """All commands.
@@ -162,8 +137,6 @@ class Commands(TyperGroup):
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """The command of this name, if there is one."""
-        if cmd_name in DELETED:
-            raise OptionError(f"`headrace {cmd_name}` is gone: {DELETED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
@@ -184,24 +157,6 @@ class Commands(TyperGroup):
             for title, group in GROUPS.items()
         }
         formatter.write(help_text(self, ctx, groups=groups, examples=EXAMPLES[""]))
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; for an option that is gone, say what to do instead."""
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            words = [*_words_of(getattr(error, "ctx", None)), getattr(error, "option_name", "")]
-            gone = " ".join(words)
-            if gone in DELETED:
-                raise OptionError(f"`headrace {gone}` is gone: {DELETED[gone]}") from error
-            raise
-
-
-def _words_of(context: Any) -> list[str]:
-    """Return the command that a context is of, without the program's own name."""
-    if context is None or context.parent is None:
-        return []
-    return [*_words_of(context.parent), context.info_name]
 
 
 def _give_help(words: str, command: Any) -> None:

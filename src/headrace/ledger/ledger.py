@@ -35,8 +35,6 @@ _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps its state in globals.
 _one_upgrade_at_a_time = threading.Lock()
-_OF_TREES: Final = "0001"
-"""Schema in which a batch that failed became several rows."""
 
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
@@ -249,13 +247,6 @@ def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
 
 
 def _refuse_others(database: Database, found: str | None) -> None:
-    if found == _OF_TREES:
-        raise LedgerSchemaError(
-            f"The ledger {database.name} has schema {found} of an earlier Headrace, which kept the"
-            " parts of a batch as rows of their own, and this one does not read it; run what has"
-            " failed with that version, then use a new ledger, and take the checkpoint over with"
-            " `headrace adopt GATE ID`."
-        )
     if found is not None and found > SCHEMA_VERSION:
         raise LedgerSchemaError(
             f"The ledger {database.name} has schema {found} of a newer Headrace, and this one "
