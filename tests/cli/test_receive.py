@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,40 +172,6 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
     assert (out, process.returncode) == ("", 0)
     assert "Ended; records stored: 0" in rest
     assert _TOKEN not in rest
-
-
-@pytest.mark.integration
-def test_sighup_reads_the_settings_again_and_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
-    with receiver(tmp_path, "http", *settings(tmp_path, http={"max_records": 2})) as running:
-        assert Posted(running, "[1, 2, 3]").done()[0] == 413
-        settings(tmp_path, block_bytes=5_000, http={"max_records": 3})
-        running.send(signal.SIGHUP)
-        message = str(running.wait_for("reloaded")["message"])
-        assert "receiver.toml (at the next start: block_bytes)" in message
-        assert Posted(running, "[1, 2, 3]").done()[0] == 200
-        settings(tmp_path, http={"max_recods": 1})
-        running.send(signal.SIGHUP)
-        assert "did you mean max_records?" in running.wait_for("reload-failed")["reason"]
-        assert Posted(running, "[1, 2, 3]").done()[0] == 200
-    assert stored_in(tmp_path) == [b"1", b"2", b"3"] * 2
-
-
-def has_reloaded(running: ReceiverProcess, times: int) -> bool:
-    return len(running.events("reloaded")) == times
-
-
-@pytest.mark.integration
-def test_sighup_reads_the_settings_again_for_the_next_connection(tmp_path: Path) -> None:
-    options = ["--acknowledge", *settings(tmp_path, tcp={"max_line_bytes": 2})]
-    with receiver(tmp_path, "tcp", *options) as running:
-        running.wait_for("receiving")
-        for longest, answer in ((2, b"error "), (3, b"ok 1\n")):
-            settings(tmp_path, tcp={"max_line_bytes": longest})
-            running.send(signal.SIGHUP)
-            wait_until(partial(has_reloaded, running, longest - 1))
-            with socket.create_connection(running.address, timeout=60) as sender:
-                sender.sendall(b"abc\n")
-                assert sender.recv(1_000).startswith(answer)
 
 
 @pytest.mark.integration

@@ -46,39 +46,6 @@ def status(running: ReceiverProcess, path: str) -> int:
     return ask(running, path)[0]
 
 
-def test_sighup_renews_tokens_and_certificates_and_what_is_wrong_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("server")
-    tokens = tmp_path / "tokens"
-    tokens.write_text("till-old 1\n")
-    options = ["--tls-certificate", certificate, "--tls-key", key, "--token-file", str(tokens)]
-    with receiver(tmp_path, "http", *options) as running:
-        assert running.wait_for("receiving")["address"].startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=authority.ca)
-
-        def posted(token: str) -> int:
-            return ask(running, "/records", b"x", token, context)[0]
-
-        assert [posted("1"), posted("2")] == [200, 401]
-        tokens.write_text("till-old 1\ntill-new 2\n")
-        running.send(signal.SIGHUP)
-        assert "tokens till-old, till-new" in running.wait_for("reloaded")["message"]
-        assert [posted("1"), posted("2")] == [200, 200]
-        found = ask(running, "/metrics", context=context)[1]
-        assert 'token_uses_total{journal="events",lane="0",token="till-new"} 1.0' in found
-
-        tokens.write_text("\n")
-        running.send(signal.SIGHUP)
-        assert "has none, and would let in everybody" in running.wait_for("reload-failed")["reason"]
-        assert [posted("1"), posted("2"), posted("")] == [200, 200, 401]
-        running.send(signal.SIGTERM)
-        assert running.ended() == 0
-        log = json.dumps(running.events("reloaded") + running.events("reload-failed"))
-        assert "till-new 2" not in log
-
-
 def test_lines_come_over_tls_and_the_receiver_tells_its_health_at_another_port(
     tmp_path: Path,
 ) -> None:

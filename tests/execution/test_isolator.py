@@ -1,5 +1,6 @@
 """Batches that are isolated, with a real ledger, and with crashes."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -72,6 +73,7 @@ class Scene:
         self.ledger = ledger
         self.now_s = 0.0
         self.health = HandlerHealth(clock=lambda: self.now_s)
+        self.dice = random.Random(0)
 
     def executor(
         self,
@@ -92,6 +94,7 @@ class Scene:
             policy=policy or isolate(max_runs=1_000),
             reader=reader,
             health=self.health,
+            dice=self.dice,
             **options,
         )
         return BatchExecutor(context, control_wait_s=control_wait_s)
@@ -189,6 +192,8 @@ def run_as_one_again(sink: KeyedSink) -> list[str]:
     """Parts that ran once something was done, though a part of theirs had failed before."""
     done, failed, found = False, list[str](), list[str]()
     for batch in sink.batches:
+        if "." not in batch.key:  # nothing of it was done, and it begins anew
+            failed.clear()
         found += [key for key in failed if done and key[:-1].startswith(batch.key)]
         if sink.bad and not {*places(batch.ranges)}.isdisjoint(sink.bad):
             failed.append(batch.key)

@@ -107,15 +107,11 @@ def test_wrong_files_of_certificates_are_refused_in_one_sentence(
             Access(TcpSettings(tls=wrong))
 
 
-def test_what_cannot_be_used_changes_nothing_when_it_is_read_again(
-    tmp_path: Path, files: CertificateFiles
+def test_a_certificate_that_cannot_be_used_leaves_the_one_of_before_in_use(
+    files: CertificateFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "tokens").write_text("a 1\n")
-    access = Access(HttpSettings(token_file=str(tmp_path / "tokens"), tls=TlsFiles(*files)))
-    before = access.tokens, access.context
-    (tmp_path / "tokens").write_text("b 2\n")
+    access = Access(HttpSettings(tls=TlsFiles(*files)))
+    before = access.context
     Path(files.key).write_text("half")
-    with pytest.raises(OptionError):
-        access.reload()
-    assert (access.tokens, access.context) == before
-    assert access.description == f"the tokens a, the certificate of {files.certificate}"
+    assert [access.context, access.context] == [before, before]
+    assert caplog.text.count("The certificate of before stays in use.") == 1

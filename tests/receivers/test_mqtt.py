@@ -373,27 +373,3 @@ def test_certificates_that_cannot_be_read_are_an_error_in_one_sentence(
                 await subscribe(receiver)
 
     asyncio.run(work())
-
-
-@in_loop
-async def test_certificates_are_renewed_by_a_new_connection_and_nothing_comes_twice(
-    tls_broker: Mosquitto, files: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "headrace.receivers")
-    journal, receiver = Journal(), over_tls(tls_broker, **files)
-    await subscribe(receiver)
-    async with receiving(receiver, journal):
-        await until(lambda: "Connected to the broker" in caplog.text)
-        journal.going.clear()
-        await publish(tls_broker.port, b"1", b"2")
-        await until(lambda: journal.begun)
-        assert "by a new connection" in receiver.reload()
-        journal.going.set()
-        await until(lambda: caplog.text.count("Connected to the broker") == 2)
-        Path(files["certificate_file"]).write_text("half a file")
-        with pytest.raises(OptionError):
-            receiver.reload()
-        await publish(tls_broker.port, b"3")
-        await until(lambda: len(journal.values) == 3)
-    assert journal.values == [b"1", b"2", b"3"]
-    assert caplog.text.count("Connected to the broker") == 2

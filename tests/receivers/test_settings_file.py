@@ -9,7 +9,6 @@ import pytest
 
 from headrace.errors import OptionError
 from headrace.receivers import HttpSettings, TcpSettings
-from headrace.receivers.settings import renewed
 from headrace.receivers.settings_file import KEYS, SettingsFile, default_file
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +106,7 @@ def test_the_printed_file_has_every_key_with_its_default_and_is_read(tmp_path: P
             assert values[name] == ("-" if key.default is None else key.default)
             assert key.sentence.endswith(".")
     for section in SECTIONS:
-        file = read(tmp_path, text, section)
-        assert SettingsFile.read(None, section).waiting(file) == ()
+        read(tmp_path, text, section)
 
 
 def test_the_file_in_the_documentation_is_one(tmp_path: Path) -> None:
@@ -118,11 +116,6 @@ def test_the_file_in_the_documentation_is_one(tmp_path: Path) -> None:
     assert text in section
     for name in SECTIONS:
         read(tmp_path, text, name)
-        listed = re.search(rf"\| `\[{name}\]` \| (.*?) \|", section)
-        assert listed
-        reloaded = {key.name for key in KEYS[name].values() if key.is_reloaded}
-        assert set(re.findall("`(\\w+)`", listed[1])) == reloaded
-    assert not [key for key in KEYS[""].values() if key.is_reloaded]
 
 
 def test_every_size_and_time_says_its_unit() -> None:
@@ -133,14 +126,6 @@ def test_every_size_and_time_says_its_unit() -> None:
                 assert re.search(rf"\({unit}\b", key.sentence), key
             if key.kind in (int, float):
                 assert re.search("above|or more|at least|to|for any", key.sentence), key
-
-
-def test_a_running_receiver_takes_some_keys_and_names_those_that_wait(tmp_path: Path) -> None:
-    before = read(tmp_path, "[tcp]\nline_s = 7")
-    after = read(tmp_path, "block_bytes = 99\n[tcp]\nline_s = 8\nmax_connections = 2")
-    assert before.waiting(after) == ("block_bytes", "max_connections")
-    in_force = renewed(TcpSettings(line_s=7), TcpSettings(line_s=8, max_connections=2))
-    assert (in_force.line_s, in_force.max_connections) == (8, 800)
 
 
 def test_options_and_keys_are_all_settings_and_none_is_both() -> None:

@@ -25,7 +25,6 @@ from headrace.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
-    IntakeSettings,
     MqttReceiver,
     MqttSettings,
     Receiver,
@@ -34,7 +33,6 @@ from headrace.receivers import (
 )
 from headrace.receivers.event_log import event_of
 from headrace.receivers.host import host
-from headrace.receivers.settings import Reread
 from headrace.receivers.settings_file import (
     OPTIONS,
     SettingsFile,
@@ -177,10 +175,7 @@ def _add_command(
     ) -> None:
         token = os.environ.get(TOKEN_VARIABLE) if given["token_file"] is None else None
         file = SettingsFile.read(settings_file, name)
-        receiver = make(
-            given.with_file(file).make(settings, token=token),
-            reread=_rereading(given, settings_file, file, settings, token=token),
-        )
+        receiver = make(given.with_file(file).make(settings, token=token))
         hosting = _hosting(context, given.with_file(file), ledger)
         _run(receiver, hosting, lambda: _listen(receiver, address, given), as_json)
 
@@ -194,7 +189,6 @@ _add_command(
 
     429 with Retry-After while more come than the gate's query processes.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its tokens, certificates and settings again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -211,7 +205,6 @@ _add_command(
     While more come than the gate's query processes nothing is read, and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its tokens, certificates and settings again.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """,
@@ -240,7 +233,6 @@ def mqtt(
 
     While more come than the gate's query processes, they wait in the broker.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
-    SIGHUP has it read its certificates and settings again, and connect anew.
     Exit status 0: it was ended so.
     Exit status 1: there was an error; the broker refuses the user, for one.
     """
@@ -252,29 +244,9 @@ def mqtt(
     given["client_id"] = f"headrace-{name}-{given['lane']}"
     file = SettingsFile.read(settings_file, "mqtt")
     settings = given.with_file(file).make(MqttSettings, **own)
-    receiver = MqttReceiver(settings, _rereading(given, settings_file, file, MqttSettings, **own))
+    receiver = MqttReceiver(settings)
     hosting = _hosting(context, given.with_file(file), ledger)
     _run(receiver, hosting, lambda: settings.url, as_json)
-
-
-def _rereading(
-    given: OptionValues,
-    path: Path | None,
-    first: SettingsFile,
-    kind: type[Settings],
-    **others: Any,
-) -> Reread[Settings] | None:
-    if path is None:
-        return None
-
-    def reread() -> tuple[Settings, str]:
-        file = SettingsFile.read(path, first.section)
-        given.with_file(file).make(IntakeSettings)  # it must be good at the next start
-        waiting = ", ".join(first.waiting(file))
-        note = f" (at the next start: {waiting})" if waiting else ""
-        return given.with_file(file).make(kind, **others), f", the settings of {path}{note}"
-
-    return reread
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.system import lazy_names
 from headrace.receivers.deduplicator import Receipt
-from headrace.receivers.host import Hosting, Receiver, Reloadable
+from headrace.receivers.host import Hosting, Receiver
 from headrace.receivers.intake import Intake, IntakeStatistics, RetryAfter
 from headrace.receivers.journal_cap import CapSettings
 from headrace.receivers.mqtt import MqttReceiver
@@ -34,7 +34,6 @@ __all__ = [
     "Receipt",
     "Receiver",
     "ReceiverLimits",
-    "Reloadable",
     "RetryAfter",
     "TcpReceiver",
     "TcpSettings",

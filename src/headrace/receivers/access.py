@@ -1,7 +1,8 @@
-"""Access to a receiver that listens: senders' tokens, and its side of TLS; both can be renewed."""
+"""Access to a receiver that listens: senders' tokens, and its side of TLS."""
 
 import hmac
 import logging
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,35 +82,57 @@ class Tokens:
 
 
 class Access:
-    """Present access to one receiver.
+    """Access to one receiver: its tokens, and the certificate of the moment.
+
+    Certificates expire and are replaced by renaming. So each new connection looks whether a file
+    has changed, which costs microseconds; one that cannot be used is logged once, and the last good
+    certificate stays.
 
     Raises:
         OptionError: A file of certificates or of tokens cannot be used.
     """
 
     def __init__(self, settings: HttpSettings | TcpSettings) -> None:
-        self._settings = settings
-        self.context, self.tokens = _context(settings.tls), _tokens(settings)
-        if (trouble := _trouble(settings.tls, self.context)) is not None:
+        self._tls = settings.tls
+        self.tokens = _tokens(settings)
+        self._seen = _versions(settings.tls)
+        self._context = _context(settings.tls)
+        if (trouble := _trouble(settings.tls, self._context)) is not None:
             _LOG.warning("%s; clients will refuse it until it is replaced.", trouble)
 
-    def reload(self) -> None:
-        """Read the files again; whoever connects from now on meets what they say.
-
-        If a file cannot be used, OptionError says why, and everything stays as it was.
-        """
-        context, tokens = _context(self._settings.tls), _tokens(self._settings)
-        if (trouble := _trouble(self._settings.tls, context)) is not None:
-            raise OptionError(f"{trouble}; put a valid one there, and ask again.")
-        self.context, self.tokens = context, tokens
-
     @property
-    def description(self) -> str:
-        """Summary of the access in force, for the log: the tokens' names alone."""
-        names = ", ".join(self.tokens.names)
-        tokens = f"the tokens {names}" if names else "no tokens"
-        file = self._settings.tls.certificate_file
-        return f"{tokens}, {'no TLS' if file is None else f'the certificate of {file}'}"
+    def context(self) -> ssl.SSLContext | None:
+        """Context for a connection that begins now; None where connections are not within TLS."""
+        if self._context is not None and (seen := _versions(self._tls)) != self._seen:
+            self._seen = seen
+            self._renew()
+        return self._context
+
+    def _renew(self) -> None:
+        try:
+            context = _context(self._tls)
+            trouble = _trouble(self._tls, context)
+        except OptionError as error:
+            context, trouble = None, str(error)
+        if trouble is not None:
+            _LOG.error("%s The certificate of before stays in use.", trouble.rstrip(".") + ".")
+            return
+        self._context = context
+        _LOG.info(
+            "New connections get the certificate that is in %s now.", self._tls.certificate_file
+        )
+
+
+def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
+    """Return what tells each file of certificates from another one under its name."""
+    versions: list[tuple[int, int, int] | None] = []
+    for file in (tls.certificate_file, tls.key_file, tls.client_ca_file):
+        try:
+            stat = None if file is None else os.stat(file)  # noqa: PTH116  (in microseconds)
+        except OSError:
+            stat = None
+        versions.append(None if stat is None else (stat.st_mtime_ns, stat.st_ino, stat.st_size))
+    return versions
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext | None:

@@ -13,7 +13,7 @@ from typing import Final, Generic, Self, TypeVar
 
 from headrace.errors import ReceiverError
 from headrace.receivers.access import Access
-from headrace.receivers.settings import HttpSettings, Reread, TcpSettings, renewed
+from headrace.receivers.settings import HttpSettings, TcpSettings
 
 Answer = TypeVar("Answer")
 
@@ -110,11 +110,10 @@ Listening = TypeVar("Listening", HttpSettings, TcpSettings)
 
 
 class ListeningReceiver(Generic[Listening]):
-    """Base of the receivers that listen on a port; ``reread`` reads their settings again."""
+    """Base of the receivers that listen on a port."""
 
-    def __init__(self, settings: Listening, reread: Reread[Listening] | None) -> None:
+    def __init__(self, settings: Listening) -> None:
         self.settings: Listening = settings
-        self._reread: Reread[Listening] | None = reread
         self._port = settings.port
         self._listener: socket.socket | None = None
         self._access: Access | None = None
@@ -136,19 +135,6 @@ class ListeningReceiver(Generic[Listening]):
     def port(self) -> int:
         """The port it listens on; before that, the one of the settings."""
         return self._port
-
-    def reload(self) -> str:
-        """Read certificates, tokens and settings again, as `Reloadable.reload` says.
-
-        New settings are for what begins from now on, requests over HTTP and connections over TCP.
-        """
-        if self._access is None:
-            return "nothing, for the receiver does not listen yet"
-        read, note = self._reread() if self._reread else (self.settings, "")
-        settings = renewed(self.settings, read)
-        self._access.reload()
-        self.settings = settings
-        return self._access.description + note
 
     def _take_listener(self) -> tuple[socket.socket, Access]:
         """The open port, for the caller to close, and who may send there."""

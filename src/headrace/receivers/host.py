@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
@@ -64,21 +64,6 @@ class Receiver(Protocol):
 
         Raises:
             ReceiverError: It cannot receive at all: its port is taken, its broker refuses it.
-        """
-        ...
-
-
-@runtime_checkable
-class Reloadable(Protocol):
-    """A receiver that has files to read again while it runs."""
-
-    def reload(self) -> str:
-        """Read them; what was read before stays in force if one of them cannot be used.
-
-        Returns what is in force now, for the log; nothing secret.
-
-        Raises:
-            OptionError: A file cannot be used.
         """
         ...
 
@@ -139,7 +124,7 @@ class Hosting:
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
     """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
 
-    At SIGHUP a `Reloadable` receiver reads its files again. At the end nothing more is taken, what
+    At the end nothing more is taken, what
     is in the buffer is made durable and acknowledged, and the lane is free for others. A second
     Ctrl-C ends the process at once, with status 130; as after any crash, senders send again what
     was not acknowledged.
@@ -161,7 +146,6 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
     with (
         asyncio.Runner() as runner,
         _stopped_by_signals(runner.get_loop(), stop),
-        _reloaded_by_signal(runner.get_loop(), receiver),
     ):
         runner.run(serve(receiver, hosting, stop, listen))
 
@@ -419,34 +403,11 @@ def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
             asked = True
             loop.call_soon_threadsafe(end)
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def _reloaded_by_signal(loop: asyncio.AbstractEventLoop, receiver: Receiver) -> Iterator[None]:
-    def reload() -> None:
-        if not isinstance(receiver, Reloadable):
-            _LOG.info("There is nothing to read again.", extra=event("reloaded"))
-            return
-        try:
-            in_force = receiver.reload()
-        except OptionError as error:
-            _LOG.error(  # it is the user's to solve
-                "Nothing was changed: %s", error, extra=event("reload-failed", reason=str(error))
-            )
-        else:
-            _LOG.info("Read again; in force: %s.", in_force, extra=event("reloaded"))
-
-    def ask(_which: int, _frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(reload)
-
-    before = signal.signal(signal.SIGHUP, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -1,9 +1,8 @@
 """The settings of an intake and of receivers, checked when they are made."""
 
 import re
-from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from headrace.core.options import require_number, require_whole
@@ -14,14 +13,6 @@ Framing = Literal["lines", "octet-counting", "nul", "auto"]
 _CONNECTION_BYTES: Final = 80 * 1024
 _FEWEST_CONNECTIONS: Final = 16
 _MOST_TOPIC_BYTES: Final = 65_535
-_Read = TypeVar("_Read")
-Reread: TypeAlias = Callable[[], tuple[_Read, str]]
-"""Reads a receiver's settings again, and says what else the log is to say; raises OptionError."""
-
-_Settings = TypeVar("_Settings", bound="HttpSettings | TcpSettings | MqttSettings")
-_RELOADED: Final = {"is_reloaded": True}
-"""Of a field whose new value a running receiver can take."""
-
 _MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -93,7 +84,7 @@ class IntakeSettings:
 class TlsFiles:
     """The files of a receiver that listens with TLS; without a certificate it listens without.
 
-    They are read when the receiver begins, and again when it is told to `reload`.
+    They are read when the receiver begins, and each of them again when it has changed.
 
     Attributes:
         certificate_file: The receiver's certificate, then those that lead to its authority (PEM).
@@ -166,10 +157,10 @@ class TcpSettings:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
-    check_json: bool = field(default=False, metadata=_RELOADED)
-    id_field: str | None = field(default=None, metadata=_RELOADED)
-    max_line_bytes: int = field(default=MIB, metadata=_RELOADED)
-    line_s: float = field(default=30, metadata=_RELOADED)
+    check_json: bool = False
+    id_field: str | None = None
+    max_line_bytes: int = MIB
+    line_s: float = 30
     max_connections: int = 800
 
     def __post_init__(self) -> None:
@@ -229,14 +220,14 @@ class HttpSettings:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
-    check_json: bool = field(default=True, metadata=_RELOADED)
-    wait_s: float = field(default=1, metadata=_RELOADED)
+    check_json: bool = True
+    wait_s: float = 1
     max_header_bytes: int = 16 * 1024
     header_s: float = 10
-    max_body_bytes: int = field(default=8 * MIB, metadata=_RELOADED)
-    max_decompressed_bytes: int = field(default=32 * MIB, metadata=_RELOADED)
-    max_records: int = field(default=200_000, metadata=_RELOADED)
-    body_s: float = field(default=30, metadata=_RELOADED)
+    max_body_bytes: int = 8 * MIB
+    max_decompressed_bytes: int = 32 * MIB
+    max_records: int = 200_000
+    body_s: float = 30
     max_connections: int = 800
 
     def __post_init__(self) -> None:
@@ -291,10 +282,10 @@ class MqttSettings:
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
-    receive_maximum: int = field(default=1_000, metadata=_RELOADED)
-    session_expiry_s: int = field(default=7 * 24 * 3600, metadata=_RELOADED)
-    keepalive_s: int = field(default=30, metadata=_RELOADED)
-    reconnect_s: float = field(default=0.5, metadata=_RELOADED)
+    receive_maximum: int = 1_000
+    session_expiry_s: int = 7 * 24 * 3600
+    keepalive_s: int = 30
+    reconnect_s: float = 0.5
 
     def __post_init__(self) -> None:
         _require_broker(self.url)
@@ -368,17 +359,6 @@ def _require_broker(url: str) -> None:
             f"The broker's URL is {url!r}; it must be mqtt://host or mqtts://host, with :port or"
             " without."
         )
-
-
-def is_reloaded(setting: Field[Any]) -> bool:
-    """Whether a running receiver takes a new value of a setting."""
-    return bool(setting.metadata.get("is_reloaded"))
-
-
-def renewed(in_force: _Settings, read: _Settings) -> _Settings:
-    """Settings in force, with those of the read ones that a running receiver takes."""
-    taken = {each.name: getattr(read, each.name) for each in fields(read) if is_reloaded(each)}
-    return replace(in_force, **taken)
 
 
 def require_port(port: int, what: str = "port") -> None:

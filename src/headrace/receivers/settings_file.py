@@ -28,7 +28,6 @@ from headrace.receivers.settings import (
     IntakeSettings,
     MqttSettings,
     TcpSettings,
-    is_reloaded,
 )
 from headrace.receivers.shared_rate import ReceiverLimits
 
@@ -83,8 +82,7 @@ _WORDS: Final[Mapping[type, str]] = {
 }
 _HEAD: Final = """\
 # Settings of `headrace receive`, with their defaults; name this file by --settings.
-# One receiver takes the keys above the sections, and those of its own section.
-# SIGHUP reads the file again: keys with [SIGHUP] change then, the others at the next start."""
+# One receiver takes the keys above the sections, and those of its own section."""
 
 
 def described_fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
@@ -112,14 +110,12 @@ class Key:
         kind: The type of its value.
         default: Its value if it is not there; None for nothing.
         sentence: Its meaning, with unit and range.
-        is_reloaded: Whether SIGHUP changes it.
     """
 
     name: str
     kind: type
     default: Any
     sentence: str
-    is_reloaded: bool
 
 
 def _keys(part: str) -> dict[str, Key]:
@@ -129,8 +125,7 @@ def _keys(part: str) -> dict[str, Key]:
         for each, hint, nested in described_fields(kind):
             if nested is None and each.name not in OPTIONS:
                 default = None if each.default is MISSING else each.default
-                reloaded, name = is_reloaded(each), each.name
-                keys[name] = Key(name, _plain(hint), default, told[name], reloaded)
+                keys[each.name] = Key(each.name, _plain(hint), default, told[each.name])
     return keys
 
 
@@ -179,16 +174,6 @@ class SettingsFile:
         except OptionError as error:
             raise OptionError(f"In the settings file {path}: {error}") from error
         return cls(parts[SHARED] | parts[section], section)
-
-    def waiting(self, newer: "SettingsFile") -> tuple[str, ...]:
-        """Names of the keys that have changed and need a restart."""
-        keys = {**KEYS[SHARED], **KEYS[self.section]}
-        return tuple(
-            name
-            for name, key in keys.items()
-            if not key.is_reloaded
-            and self.values.get(name, key.default) != newer.values.get(name, key.default)
-        )
 
 
 def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -254,10 +239,7 @@ def default_file() -> str:
     for part, keys in KEYS.items():
         lines = [f"[{part}]"] if part else []
         for key in keys.values():
-            mark = " [SIGHUP]" if key.is_reloaded else ""
-            lines += textwrap.wrap(
-                f"{key.sentence}{mark}", 98, initial_indent="# ", subsequent_indent="# "
-            )
+            lines += textwrap.wrap(key.sentence, 98, initial_indent="# ", subsequent_indent="# ")
             lines.append(
                 f"# {key.name} ="
                 if key.default is None

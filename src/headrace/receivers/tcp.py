@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
-from headrace.receivers.access import Access, Tokens
+from headrace.receivers.access import Access
 from headrace.receivers.connections import (
     Acceptor,
     Connections,
@@ -22,7 +22,7 @@ from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuffer
 from headrace.receivers.sender_buffer import SenderBuffer
-from headrace.receivers.settings import Framing, Reread, TcpSettings
+from headrace.receivers.settings import Framing, TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
 from headrace.receivers.turns import Turns
 
@@ -90,8 +90,7 @@ class LineSender:
         self._shared = shared
         self._settings = settings = settings or shared.settings
         self._lines = _BUFFERS[settings.framing](settings, shared.unfinished)
-        self._shown: bytes | None = None
-        self._checked: Tokens | None = None
+        self._is_known = not shared.access.tokens.names
         self._left_s: float | None = settings.line_s
         self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
         self._unanswered = asyncio.Semaphore(shared.max_unanswered)
@@ -239,31 +238,26 @@ class LineSender:
             self._left_s = self._settings.line_s
 
     async def _take(self, whole: bytes) -> None:
-        if (tokens := self._shared.access.tokens) is not self._checked:  # at first, and renewed
-            whole = self._authenticate(whole, tokens)
+        if not self._is_known:
+            whole = self._authenticate(whole)
         self._shared.connections.busy(self)
         if whole:
             await self._submit(whole)
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
 
-    def _authenticate(self, whole: bytes, tokens: Tokens) -> bytes:
-        """Check the token, which is the first line or message; returns those after it."""
-        if tokens.names and self._shown is None:
-            first, whole = self._lines.first_of(whole)
-            word, _, shown = first.partition(b" ")
-            self._shown = shown if word == b"token" else b""
-        name = tokens.name_of(self._shown or b"")
-        if tokens.names and name is None:
+    def _authenticate(self, whole: bytes) -> bytes:
+        """Check the token, which is the first line or message; return those after it."""
+        first, rest = self._lines.first_of(whole)
+        word, _, shown = first.partition(b" ")
+        name = self._shared.access.tokens.name_of(shown) if word == b"token" else None
+        if name is None:
             raise ReceiverError(
                 f"The first {self._lines.WHAT.lower()} is not the token; send 'token', a space and"
                 " the token."
-                if self._checked is None
-                else "The token is not in force any more; connect again with one that is."
             )
-        if name is not None:
-            self._shared.intake.token_uses[name] += 1
-        self._checked = tokens
-        return whole
+        self._shared.intake.token_uses[name] += 1
+        self._is_known = True
+        return rest
 
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
@@ -321,17 +315,10 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
         settings: The limits. Default: those of `TcpSettings`.
         stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
             Default: 5.
-        reread: Reads the settings again at a reload. Default: None, they stay.
     """
 
-    def __init__(
-        self,
-        settings: TcpSettings | None = None,
-        *,
-        stop_s: float = 5,
-        reread: Reread[TcpSettings] | None = None,
-    ) -> None:
-        super().__init__(settings or TcpSettings(), reread)
+    def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
+        super().__init__(settings or TcpSettings())
         self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError
@@ -28,11 +27,8 @@ from headrace.receivers.http.http_message import (
 from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.settings import HttpSettings, Reread
+from headrace.receivers.settings import HttpSettings
 from headrace.receivers.turns import Turns
-
-CurrentSettings: TypeAlias = Callable[[], HttpSettings]
-"""The settings of a request that begins now."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
@@ -75,7 +71,6 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         settings: The limits. Default: those of `HttpSettings`.
         stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
         idle_s: How long an answered connection may wait for its next request (s). Default: 75.
-        reread: Reads the settings again at a reload. Default: None, they stay.
     """
 
     def __init__(
@@ -84,9 +79,8 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         *,
         stop_s: int = 5,
         idle_s: float = IDLE_S,
-        reread: Reread[HttpSettings] | None = None,
     ) -> None:
-        super().__init__(settings or HttpSettings(), reread)
+        super().__init__(settings or HttpSettings())
         self._stop_s = stop_s
         self._idle_s = idle_s
 
@@ -101,7 +95,7 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         turns = Turns()
         bodies = Bodies(MemoryBudget(intake.settings.bodies_bytes), connections, turns)
         server = HttpServer(
-            routes(intake, lambda: self.settings, access, bodies),
+            routes(intake, self.settings, access, bodies),
             _USAGE,
             self.settings,
             connections=connections,
@@ -118,12 +112,11 @@ _USAGE: Final = (
 )
 
 
-def routes(intake: Intake, current: CurrentSettings, access: Access, bodies: Bodies) -> Routes:
+def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: Bodies) -> Routes:
     """The routes of `HttpReceiver`."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 
     async def take(request: HttpRequest) -> HttpAnswer:
-        settings = current()
         body = RequestBody(request, bodies, settings)
         try:
             _check_token(request, access.tokens, intake)

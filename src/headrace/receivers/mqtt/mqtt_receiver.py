@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.timing import wall_clock_ms
-from headrace.errors import JournalError
+from headrace.errors import JournalError, OptionError
 from headrace.journal.records import Records
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.event_log import event
 from headrace.receivers.id_window import MAX_ID_CHARACTERS
 from headrace.receivers.intake import Intake
 from headrace.receivers.mqtt.mqtt_message import MOST_PROPERTIES, MqttMessage, Packet
-from headrace.receivers.settings import MqttSettings, Reread, renewed
+from headrace.receivers.settings import MqttSettings
 
 if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
     from headrace.receivers.mqtt.mqtt_connection import MqttConnection
@@ -44,17 +43,14 @@ class MqttReceiver:
         SetupError: The package paho-mqtt is not installed.
     """
 
-    def __init__(self, settings: MqttSettings, reread: Reread[MqttSettings] | None = None) -> None:
-        self.settings = settings
-        self._reread = reread
+    def __init__(self, settings: MqttSettings) -> None:
+        self.settings: Final = settings
         self._delay_s = settings.reconnect_s
         self._had_session = False
-        self._renewed = asyncio.Event()
         from headrace.receivers.mqtt import mqtt_connection  # noqa: PLC0415  # it needs an extra
 
         self._make_connection = mqtt_connection.MqttConnection
         self._make_context = mqtt_connection.tls_context
-        self._context: ssl.SSLContext | None = None
 
     async def receive(self, intake: Intake) -> None:
         """Receive until cancelled, as `Receiver.receive` says. A lost broker is waited for.
@@ -64,39 +60,24 @@ class MqttReceiver:
             ReceiverError: The broker refuses this client or a topic, another client has taken its
                 session, or a message is larger than the intake's buffer.
         """
-        self.reload()
+        self._make_context(self.settings)  # files that cannot be used are refused at the start
         while True:
-            self._renewed.clear()
             try:
                 await self._connect(intake)
-            except ConnectionError as lost:
+            except (ConnectionError, OptionError) as lost:
                 self._log_lost(intake, str(lost))
             except JournalError:
                 self._log_lost(
                     intake, "a block was not stored, and its messages are to be sent again"
                 )
-            else:
-                continue  # with other certificates
             await asyncio.sleep(self._delay_s)
             self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
-    def reload(self) -> str:
-        """Read certificates and settings again, as `Reloadable.reload` says, and connect anew.
-
-        Messages taken so far are made durable and acknowledged before, over the connection that
-        ends.
-        """
-        read, note = self._reread() if self._reread else (self.settings, "")
-        settings = renewed(self.settings, read)
-        self._context = self._make_context(settings)
-        self.settings = settings
-        self._renewed.set()
-        tls = "no TLS" if self._context is None else "the certificates, by a new connection"
-        return tls + note
-
     async def _connect(self, intake: Intake) -> None:
         most_bytes = intake.settings.bodies_bytes // 2
-        connection = self._make_connection(self.settings, self._context, most_bytes)
+        # Certificates are read for each connection, so that renewed ones are used.
+        context = self._make_context(self.settings)
+        connection = self._make_connection(self.settings, context, most_bytes)
         try:
             has_session = await connection.open()
             await self._pass_on(connection, intake, has_session=has_session)
@@ -110,12 +91,11 @@ class MqttReceiver:
         taking = asyncio.create_task(_take(connection, intake, submitted))
         acknowledging = asyncio.create_task(self._acknowledge(connection, submitted))
         following = asyncio.create_task(self._follow(connection, intake, has_session=has_session))
-        renewed = asyncio.create_task(self._renewed.wait())
-        tasks = (taking, acknowledging, following, renewed)
+        tasks = (taking, acknowledging, following)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if renewed.done() or not any(task.done() for task in tasks):  # or it is cancelled
+            if not any(task.done() for task in tasks):  # it is cancelled
                 taking.cancel()
                 await asyncio.wait([taking])
                 joined = asyncio.create_task(submitted.join())
