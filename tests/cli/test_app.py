@@ -1,13 +1,16 @@
 """The command line as a whole: what is listed, and what is imported for it."""
 
+import io
 import re
 import subprocess
 import sys
 
 import pytest
+from tests.cli.outcomes import Shop, invoke
 from typer.testing import CliRunner
 
 import headrace
+from headrace.cli import main
 from headrace.cli.app import COMMANDS, GROUPS, app
 
 
@@ -34,6 +37,32 @@ def test_every_command_has_help_of_its_own_and_nothing_of_typers(command: str) -
     assert told.exit_code == 0
     assert f" {command} " in told.stdout
     assert "completion" not in told.stdout
+
+
+@pytest.fixture
+def shop_url(shop: Shop) -> str:
+    return shop.url
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "ascii"])
+@pytest.mark.parametrize("command", ["status", "status orders", "batches orders"])
+def test_what_the_output_has_no_character_for_is_replaced(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, encoding: str, command: str
+) -> None:
+    # `status` would ask brokers that the shop names, and wait for them.
+    is_status = command.startswith("status")
+    url = request.getfixturevalue("ledger_url" if is_status else "shop_url")
+    expected = invoke(url, *command.split())
+    assert not expected.stdout.isascii()
+    monkeypatch.setenv("HEADRACE_LEDGER", url)
+    monkeypatch.setattr(sys, "argv", ["headrace", *command.split()])
+    written = io.TextIOWrapper(io.BytesIO(), encoding)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "stdout", written)
+        main()
+    assert ended.value.code == expected.exit_code
+    written.seek(0)
+    assert "orders" in written.read()
 
 
 def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() -> None:

@@ -57,6 +57,17 @@ def test_the_only_gate_needs_no_name_and_of_several_one_is_named(
         assert "has several gates; name one: clicks, orders." in said
 
 
+def test_a_limit_names_the_limit_that_it_replaces(ledger_url: str) -> None:
+    first = invoke(ledger_url, "limit", "10", "orders", "--by", "ops", "--why", "quota").output
+    assert "replaces" not in first
+    second = invoke(ledger_url, "limit", "5", "orders", "--for", "2h").output
+    assert (
+        "; it replaces the limit of 10 records/s by ops: quota, which does not come back; "
+    ) in second
+    assert "replaces" not in invoke(ledger_url, "pause", "orders").output
+    assert "replaces" not in invoke(ledger_url, "limit", "off", "orders").output
+
+
 def test_a_limit_ends_by_itself_or_when_it_is_taken_off(ledger_url: str) -> None:
     limited = invoke(ledger_url, "limit", "200", "orders", "--for", "2h", "--json")
     operator_limits = json.loads(limited.output)

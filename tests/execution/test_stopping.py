@@ -1,5 +1,6 @@
 """Which queries of a process end when an operator has asked for it."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.execution.gate_state import StreamState, shared_ledger
-from headrace.execution.stopping import look
+from headrace.execution.stopping import _stop, look
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, QueryEnd, normalize_url
+from headrace.spark_versions import Py4JNetworkError
 
 
 @dataclass
@@ -30,6 +32,16 @@ class Query:
             self.fails -= 1
             raise PySparkException("it does not answer")
         self.isActive = False
+
+
+@dataclass
+class WithoutSpark:
+    """A query whose JVM has ended, so that whatever is asked of it raises."""
+
+    raised: Exception
+
+    def __getattr__(self, _name: str) -> Any:
+        raise self.raised
 
 
 @dataclass
@@ -114,3 +126,20 @@ def test_a_stop_that_fails_is_tried_again(gates: list[Gate]) -> None:
     wait_until(lambda: not gate.query.fails and gate.state.stopped_by is None)
     seen(gates, gate.state)
     wait_until(lambda: ended(gate))
+
+
+@pytest.mark.parametrize("raised", [ConnectionRefusedError(), Py4JNetworkError("no answer")])
+def test_a_query_whose_spark_has_ended_has_ended_and_nobody_repeats_it(
+    gates: list[Gate], raised: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = gates[0]
+    gate.state.follow(cast(StreamingQuery, WithoutSpark(raised)))
+    gate.ledger.operator_limits.stop("orders", "ops")
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            assert not seen([gate], gate.state)
+        assert gate.state.is_stopped()
+        gate.state.refuse_a_second_query()
+        assert caplog.messages == []
+        _stop(gate.state, "SIGTERM")
+    assert caplog.messages == ["The query 'orders' is stopped by SIGTERM."]

@@ -12,8 +12,9 @@ from tests.services.kafka import Topic, TopicFactory, records_in
 from tests.services.queries import sentence, stream_of
 
 import headrace
-from headrace.errors import OptionError
+from headrace.errors import BrokerError, OptionError
 from headrace.kafka.client.config import producer_config
+from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.local.servers import free_ports
 
 SINKS = ("headrace-kafka", "kafka")
@@ -197,7 +198,7 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
     [
         ("'v' as value, cast(null as string) as topic", "A row's topic is null"),
         ("'v' as value, '{topic}' as topic, -1 as partition", "A row's partition is -1"),
-        ("'v' as value, '{topic}' as topic, 9 as partition", "did not take 1 records: "),
+        ("'v' as value, '{topic}' as topic, 9 as partition", "did not take 1 record: "),
         (
             "repeat('x', 5000) as value, '{topic}' as topic",
             "too large; its max.message.bytes is 1000, and the largest of these records has 5000"
@@ -224,6 +225,18 @@ def test_a_row_that_is_not_taken_fails_its_task_in_a_sentence(
     with pytest.raises(PySparkException) as raised:
         save(df, orders, {})
     assert told in sentence(raised.value)
+
+
+@pytest.mark.parametrize("of_them", [1, 2])
+def test_only_records_that_are_too_large_are_called_that(topic: TopicFactory, of_them: int) -> None:
+    """Brokers refuse a whole batch of records for one of them."""
+    orders = topic(1, {"max.message.bytes": "1000"})
+    sizes = [10] * 36 + [5_000] * of_them
+    client = {"bootstrap.servers": orders.bootstrap_servers, "linger.ms": 1_000}
+    records = [ProducedRecord(orders.name, None, b"x" * size, (), 0) for size in sizes]
+    told = rf"did not take \d+ records, {of_them} of them too large; "
+    with pytest.raises(BrokerError, match=told):
+        produce_all(client, records)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +288,7 @@ def test_brokers_that_are_away_fail_the_task_once_their_time_is_over(
     }
     with pytest.raises(PySparkException) as raised:
         save(rows(spark, ROWS[:1]), topic(), options)
-    assert "did not take 1 records: " in sentence(raised.value)
+    assert "did not take 1 record: " in sentence(raised.value)
     assert "Connection refused" in sentence(raised.value)
     assert "hunter2" not in str(raised.value)
 

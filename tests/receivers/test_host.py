@@ -22,6 +22,7 @@ from headrace.errors import (
     JournalError,
     LaneTakenError,
     LedgerError,
+    NoJournalError,
     ReceiverError,
 )
 from headrace.journal import Journal, repair
@@ -96,6 +97,36 @@ async def test_the_journal_is_made_and_its_lane_goes_on_after_a_restart(hosting:
             offsets = (await hands.give(value)).offsets
             assert offsets == OffsetRange("events", 3, first, first + 1)
     assert values_in(replace(hosting, lane=3)) == [b"a", b"b"]
+
+
+@in_loop
+async def test_a_journal_that_must_exist_is_not_begun(hosting: Hosting, tmp_path: Path) -> None:
+    unmounted = tmp_path / "events"
+    careful = replace(hosting, must_exist=True)
+    for _ in range(2):  # the folder of a volume is there, and empty, while that is not mounted
+        with pytest.raises(NoJournalError, match=r"must_exist is true, .* mount its volume"):
+            async with hosted(careful):
+                pass
+        assert not unmounted.exists() or list(unmounted.iterdir()) == []
+        unmounted.mkdir(exist_ok=True)
+    async with hosted(hosting) as hands:
+        await hands.give(b"a")
+    async with hosted(careful) as hands:
+        await hands.give(b"b")
+    assert values_in(hosting) == [b"a", b"b"]
+
+
+@in_loop
+async def test_the_log_says_that_a_new_journal_is_begun(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            async with hosted(hosting):
+                pass
+    begun = [each for each in caplog.records if event_of(each).get("event") == "new-journal"]
+    assert [each.levelname for each in begun] == ["WARNING"]
+    assert "begins a new journal" in begun[0].getMessage()
 
 
 @in_loop

@@ -1,5 +1,6 @@
 """The command ``headrace``."""
 
+import io
 import sys
 
 try:
@@ -15,8 +16,10 @@ def main() -> None:
 
     The exit status is 0 when all is well, 1 after an error, 2 for a command that cannot be
     understood and 130 after Ctrl-C. An error that a user can solve is one sentence, without a
-    trace.
+    trace. A character that the output's encoding does not have is replaced.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         with interrupts_kept():
             # Inside, because Ctrl-C may come while pyspark is still being imported.

@@ -298,11 +298,11 @@ def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> Non
     with Ledger.join(url) as opened:
         # Of a flow the first stages are enough: pausing them pauses all.
         for each in (gate for gate, before in upstream.items() if all_stages or not before):
-            operator_limits = action.effect(opened, each, acting.who, acting.why)
+            operator_limits, sentence = action.act(opened, each, acting.who, acting.why)
             if acting.as_json:
                 out.print_json(operator_limit_values(operator_limits))
             else:
-                typer.echo(out.printable(action.sentence(opened, operator_limits)))
+                typer.echo(out.printable(sentence))
 
 
 def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:

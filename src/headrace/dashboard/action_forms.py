@@ -49,7 +49,8 @@ def _on_gate(name: str, _site: Site, ledger: Ledger, form: Form, who: str, why: 
         action = WantedLimit.parse(_field(form, "records_per_s"), lasts, "The time").action
     else:
         action = GATE_ACTIONS[name]
-    return action.sentence(ledger, action.effect(ledger, gate, who, why))
+    _, sentence = action.act(ledger, gate, who, why)
+    return sentence
 
 
 def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:

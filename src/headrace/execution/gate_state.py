@@ -21,9 +21,20 @@ from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
 from headrace.ledger.connection import OF_A_QUERY
-from headrace.spark_versions import Py4JError, active_context
+from headrace.spark_versions import Py4JError, Py4JNetworkError, active_context
 
 _LOG: Final = logging.getLogger("headrace.execution")
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether a query has ended, be it with its JVM, which a signal to the whole group ends first.
+
+    Py4J raises an ``OSError`` where there is no JVM to connect to.
+    """
+    try:
+        return not query.isActive
+    except (Py4JNetworkError, OSError):
+        return True
 
 
 class Turn:
@@ -61,7 +72,7 @@ class StreamState:
     """State of the live stream behind a gate. Any thread may use it."""
 
     def __init__(self, gate: str) -> None:
-        self._gate = gate
+        self.gate = gate
         self._changing = threading.Lock()
         self._running = False
         self._start_ms: int | None = None
@@ -119,12 +130,12 @@ class StreamState:
     def is_active(self) -> bool:
         """Whether a query stands behind the gate and runs; no, where it cannot be asked."""
         with contextlib.suppress(Py4JError, PySparkException):
-            return self._query is not None and bool(self._query.isActive)
+            return self._query is not None and not has_ended(self._query)
         return False
 
     def is_stopped(self) -> bool:
         """Whether the query is being stopped, or has ended; no, where it is not known."""
-        return self._query is not None and not self._query.isActive
+        return self._query is not None and has_ended(self._query)
 
     def refuse_a_second_query(self) -> None:
         """Raise while a query of this process stands behind the gate.
@@ -133,9 +144,9 @@ class StreamState:
             GateInUseError: one does.
         """
         query = self._query
-        if query is not None and query.isActive:
+        if query is not None and not has_ended(query):
             raise GateInUseError(
-                f"The gate {self._gate!r} is in use by the query {query.name!r} of this same"
+                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same"
                 f" program (run {query.runId}): a gate has one query at a time, so stop that one"
                 " first, or give this one a gate of another name."
             )

@@ -26,7 +26,7 @@ from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
 from headrace.execution.executor import BatchExecutor
-from headrace.execution.gate_state import Turn, state_of
+from headrace.execution.gate_state import Turn, has_ended, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.handler_runs import OWNER_POLL_S, RunContext
 from headrace.execution.rejections import Rejections
@@ -247,7 +247,7 @@ class GatedHandler:
             call_handler(self._user_handler, df, batch)
 
     def _stopped(self) -> bool:
-        return self._query is not None and not self._query.isActive
+        return self._query is not None and has_ended(self._query)
 
     def _begun(self) -> BatchRecord | None:
         """The row of the batch that Spark runs now; None where this gate has nothing in it.

@@ -3,6 +3,7 @@
 Their planner sees the stop and plans no batch more; only the process that has the query can end it.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -19,7 +20,8 @@ from pyspark.errors import PySparkException
 from headrace.control import OperatorAction
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError
-from headrace.execution.gate_state import StreamState, all_states, shared_ledger
+from headrace.execution.gate_state import StreamState, all_states, has_ended, shared_ledger
+from headrace.execution.sink_outage import text_of
 from headrace.ledger import Ledger, Status
 from headrace.spark_versions import Py4JError
 
@@ -136,9 +138,17 @@ def _stop(state: StreamState, by: str) -> None:
     query = state.query
     if query is None:
         return
-    _LOG.warning("The query %r is stopped by %s.", query.name or str(query.id), by)
+    name = state.gate
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
+        name = query.name or str(query.id)
+    _LOG.warning("The query %r is stopped by %s.", name, by)
     try:
         query.stop()
-    except (Py4JError, PySparkException) as error:
-        _LOG.warning("The query %r could not be stopped: %s", query.name or str(query.id), error)
+    except (Py4JError, PySparkException, OSError) as error:
+        if has_ended(query):
+            # A signal to the whole group has ended its Spark first.
+            _LOG.debug("The query behind gate %r has ended with its Spark.", state.gate)
+            return
+        said = text_of(error).strip().partition("\n")[0]
+        _LOG.warning("The query %r could not be stopped: %s", name, said)
         state.stopped_by = None  # it is tried again

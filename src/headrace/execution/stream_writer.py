@@ -28,7 +28,7 @@ from headrace.errors import OptionError
 from headrace.execution.batch import Handler
 from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.execution.executor import BatchExecutor
-from headrace.execution.gate_state import state_of, use_ledger
+from headrace.execution.gate_state import has_ended, state_of, use_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.handler_runs import RunContext
 from headrace.execution.policy import OnFailure
@@ -63,7 +63,7 @@ class StreamBackfill:
             OwnerSettings(self.owner),
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
-            stopped=lambda: not query.isActive,
+            stopped=lambda: has_ended(query),
         )
         for name, target in (
             ("headrace-backfill", lambda: self._run(scheduler, query)),
@@ -76,7 +76,7 @@ class StreamBackfill:
         state.on_batch_end(scheduler.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
-            with cancel_when(lambda: not query.isActive, "the query was stopped"):
+            with cancel_when(lambda: has_ended(query), "the query was stopped"):
                 scheduler.run(Monitor(self.ledger, self.gate), self.schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)

@@ -17,25 +17,42 @@ _ASKED_S: Final = 10.0
 
 
 def too_large(
-    client: Mapping[str, Any], topic: str | None, where: str, what: str, largest_bytes: int
+    client: Mapping[str, Any], topic: str | None, where: str, sizes: Sequence[int]
 ) -> BrokerError:
     """The error that records are larger than a topic takes, or, without one, than their producer.
 
-    A topic may refuse a batch of several records although each would fit.
+    A topic refuses all records that its producer has sent with one that is too large; or a batch of
+    several records although each would fit.
+
+    Args:
+        client: Settings of the producer.
+        topic: The topic that has refused them; None where the producer has.
+        where: The topic and its brokers, in words.
+        sizes: Size of each record that was not taken (bytes).
     """
     if topic is None:
         name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
     else:
         name, limit_bytes = f"its {_OF_TOPIC}", _limit(client, topic)
+    largest_bytes, fits = max(sizes), False
     if limit_bytes is None:
-        limit, fits = f"{name} cannot be looked up by this user", False
+        limit = f"{name} cannot be looked up by this user"
+        which = ", which is too large" if len(sizes) == 1 else ", at least one of them too large"
     else:
-        limit, fits = f"{name} is {limit_bytes}", largest_bytes < limit_bytes
+        number = sum(size >= limit_bytes for size in sizes)
+        limit, fits = f"{name} is {limit_bytes}", number == 0
+        which = f", {number} of them too large"
+        if fits or number == len(sizes):
+            which = ", which is too large" if len(sizes) == 1 else ", which are too large"
     advice = f"set kafka.batch.size to {limit_bytes} at most" if fits else "make records smaller"
     return BrokerError(
-        f"{where} did not take {what}, which are too large; {limit}, and the largest of these"
+        f"{where} did not take {_records(len(sizes))}{which}; {limit}, and the largest of these"
         f" records has {largest_bytes} bytes: {advice}, or raise that."
     )
+
+
+def _records(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
 
 
 def _limit(client: Mapping[str, Any], topic: str) -> int | None:
@@ -104,11 +121,14 @@ def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) ->
 
 class _Failures:
     def __init__(self) -> None:
-        self.count = 0
+        self._sizes: list[int] = []
         self._topic = ""
         self._why: KafkaError | None = None
         self._by_client = False
-        self._largest_bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._sizes)
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -126,17 +146,15 @@ class _Failures:
     def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
         assert self._why is not None  # noqa: S101  (it is there with the first failure)
         where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
-        what = f"{self.count} records"
         if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-            return not_taken(where, what, self._why.str(), heard)
+            return not_taken(where, _records(self.count), self._why.str(), heard)
         topic = None if self._by_client else self._topic
-        return too_large(client, topic, where, what, self._largest_bytes)
+        return too_large(client, topic, where, self._sizes)
 
     def _add(self, topic: str, error: KafkaError, size_bytes: int) -> None:
         if not self.count:
             self._topic, self._why = topic, error
-        self.count += 1
-        self._largest_bytes = max(self._largest_bytes, size_bytes)
+        self._sizes.append(size_bytes)
 
 
 def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., None]) -> None:

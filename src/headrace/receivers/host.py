@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
-from headrace.errors import CorruptionError, OptionError
+from headrace.errors import CorruptionError, NoJournalError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.storage import probe
@@ -74,7 +74,7 @@ class Hosting:
 
     Attributes:
         journal: The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path; it is
-            made where there is none.
+            made where there is none, unless it must exist.
         lane: The lane to write, 0 to 99999; each receiver has its own. Default: 0.
         gate: The gate whose rate is the limit, shared with its other receivers. Default: None,
             which leaves it to ``limits`` alone.
@@ -82,6 +82,8 @@ class Hosting:
         limits: What it lets in at most.
         intake: How it gathers records.
         cap: When senders have to wait for the journal.
+        must_exist: Whether to refuse to begin a new journal, as where a volume is not mounted.
+            Default: off.
         status_port: Where ``/health``, ``/ready`` and ``/metrics`` are served over HTTP, besides a
             receiver's own port; 0 for any that is free. Default: None, nowhere else.
         status_host: The address of that port. Default: 127.0.0.1, this machine alone.
@@ -97,6 +99,7 @@ class Hosting:
     limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     cap: CapSettings = field(default_factory=CapSettings)
+    must_exist: bool = False
     status_port: int | None = None
     status_host: str = "127.0.0.1"
 
@@ -119,6 +122,38 @@ class Hosting:
                 f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
                 " ledger too."
             )
+
+
+def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
+    """Open the journal of a receiver; begin it where there is none, unless it must exist.
+
+    Returns:
+        The journal, and whether it is new.
+
+    Raises:
+        NoJournalError: There is none, and it must exist.
+        JournalError: It cannot be opened or made.
+    """
+    try:
+        journal = Journal.open(hosting.journal)
+    except NoJournalError:
+        if not hosting.must_exist:
+            return Journal.open(hosting.journal, create=True), True
+        raise NoJournalError(
+            f"There is no journal {hosting.journal}, and must_exist is true, so that no new one is"
+            " begun; mount its volume, or start once without must_exist to begin it."
+        ) from None
+    # Another receiver may have made it just now, and not made it durable yet.
+    return (journal if hosting.must_exist else Journal.open(hosting.journal, create=True)), False
+
+
+def log_new_journal(journal: Journal) -> None:
+    """Say that a receiver begins a journal: there may be one on a volume that is not mounted."""
+    _LOG.warning(
+        "There was no journal %s, so the receiver begins a new journal.",
+        journal.storage.url,
+        extra=event("new-journal", journal=journal.name),
+    )
 
 
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
@@ -159,7 +194,7 @@ async def serve(
     rejections_s: float = REJECTIONS_S,
 ) -> None:
     """Do what `host` does until ``stop`` is set, without signals; log rejections at intervals."""
-    journal = Journal.open(hosting.journal, create=True)
+    journal, is_new = open_journal(hosting)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
         storage, folder = journal.storage, str(hosting.lane)
@@ -188,6 +223,8 @@ async def serve(
                 _capped(journal, hosting, ledger, intake),
             ):
                 _log_begin(journal, hosting, writer, listen() if listen else None)
+                if is_new:
+                    log_new_journal(journal)
                 await _run(receiver, intake, stop, rejections_s)
         _log_rejections(intake)
         _log_end(writer, intake.statistics)

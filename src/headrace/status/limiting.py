@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from headrace.control import OperatorActionKind, OperatorLimits
+from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force
 from headrace.errors import OptionError
@@ -90,12 +90,23 @@ class GateAction:
     effect: Callable[[Ledger, str, str, str], OperatorLimits]
     done: str | None = None
 
-    def sentence(self, ledger: Ledger, limits: OperatorLimits) -> str:
-        """What was done, and when it is in force."""
+    def act(self, ledger: Ledger, gate: str, by: str, why: str) -> tuple[OperatorLimits, str]:
+        """Do it. Return what is in force then, and a sentence: what was done and replaced."""
+        before = ledger.operator_limits.of(gate).limit
+        limits = self.effect(ledger, gate, by, why)
         described = self.done or limits.describe() or "under no limit and not paused"
-        has_query = ledger.gates.query(limits.gate) is not None
+        has_query = ledger.gates.query(gate) is not None
         when = "in force at its next plan" if has_query else "no query runs behind it now"
-        return f"{limits.gate}: {described}; {when}."
+        return limits, f"{gate}: {described}{_replaced(before, limits.limit)}; {when}."
+
+
+def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
+    if before is None or now is None or now.number == before.number:
+        return ""
+    return (
+        f"; it replaces the limit of {before.records_per_s or 0:g} records/s by {before.author},"
+        " which does not come back"
+    )
 
 
 GATE_ACTIONS: Final[Mapping[str, GateAction]] = {

@@ -21,6 +21,7 @@ from headrace.journal import Journal
 from headrace.journal.names import checked_lane
 from headrace.ledger import normalize_url
 from headrace.receivers import Hosting, Receiver
+from headrace.receivers.host import log_new_journal, open_journal
 from headrace.receivers.settings import require_port
 from headrace.receivers.spark.receiver_task import Assignment, TaskOutcome, work
 from headrace.receivers.spark.reporting import ReportServer
@@ -233,7 +234,9 @@ class Receivers:
         ledger = _ledger_url(hosting.ledger, self._setting("spark.master"))
         with self._starting:
             self._require_cores(n)
-            journal = Journal.open(hosting.journal, create=True)
+            journal, is_new = open_journal(hosting)
+            if is_new:
+                log_new_journal(journal)
             self._require_free(journal, lanes)
             server = self._opened()
             everywhere = replace(hosting, journal=journal.storage.url, ledger=ledger)
