@@ -254,6 +254,11 @@ class GateLedger:
         with self._while_the_driver_lives():
             self._ledger.operator_limits.continued(self._gate.name, sentence)
 
+    def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
+        """Settle the open batches of other checkpoints that lie within these ranges."""
+        with self._while_the_driver_lives():
+            return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
+
     def restarted(self) -> None:
         """Write down that the checkpoint that an operator wanted anew is in the ledger."""
         with self._while_the_driver_lives():

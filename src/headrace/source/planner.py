@@ -41,6 +41,10 @@ from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffs
 
 _LOG: Final = logging.getLogger("headrace.source")
 
+_LAST_OFFSET: Final = 2**63 - 1
+
+_READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
+
 _IDLE_PART: Final = 0.25
 """Part of an ``auto`` interval after which a source without new records is looked at again."""
 
@@ -390,6 +394,8 @@ class StreamPlanner:
             if until.begins:
                 ledger.begin_checkpoint(until)
             if since.first:
+                if until.checkpoint_id == since.checkpoint_id:  # it does not go on from another one
+                    self._settle_what_is_read_again(ledger, until)
                 ledger.restarted()
             if ranges:
                 # A batch that Spark runs again after a restart was planned by another process.
@@ -411,6 +417,18 @@ class StreamPlanner:
             fail_on_loss,
             account,
         )
+
+    def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
+        """Settle the batches of earlier checkpoints that a checkpoint reads from its beginning."""
+        ranges = [tp.range(at, _LAST_OFFSET) for tp, at in first.begins.items()]
+        if keys := ledger.supersede(first, ranges, _READ_AGAIN):
+            _LOG.warning(
+                "Gate %r reads %d open batches of earlier checkpoints again, so no backfill runs"
+                " them: %s.",
+                self._options.gate,
+                len(keys),
+                ", ".join(keys),
+            )
 
     def _resume(
         self,

@@ -85,17 +85,28 @@ class GateAction:
         effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
             then.
         done: What it does, in words that follow the gate's name. Default: what is in force.
+        also: Answers what else it does to a gate, in words that follow those; empty for nothing.
     """
 
     effect: Callable[[Ledger, str, str, str], OperatorLimits]
     done: str | None = None
+    also: Callable[[Ledger, str], str] = lambda _ledger, _gate: ""
 
     def sentence(self, ledger: Ledger, limits: OperatorLimits) -> str:
         """What was done, and when it is in force."""
         described = self.done or limits.describe() or "under no limit and not paused"
         has_query = ledger.gates.query(limits.gate) is not None
         when = "in force at its next plan" if has_query else "no query runs behind it now"
-        return f"{limits.gate}: {described}; {when}."
+        return f"{limits.gate}: {described}{self.also(ledger, limits.gate)}; {when}."
+
+
+def _settled_by_a_restart(ledger: Ledger, gate: str) -> str:
+    number = sum(ledger.operator_limits.open_batches(gate).values())
+    if not number:
+        return ""
+    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
+    batches = plural(number, "open batch")
+    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
 
 
 GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
@@ -113,6 +124,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
     "restart": GateAction(
         lambda ledger, *of: ledger.operator_limits.restart(*of),
         "its next start with a new checkpoint begins by startingOffsets",
+        _settled_by_a_restart,
     ),
 }
 """By the names that forms give them; a limit has values besides (`WantedLimit.action`)."""
