@@ -3,6 +3,7 @@
 import itertools
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy import make_url
 from tests.services.examples import examples
 
 from headrace.core.ranges import TopicPartition
+from headrace.core.timing import LEASE_MS
 from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import Last, OnFailure, retry
@@ -39,8 +41,13 @@ class Sink:
     def __init__(self) -> None:
         self.by_key: dict[str, list[int]] = {}
         self.refuses = False
+        self.within: Callable[[], object] = lambda: None
+        """Called once while a batch is in its handler."""
 
     def __call__(self, df: Any, batch: Batch) -> None:
+        if batch.ranges:
+            within, self.within = self.within, lambda: None
+            within()
         if self.refuses and batch.ranges:
             raise RefusedError("the sink refuses this batch")
         self.by_key[batch.key] = [int(row.value) for row in df.collect()]
@@ -404,6 +411,35 @@ def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
         world.run()
         world.backfill()
         assert sink.values == [*range(20)]
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+@pytest.mark.parametrize("later", [0, 5])
+def test_what_was_in_its_handler_in_an_older_ledger_is_looked_at_when_its_lease_ends(
+    tmp_path: Path, on_failure: Last | OnFailure, later: int
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(5)
+        sink.within = world.follow
+        world.run()
+        (batch,) = stream.ledger.batches.newest(GATE)
+        world.send(later)
+        world.run()
+        copies = list(world.followers)
+        stream.stop()
+        world._put_back(copies[0])
+        assert not stream.run_batch(), "the stream is idle"
+        stream.clock.sleep(LEASE_MS / 1000 + 1)
+        assert not stream.run_batch()
+        world.backfill()
+        after = stream.ledger.batches.get(batch.batch_key)
+        assert after is not None
+        assert after.status is (Status.SUCCESS if stream.policy.skips else Status.FAILED)
+        assert world.listed() == world.unknown() | (set() if stream.policy.skips else {*range(5)})
+        assert sink.values == [*range(5 + later)]
 
 
 def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:

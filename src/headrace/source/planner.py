@@ -41,6 +41,9 @@ from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffs
 
 _LOG: Final = logging.getLogger("headrace.source")
 
+_ABANDONED_LOOK_S: Final = 5.0
+"""After which time batches in progress are looked at again, whose owner may be gone (s)."""
+
 _LAST_OFFSET: Final = 2**63 - 1
 
 _READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
@@ -107,6 +110,8 @@ class StreamPlanner:
         self._next_s = -math.inf
         """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
+        self._next_abandoned_s = -math.inf
+        """When batches in progress are looked at next (s, monotonic)."""
         self._goes_on = False
         """Whether the query began a new checkpoint, and goes on where the ledger stands."""
         self._is_compared = False
@@ -186,6 +191,7 @@ class StreamPlanner:
         offset, interrupted = self._resume(offset, topics, earliest, latest)
         if interrupted is not None:
             return interrupted.to_json()
+        self._fail_abandoned()
         starts = resolve_start_offsets(
             offset,
             topics,
@@ -417,6 +423,24 @@ class StreamPlanner:
             fail_on_loss,
             account,
         )
+
+    def _fail_abandoned(self) -> None:
+        """Fail the batches in progress whose owner is gone, as in a ledger from an older copy.
+
+        No batch of this query runs now: Spark plans one once the one before is processed. The gate
+        may be idle, so the next batch is not waited for.
+        """
+        now_s = self._clock.monotonic()
+        if self._gate_ledger is None or now_s < self._next_abandoned_s:
+            return
+        self._next_abandoned_s = now_s + _ABANDONED_LOOK_S
+        for key in self._gate_ledger.resolve_abandoned():
+            _LOG.warning(
+                "Batch %s of gate %r is in progress, and its owner has given no sign of life until"
+                " its lease had run out, so it counts as failed now.",
+                key,
+                self._options.gate,
+            )
 
     def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
         """Settle the batches of earlier checkpoints that a checkpoint reads from its beginning."""
