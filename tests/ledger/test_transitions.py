@@ -48,6 +48,7 @@ def test_the_transitions_are_those_of_the_reference() -> None:
         "H": ("backfilling", "failed"),
         "I": ("backfilling", "dead"),
         "J": ("backfilling", "failed"),
+        "K": ("failed", "dead"),
     }
 
 

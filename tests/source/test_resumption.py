@@ -3,7 +3,9 @@
 import itertools
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ from sqlalchemy import make_url
 from tests.services.examples import examples
 
 from headrace.core.ranges import TopicPartition
+from headrace.core.timing import LEASE_MS
 from headrace.errors import GateInUseError, OptionError
 from headrace.execution.batch import Batch
 from headrace.execution.policy import Last, OnFailure, retry
-from headrace.ledger import DEFECTS, Status, verify
+from headrace.ledger import DEFECTS, Status, Verdict, verify
 from headrace.source.comparison import compare_with_checkpoint
+from headrace.source.read_bounds import Edge, starting_bound
 from headrace.source.resumption import UNKNOWN_OUTCOME
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
@@ -37,8 +41,13 @@ class Sink:
     def __init__(self) -> None:
         self.by_key: dict[str, list[int]] = {}
         self.refuses = False
+        self.within: Callable[[], object] = lambda: None
+        """Called once while a batch is in its handler."""
 
     def __call__(self, df: Any, batch: Batch) -> None:
+        if batch.ranges:
+            within, self.within = self.within, lambda: None
+            within()
         if self.refuses and batch.ranges:
             raise RefusedError("the sink refuses this batch")
         self.by_key[batch.key] = [int(row.value) for row in df.collect()]
@@ -63,6 +72,7 @@ class World:
 
     def __init__(self, stream: StreamHarness, log: GrowingLog, sink: Sink, folder: Path) -> None:
         self.stream, self.log, self.sink, self.folder = stream, log, sink, folder
+        self.starting = "earliest"
         self.sent = 0
         self.partitions = 2
         self.is_running = False
@@ -151,6 +161,18 @@ class World:
         self.stream.checkpoint = None
         self.logged = {}
 
+    def restart(self) -> None:
+        """The sink is emptied, and all is to be read again; copies from before are of no use."""
+        if self.starting != "earliest":
+            return
+        self._stop()
+        self.stream.ledger.operator_limits.restart(GATE, "ops", "the table is built anew")
+        self.backfill()
+        self.lose_checkpoint()
+        self.sink.by_key.clear()
+        self.copies.clear()
+        self.run()
+
     def restore_checkpoint(self, which: int) -> None:
         """An older copy is refused, and goes on once it is adopted."""
         if not self.copies:
@@ -218,6 +240,7 @@ events = st.one_of(
     st.tuples(st.just("backfill")),
     st.tuples(st.just("grow")),
     st.tuples(st.just("lose_checkpoint")),
+    st.tuples(st.just("restart")),
     st.tuples(st.just("restore_checkpoint"), st.integers(0, 5)),
     st.tuples(st.just("restore_ledger"), st.integers(0, 5)),
     st.tuples(st.just("promote"), st.integers(0, 5), st.integers(1, 12)),
@@ -253,6 +276,7 @@ def test_each_record_is_in_the_sink_once_or_named(
     folder = tmp_path_factory.mktemp("copies")
     with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
         world = World(stream, log, sink, folder)
+        world.starting = starting
         world.run()  # the gate's history begins while the log is empty
         for number, crash, sink.refuses, (event, *arguments) in history:
             world.send(number, crash)
@@ -337,6 +361,85 @@ def test_a_checkpoint_of_the_native_source_is_known_in_each_partition_from_the_f
         world.lose_checkpoint()
         world.run()
         assert sink.values == [4]
+
+
+@pytest.mark.parametrize("crash", [None, *POINTS[1:-1], "before handle", "after claim"])
+def test_a_restart_settles_what_it_reads_again(tmp_path: Path, crash: str | None) -> None:
+    """An open batch in each state: deferred, of a process that is gone, and of a backfill."""
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 6, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(6)
+        world.run()
+        sink.refuses = crash in {None, "after claim"}
+        world.send(6, crash)
+        stream.run_batch()
+        if crash == "after claim":
+            stream.backfill(once=True)
+        sink.refuses = False
+        world.send(6)
+        (batch,) = [each for each in stream.ledger.batches.newest(GATE) if each.records_left]
+        world.restart()
+        world.backfill()
+        assert sink.values == [*range(18)]
+        settled = stream.ledger.batches.get(batch.batch_key)
+        assert settled is not None
+        assert settled.resolution == "a restart of the gate reads it again (headrace)"
+        assert stream.ledger.batches.unresolved() == ()
+        assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"records": {"0": 9, "1": 9}}'])
+def test_a_restart_leaves_to_the_backfill_what_it_does_not_read_again(
+    tmp_path: Path, starting: str
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure="defer", options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        sink.refuses = True
+        world.send(18)
+        world.run()
+        sink.refuses = False
+        stream.source_options = replace(
+            stream.source_options,
+            starting=starting_bound({"startingOffsets": starting}, Edge.LATEST, streaming=True),
+        )
+        world.restart()
+        world.send(2)
+        world.run()
+        world.backfill()
+        assert sink.values == [*range(20)]
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+@pytest.mark.parametrize("later", [0, 5])
+def test_what_was_in_its_handler_in_an_older_ledger_is_looked_at_when_its_lease_ends(
+    tmp_path: Path, on_failure: Last | OnFailure, later: int
+) -> None:
+    log, sink = GrowingLog(partitions=2), Sink()
+    options = {"maxOffsetsPerTrigger": 5, "backpressure.enabled": "false"}
+    with StreamHarness(sink, log, on_failure=on_failure, options=options) as stream:
+        world = World(stream, log, sink, tmp_path)
+        world.send(5)
+        sink.within = world.follow
+        world.run()
+        (batch,) = stream.ledger.batches.newest(GATE)
+        world.send(later)
+        world.run()
+        copies = list(world.followers)
+        stream.stop()
+        world._put_back(copies[0])
+        assert not stream.run_batch(), "the stream is idle"
+        stream.clock.sleep(LEASE_MS / 1000 + 1)
+        assert not stream.run_batch()
+        world.backfill()
+        after = stream.ledger.batches.get(batch.batch_key)
+        assert after is not None
+        assert after.status is (Status.SUCCESS if stream.policy.skips else Status.FAILED)
+        assert world.listed() == world.unknown() | (set() if stream.policy.skips else {*range(5)})
+        assert sink.values == [*range(5 + later)]
 
 
 def test_a_restart_is_obeyed_once_and_by_a_new_checkpoint_alone() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver, with_lags
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.ledger import ErrorReport, IsolatedBatches, Status
+from headrace.ledger import ErrorReport, GateQuery, IsolatedBatches, Status
 from headrace.status.attention import (
     HANGS,
     SHORTEST_HANGS_MS,
@@ -35,6 +35,32 @@ def test_a_batch_that_is_late_is_watched_and_one_that_hangs_needs_somebody_now(
     snapshot = take_snapshot(GateHistory(a_gate(), (running,)), NOW_MS)
     assert snapshot.state is GateState.OVERDUE
     assert [need.urgency for need in snapshot.needs] == [urgency]
+
+
+@pytest.mark.parametrize("is_newest", [True, False])
+@pytest.mark.parametrize(
+    ("started_ms", "lease_ms", "is_abandoned"),
+    [(-5_000, 30_000, True), (5_000, -1, True), (5_000, 30_000, False)],
+)
+def test_a_batch_in_progress_that_no_process_runs_is_a_need(
+    started_ms: int, lease_ms: int, is_abandoned: bool, is_newest: bool
+) -> None:
+    """An earlier process ran it, or the lease of its owner is over; one that runs is none."""
+    since_ms = NOW_MS - 10_000
+    query = GateQuery("me", None, None, "shop.py", None, None, since_ms, NOW_MS + 9_999, 1)
+    open_batch = replace(
+        a_batch(1, NOW_MS - 20_000, 10, status=Status.IN_PROGRESS),
+        start_time_ms=since_ms + started_ms,
+        lease_until_ms=NOW_MS + lease_ms,
+    )
+    batches = [open_batch] if is_newest else [a_batch(2, NOW_MS - 1_000, 10), open_batch]
+    snapshot = take_snapshot(GateHistory(a_gate(), tuple(batches), query=query), NOW_MS)
+    sentences = [need.sentence for need in snapshot.needs if need.kind == "abandoned batches"]
+    assert bool(sentences) == is_abandoned
+    if is_abandoned:
+        assert sentences == [
+            "1 batch is in progress, and run by no process; it fails when its lease ends."
+        ]
 
 
 def test_a_batch_that_is_late_says_whether_its_handler_was_called() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from headrace.control.limits import OperatorActionKind
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import LONGEST_LEASE_MS
@@ -240,6 +241,9 @@ class Monitor:
         Raises:
             LedgerError: It cannot be read; what was read last stays.
         """
+        if self._is_to_restart():
+            self._batches, self._read_s = {}, self._seconds()
+            return
         # An interrupted batch is the stream's, until a start of the query has not run it.
         known, rows = self._batches, [row for row in self._rows() if not row.interrupted]
         abandoned = any(row.status is Status.BACKFILLING for row in rows)
@@ -248,6 +252,11 @@ class Monitor:
             row.batch_key: self._open(row, known.get(row.batch_key), now_ms) for row in rows
         }
         self._read_s = self._seconds()
+
+    def _is_to_restart(self) -> bool:
+        """Whether the gate's next checkpoint reads again what is open, and would double it."""
+        asked = self._ledger.operator_limits.for_the_start(self._gate_name)
+        return any(each.kind is OperatorActionKind.RESTART for each in asked)
 
     def _rows(self) -> Sequence[BatchRecord]:
         rows = self._ledger.batches.failed(self._gate_name, self._limit)

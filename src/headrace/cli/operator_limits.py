@@ -198,8 +198,9 @@ def stop(
 def restart(acting: Acting) -> None:
     """Have the next start of a gate's query with a new checkpoint read everything again.
 
-    It begins by its startingOffsets, and what the gate has processed may be processed again. It is
-    obeyed once, within a day; a start with the old checkpoint leaves it as it is.
+    It begins by its startingOffsets, and what the gate has processed may be processed again. Open
+    batches that it reads again are settled then, and no backfill runs any until then. It is obeyed
+    once, within a day; a start with the old checkpoint leaves it as it is.
     Without this, a query whose checkpoint was deleted goes on where the ledger stands.
     """
     _act(acting, GATE_ACTIONS["restart"], all_stages=True)

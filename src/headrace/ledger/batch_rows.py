@@ -299,4 +299,12 @@ LEFT_BEHIND: Final = (
     )
 )
 
+OPEN_OF_OTHERS: Final = (
+    select(batch_table)
+    .where(batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.checkpoint_id != bindparam("by_checkpoint"))
+    .where(batch_table.c.status.in_([Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING]))
+)
+"""Open batches of a gate, but for those of one checkpoint; without an order, as `LEFT_BEHIND`."""
+
 GATE_OF: Final = select(batch_table.c.gate).where(batch_table.c.batch_key == bindparam("batch"))

@@ -21,7 +21,7 @@ from headrace.ledger.database import changed_rows, insert_rows
 from headrace.ledger.dead_letters import insert_letters
 from headrace.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport
 from headrace.ledger.gates import refuse_but
-from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch
+from headrace.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch, PlannedRange
 from headrace.ledger.tables import batch_range, batch_table
 from headrace.ledger.transitions import Status
 
@@ -373,6 +373,54 @@ class BatchStore(BatchQueries):
     def mark_dead(self, batch_key: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (transition I), whatever its attempts."""
         return self._changes(transitions.MARK_DEAD, self._failed(batch_key, owner, error))
+
+    def supersede(self, cover: PlannedBatch, why: str, query: str) -> list[str]:
+        """Settle the open batches of a gate that its new checkpoint reads again (transition K).
+
+        A batch is settled whoever runs it, and before that fails for its owner (E, H). A batch with
+        an open offset outside of the cover stays as it is.
+
+        Args:
+            cover: The ranges that the new checkpoint reads.
+            why: The reason, kept with each batch.
+            query: The query that must own the gate.
+
+        Returns:
+            The batches that were settled, earliest created first.
+
+        Raises:
+            GateInUseError: Another query stands behind the gate; nothing is changed.
+        """
+
+        def is_read(planned: PlannedRange) -> bool:
+            return any(
+                planned.topic_id == read.topic_id and read.offsets.contains(planned.offsets)
+                for read in cover.ranges
+            )
+
+        def supersede(connection: Connection) -> list[str]:
+            refuse_but(connection, cover.gate, query)
+            values = {"of": cover.gate, "by_checkpoint": cover.checkpoint_id}
+            rows = connection.execute(batch_rows.OPEN_OF_OTHERS, values).mappings().all()
+            batches = sorted(map(batch_from, rows), key=lambda batch: batch.created_time_ms)
+            return [
+                batch.batch_key
+                for batch in batches
+                if all(map(is_read, batch.open_ranges(ranges_of(connection, batch.batch_key))))
+                and self._supersede(connection, batch, why)
+            ]
+
+        return self._database.write(supersede)
+
+    def _supersede(self, connection: Connection, batch: BatchRecord, why: str) -> bool:
+        gone = self._failed(batch.batch_key, batch.owner, OWNER_GONE) | {"unknown": True}
+        if batch.status is Status.IN_PROGRESS:
+            changed_rows(connection, transitions.FAIL, gone)
+        elif batch.status is Status.BACKFILLING:
+            spared = gone | {"most_backfills": batch.backfills + 2}
+            changed_rows(connection, transitions.RELEASE, spared)
+        values = {"batch": batch.batch_key, "why": why, "call": transitions.new_call_id()}
+        return changed_rows(connection, transitions.SUPERSEDE, values) > 0
 
     def resolve_abandoned(
         self, gate_name: str, *, but: str | None, unowned_before_ms: int

@@ -8,10 +8,11 @@
                        │  │ E                               │
                       C│  v            F                    │ G
                       failed ───────────────> backfilling ──┤
-                        ^                       │           │
-                        └───────────────────────┘           │ I
-                                 H, J                       v
-                                                          dead
+                       │ ^                      │           │
+                       │ └──────────────────────┘           │ I
+                       │          H, J                      v
+                       └───────────────────────────────>  dead
+                                      K
 
 ====== =================================================================== =========
 letter when                                                                attempts
@@ -27,6 +28,7 @@ H      the backfill raised; there are attempts left                        + 1
 I      the last backfill that there may be raised                          + 1
        or its ranges have left Kafka                                       0
 J      the backfill has done a part of it; the rest is the next one's      0
+K      another checkpoint reads all of it that is not done                 0
 ====== =================================================================== =========
 
 If a backfill's lease has run out, the next claim of the batch performs H and F at once. What was
@@ -99,6 +101,7 @@ BACKFILL_SUCCEEDED: Final = Transition("G", Status.BACKFILLING, Status.SUCCESS)
 BACKFILL_FAILED: Final = Transition("H", Status.BACKFILLING, Status.FAILED, attempts=1, backfills=1)
 BACKFILL_GAVE_UP: Final = Transition("I", Status.BACKFILLING, Status.DEAD)
 PUT_BACK: Final = Transition("J", Status.BACKFILLING, Status.FAILED)
+SUPERSEDED: Final = Transition("K", Status.FAILED, Status.DEAD)
 
 TRANSITIONS: Final = (
     PLANNED,
@@ -111,6 +114,7 @@ TRANSITIONS: Final = (
     BACKFILL_FAILED,
     BACKFILL_GAVE_UP,
     PUT_BACK,
+    SUPERSEDED,
 )
 
 _BATCH = batch_table.c.batch_key == bindparam("batch")
@@ -282,6 +286,8 @@ MARK_DEAD: Final = _update_by(BACKFILL_GAVE_UP, _OWNED, **_FAILED)
 
 # Its failures before say nothing of what is left.
 PUT_BACK_REST: Final = _update_by(PUT_BACK, _OWNED, backfills=0, **_ENDED)
+
+SUPERSEDE: Final = _update_by(SUPERSEDED, resolution=bindparam("why"))
 
 # Within a status: the text is whole each time, so a repeated call changes nothing more.
 KEEP_PROGRESS: Final = (

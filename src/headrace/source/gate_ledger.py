@@ -254,6 +254,20 @@ class GateLedger:
         with self._while_the_driver_lives():
             self._ledger.operator_limits.continued(self._gate.name, sentence)
 
+    def resolve_abandoned(self) -> list[str]:
+        """Fail the gate's batches in progress whose lease has run out, while none is run."""
+        name, batches = self._gate.name, self._ledger.batches
+        with self._while_the_driver_lives():
+            if batches.open_batch(name) is None:  # nearly always, and then nothing is written
+                return []
+            # A batch without a lease is perhaps of a query without a handler, whose report comes.
+            return batches.resolve_abandoned(name, but=None, unowned_before_ms=0)
+
+    def supersede(self, end: StreamOffset, ranges: Sequence[OffsetRange], why: str) -> list[str]:
+        """Settle the open batches of other checkpoints that lie within these ranges."""
+        with self._while_the_driver_lives():
+            return self._ledger.batches.supersede(self._batch(end, ranges), why, self._owner)
+
     def restarted(self) -> None:
         """Write down that the checkpoint that an operator wanted anew is in the ledger."""
         with self._while_the_driver_lives():

@@ -42,6 +42,13 @@ from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffs
 
 _LOG: Final = logging.getLogger("headrace.source")
 
+_ABANDONED_LOOK_S: Final = 5.0
+"""After which time batches in progress are looked at again, whose owner may be gone (s)."""
+
+_LAST_OFFSET: Final = 2**63 - 1
+
+_READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
+
 _IDLE_PART: Final = 0.25
 """Part of an ``auto`` interval after which a source without new records is looked at again."""
 
@@ -104,6 +111,8 @@ class StreamPlanner:
         self._next_s = -math.inf
         """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
+        self._next_abandoned_s = -math.inf
+        """When batches in progress are looked at next (s, monotonic)."""
         self._goes_on = False
         """Whether the query began a new checkpoint, and goes on where the ledger stands."""
         self._is_compared = False
@@ -183,6 +192,7 @@ class StreamPlanner:
         offset, interrupted = self._resume(offset, topics, earliest, latest)
         if interrupted is not None:
             return interrupted.to_json()
+        self._fail_abandoned()
         starts = resolve_start_offsets(
             offset,
             topics,
@@ -391,6 +401,8 @@ class StreamPlanner:
             if until.begins:
                 ledger.begin_checkpoint(until)
             if since.first:
+                if until.checkpoint_id == since.checkpoint_id:  # it does not go on from another one
+                    self._settle_what_is_read_again(ledger, until)
                 ledger.restarted()
             if ranges:
                 # A batch that Spark runs again after a restart was planned by another process.
@@ -412,6 +424,36 @@ class StreamPlanner:
             fail_on_loss,
             account,
         )
+
+    def _fail_abandoned(self) -> None:
+        """Fail the batches in progress whose owner is gone, as in a ledger from an older copy.
+
+        No batch of this query runs now: Spark plans one once the one before is processed. The gate
+        may be idle, so the next batch is not waited for.
+        """
+        now_s = self._clock.monotonic()
+        if self._gate_ledger is None or now_s < self._next_abandoned_s:
+            return
+        self._next_abandoned_s = now_s + _ABANDONED_LOOK_S
+        for key in self._gate_ledger.resolve_abandoned():
+            _LOG.warning(
+                "Batch %s of gate %r is in progress, and its owner has given no sign of life until"
+                " its lease had run out, so it counts as failed now.",
+                key,
+                self._options.gate,
+            )
+
+    def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
+        """Settle the batches of earlier checkpoints that a checkpoint reads from its beginning."""
+        ranges = [tp.range(at, _LAST_OFFSET) for tp, at in first.begins.items()]
+        if keys := ledger.supersede(first, ranges, _READ_AGAIN):
+            _LOG.warning(
+                "Gate %r reads %d open batches of earlier checkpoints again, so no backfill runs"
+                " them: %s.",
+                self._options.gate,
+                len(keys),
+                ", ".join(keys),
+            )
 
     def _resume(
         self,

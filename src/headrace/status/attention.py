@@ -216,6 +216,14 @@ def _failed_batches(snapshot: "GateSnapshot") -> Facts:
         yield f"{failed} to be run again{_error(snapshot)}", 0
 
 
+def _abandoned_batches(snapshot: "GateSnapshot") -> Facts:
+    if number := snapshot.abandoned:
+        batches = out.plural(number, "batch")
+        left = "is" if number == 1 else "are"
+        fails = "it fails when its lease ends" if number == 1 else "they fail when their leases end"
+        yield f"{batches} {left} in progress, and run by no process; {fails}.", 0
+
+
 def _dead_letters(snapshot: "GateSnapshot") -> Facts:
     if number := snapshot.dead_letters:
         waits = "waits" if number == 1 else "wait"
@@ -273,6 +281,9 @@ GATE_NEEDS: Final = (
     NeedKind("retention", _NOW, Where.GATE, WHY, _retention),
     NeedKind("dead batches", _SOON, Where.FAILURES, _FAILURES, _dead_batches),
     NeedKind("failed batches", _SOON, Where.FAILURES, _FAILURES, _failed_batches),
+    NeedKind(
+        "abandoned batches", _WATCH, Where.VERIFY, "headrace verify {gate}", _abandoned_batches
+    ),
     NeedKind("dead letters", _SOON, Where.FAILURES, _LETTERS, _dead_letters),
     NeedKind("misfit", _SOON, Where.FAILURES, f"{_FAILURES} --error {BAD_VALUE}", _misfit),
     NeedKind("waiting senders", _SOON, Where.RECEIVERS, WHY, _waiting_senders),

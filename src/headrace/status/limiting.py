@@ -85,10 +85,12 @@ class GateAction:
         effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
             then.
         done: What it does, in words that follow the gate's name. Default: what is in force.
+        also: Answers what else it does to a gate, in words that follow those; empty for nothing.
     """
 
     effect: Callable[[Ledger, str, str, str], OperatorLimits]
     done: str | None = None
+    also: Callable[[Ledger, str], str] = lambda _ledger, _gate: ""
 
     def act(self, ledger: Ledger, gate: str, by: str, why: str) -> tuple[OperatorLimits, str]:
         """Do it. Return what is in force then, and a sentence: what was done and replaced."""
@@ -97,7 +99,8 @@ class GateAction:
         described = self.done or limits.describe() or "under no limit and not paused"
         has_query = ledger.gates.query(gate) is not None
         when = "in force at its next plan" if has_query else "no query runs behind it now"
-        return limits, f"{gate}: {described}{_replaced(before, limits.limit)}; {when}."
+        replaced = _replaced(before, limits.limit)
+        return limits, f"{gate}: {described}{replaced}{self.also(ledger, gate)}; {when}."
 
 
 def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
@@ -107,6 +110,15 @@ def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
         f"; it replaces the limit of {before.records_per_s or 0:g} records/s by {before.author},"
         " which does not come back"
     )
+
+
+def _settled_by_a_restart(ledger: Ledger, gate: str) -> str:
+    number = sum(ledger.operator_limits.open_batches(gate).values())
+    if not number:
+        return ""
+    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
+    batches = plural(number, "open batch")
+    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
 
 
 GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
@@ -124,6 +136,7 @@ GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
     "restart": GateAction(
         lambda ledger, *of: ledger.operator_limits.restart(*of),
         "its next start with a new checkpoint begins by startingOffsets",
+        _settled_by_a_restart,
     ),
 }
 """By the names that forms give them; a limit has values besides (`WantedLimit.action`)."""

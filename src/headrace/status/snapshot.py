@@ -254,6 +254,7 @@ class GateSnapshot:
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: Number of ``batches`` that are in progress.
+        abandoned: Those of them that no process runs; they fail when their leases end.
         error: Error of the newest failed batch of ``batches``, or of those that wait.
         lost_records: Offsets that were gone from the source before they were read, but for those
             that somebody has accepted.
@@ -339,6 +340,7 @@ class GateSnapshot:
     isolated: IsolatedSnapshot | None = None
     unfit_records: int = 0
     new_checkpoint: str | None = None
+    abandoned: int = 0
     needs: tuple[Need, ...] = ()
 
     @property
@@ -410,6 +412,7 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         dead=history.unresolved.dead,
         dead_letters=history.unresolved.letters,
         in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
+        abandoned=history.abandoned(now_ms),
         error=_error(batches) or history.failed_error,
         lost_records=history.missed.lost,
         skipped_records=history.missed.skipped,

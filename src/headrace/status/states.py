@@ -9,6 +9,7 @@ from headrace.control import OperatorAction, OperatorLimits
 from headrace.control.rate_law import Reason
 from headrace.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
 from headrace.control.sink_outage import SinkOutage
+from headrace.core.timing import is_in_force
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
@@ -73,6 +74,24 @@ class GateHistory:
         if self.gate.ended is None and self.stop is not None:  # nobody was left to say so
             return self.stop.author if how is QueryEnd.STOPPED else None
         return self.gate.ended_error if self.gate.ended == how else None
+
+    def abandoned(self, now_ms: int) -> int:
+        """Count the batches in progress that no process runs, while a query is there.
+
+        An earlier process has run them last, or their owner's lease is over.
+        """
+        query = self.query
+        if query is None:
+            return 0
+        return sum(
+            batch.status is Status.IN_PROGRESS
+            and batch.start_time_ms is not None
+            and batch.lease_until_ms is not None
+            and not (
+                batch.start_time_ms >= query.since_ms and is_in_force(batch.lease_until_ms, now_ms)
+            )
+            for batch in self.batches
+        )
 
     @property
     def unfit_records(self) -> int:
