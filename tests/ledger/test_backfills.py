@@ -1,12 +1,14 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import insert, text
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import a_batch, batch_number, declare_clicks, stored
 
-from headrace.errors import LedgerError
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.core.ranges import OffsetRange
+from headrace.errors import GateInUseError, LedgerError
+from headrace.ledger import BatchRecord, ErrorReport, GateClaim, Ledger, Status
 from headrace.ledger.error_report import OWNER_GONE
 from headrace.ledger.tables import gate
 from headrace.testing import ManualClock
@@ -101,6 +103,34 @@ def test_transition_e_resolves_what_a_gone_owner_left(ledger: Ledger, clock: Man
     assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [
         again.batch_key
     ]
+
+
+def test_transition_k_settles_open_batches_that_another_checkpoint_reads(ledger: Ledger) -> None:
+    """Whoever has them, and only where it reads all of what is open."""
+    claim = GateClaim("orders", "a query", None, None, "a test", 1_000, "kafka", "pid")
+    ledger.gates.claim(claim, LEASE_MS)
+    keys = [ledger.batches.begin(batch_number(n)).batch_key for n in range(6)]
+    done, before, running, failed, backfilling, unowned = keys
+    ledger.batches.succeed(done)
+    ledger.batches.attach(running, 0, owner="alive", lease_ms=LEASE_MS)
+    for key in (before, failed, backfilling):
+        ledger.batches.fail(key, ERROR)
+    ledger.batches.claim(backfilling, "alive", LEASE_MS)
+    read = a_batch(OffsetRange("orders", 0, 15, 2**63 - 1))
+    cover = replace(read, checkpoint_id="another")
+    with pytest.raises(GateInUseError):
+        ledger.batches.supersede(cover, "it is read again", "another query")
+    assert ledger.batches.supersede(read, "its own", "a query") == []
+    settled = ledger.batches.supersede(cover, "it is read again", "a query")
+    assert settled == [running, failed, backfilling, unowned]
+    assert ledger.batches.supersede(cover, "it is read again", "a query") == []
+    for key in settled:
+        batch = stored(ledger, key)
+        assert (batch.status, batch.resolution) == (Status.DEAD, "it is read again")
+        assert batch.owner is None
+    assert stored(ledger, failed).error == ERROR
+    assert stored(ledger, before).status is Status.FAILED
+    assert not ledger.batches.backfilled(backfilling, "alive")
 
 
 def test_transitions_h_and_f_claim_a_batch_from_a_backfill_whose_lease_has_run_out(
