@@ -1,6 +1,5 @@
 """A transaction that is lent: who borrows it cannot end it, and leaves no trace on its session."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
@@ -14,34 +13,13 @@ from headrace.ledger.engines import KEEPALIVES, has_spoken, limit_locks
 
 _SAVEPOINT: Final = "headrace_lent"
 
-_END: Final = (
-    r"(commit|end|abort|begin|start\s+transaction|prepare\s+transaction"
-    r"|rollback(?!(?:\s+(?:work|transaction))?\s+to\b))\b"
-)
-
-_FIRST_ENDS: Final = re.compile(rf"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*{_END}", re.IGNORECASE | re.DOTALL)
-
-_WORDS: Final = re.compile(r"\b(?:commit|end|abort|begin|start|prepare|rollback)\b", re.IGNORECASE)
-
-_ANY_ENDS: Final = re.compile(rf"(?:^|;)[\s;]*{_END}", re.IGNORECASE)
-
-# PostgreSQL's strings, with escapes and without; quoted names; comments, of which /* */ can nest,
-# so that here is only where they begin.
-_NO_CODE: Final = re.compile(
-    r"""(?<=\be)'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?\$\1\$"""
-    r"|--[^\r\n]*|/\*",
-    re.IGNORECASE | re.DOTALL,
-)
-
-_COMMENT_BORDER: Final = re.compile(r"/\*|\*/")
-
 _ABORTED: Final = "25P02"
 """PostgreSQL: a statement of the transaction failed, and so the transaction has."""
 
 _NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
 """PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
 
-_ENDED: Final = "it was ended within, as the driver's own connection can do"
+_ENDED: Final = "it was ended within, as by a COMMIT that was executed"
 
 _ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
 
@@ -60,40 +38,12 @@ _FORGET: Final = "; ".join(
 """Equivalent of PostgreSQL's ``DISCARD ALL`` that can run in a transaction."""
 
 
-def transaction_end(sql: str) -> str | None:
-    r"""Return the first statement of a PostgreSQL text that would end the transaction, or None.
-
-    >>> transaction_end("SET LOCAL work_mem = '8MB'; -- and\n commit")
-    'COMMIT'
-    >>> transaction_end("SELECT 'a; commit'; ROLLBACK TO mine")
-    """
-    found = _ANY_ENDS.search(_code(sql)) if _WORDS.search(sql) else None
-    return found and " ".join(found[1].upper().split())
-
-
-def _code(sql: str) -> str:
-    """The same text without its comments, strings and quoted names."""
-    kept, at = [], 0
-    while found := _NO_CODE.search(sql, at):
-        kept.append(sql[at : found.start()])
-        at = _end_of_comment(sql, found.end()) if found[0] == "/*" else found.end()
-    return " ".join([*kept, sql[at:]])
-
-
-def _end_of_comment(sql: str, at: int) -> int:
-    depth = 1
-    while depth and (border := _COMMENT_BORDER.search(sql, at)):
-        depth += 1 if border[0] == "/*" else -1
-        at = border.end()
-    return at
-
-
 class Guard:
     """Keeps the borrower of a connection from ending the transaction that was begun on it.
 
-    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. An end
-    through the driver's own connection passes both; at the end it is detected by a savepoint that
-    was made at the beginning.
+    The end itself is refused at once where SQLAlchemy shows it. A COMMIT that is executed as a
+    statement, or by the driver's own connection, is found at the end: the savepoint that was made
+    at the beginning is gone then.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -167,23 +117,12 @@ class Guard:
         if self._lent:
             self._refuse("rollback() or close() is called within")
 
-    def _on_statement(
-        self, _connection: Connection, _cursor: object, statement: str, *_others: Any
-    ) -> None:
-        if self._lent and (end := self._end_in(statement)):
-            self._refuse(f"{end} is executed within")
+    def _on_statement(self, _connection: Connection, *_others: Any) -> None:
         if self._lent and self._is_server:
             driver: Any = self._connection.connection.driver_connection
             if has_spoken(driver):
                 # The reason for an ended session would be lost in the pipeline of `executemany`.
                 driver.execute("")
-
-    def _end_in(self, statement: str) -> str | None:
-        if self._is_server:
-            return transaction_end(statement)
-        # SQLite's driver takes one statement, and one that makes a trigger has an END in it.
-        found = _FIRST_ENDS.match(statement)
-        return found and found[1].upper()
 
     def _refuse(self, what: str) -> NoReturn:
         self._refused = what
