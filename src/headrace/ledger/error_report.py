@@ -182,6 +182,9 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
+FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
+"""The beginning of the message that is kept with a batch that succeeded in parts alone."""
+
 OWNER_GONE: Final = ErrorReport(
     "OwnerGone",
     "The process that ran this batch is gone: it ended, or stopped renewing its lease, before it "
