@@ -256,7 +256,7 @@ def batch_view(
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if batch.error is not None:
         shown.append(Text())
-        if batch.error.message.startswith(FAILS_AS_A_WHOLE):
+        if batch.error.is_of_whole:
             shown.append(out.line(f"{FAILS_AS_A_WHOLE}; each whole run ended with:"))
         elif batch.status is Status.SUCCESS:
             shown.append(out.line(_COMMITTED))

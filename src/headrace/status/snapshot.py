@@ -198,9 +198,7 @@ class IsolatedSnapshot:
         keys = set() if isolated is None else set(isolated.keys)
         number = sum(batch.batch_key in keys for batch in batches)
         wholes = [
-            batch.error
-            for batch in batches
-            if batch.error is not None and batch.error.message.startswith(FAILS_AS_A_WHOLE)
+            batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
         ]
         if len(wholes) > number:
             error, number = wholes[0], len(wholes)
