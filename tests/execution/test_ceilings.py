@@ -86,6 +86,28 @@ def test_few_batches_of_a_minute_fail_and_it_processes_as_much_as_with_the_limit
 
 
 @pytest.mark.integration
+def test_a_batch_that_fails_as_a_whole_and_not_in_its_parts_says_so_with_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As an upsert whose statement has one key twice (PostgreSQL's 21000)."""
+    log = a_log(8)
+
+    def upsert(df: Any, _batch: Batch) -> None:
+        values = {row.value.decode() for row in df.collect()}
+        if {"0", "7"} <= values:
+            raise ValueError("a row is affected a second time")
+
+    with StreamHarness(upsert, log, on_failure="isolate", options=MANY) as stream:
+        run(stream, 1)
+        (batch,) = batches(stream)
+    assert batch.status is Status.SUCCESS
+    assert batch.error is not None
+    sentence = "fails as a whole, and all of its parts pass"
+    assert batch.error.message == f"The batch {sentence}: a row is affected a second time"
+    (said,) = [each for each in caplog.messages if sentence in each]
+    assert said.endswith("ValueError: a row is affected a second time")
+
+
 def test_a_ceiling_survives_a_restart() -> None:
     log = a_log(60_000)
     with StreamHarness(Bulk(log), log, on_failure="isolate", options=MANY) as stream:

@@ -10,6 +10,7 @@ from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver
 
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.ledger import ErrorReport, GateQuery, IsolatedBatches, Status
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.status.attention import (
     HANGS,
     SHORTEST_HANGS_MS,
@@ -120,6 +121,19 @@ def test_more_than_ten_batches_with_records_found_bad_by_exceptions_are_a_hint()
         " at the source with gate.read(..., decode=...), as docs/failures.md says."
     )
     assert hint.command == "headrace dead-letters list orders"
+
+
+def test_batches_that_fail_as_a_whole_are_named_with_their_error() -> None:
+    history = isolated(0)
+    message = f"{FAILS_AS_A_WHOLE}: one key is there twice"
+    error = ErrorReport("psycopg.errors.CardinalityViolation", message, "")
+    wholes = [replace(each, error=error) for each in history.batches[:11]]
+    batches = (*wholes, *history.batches[11:])
+    (hint,) = take_snapshot(replace(history, batches=batches, isolated=None), NOW_MS).needs
+    assert hint.sentence.startswith(
+        f"11 of the last 40 batches were run in parts: {message} (CardinalityViolation); correct"
+    )
+    assert hint.command == "headrace batches orders"
 
 
 def test_a_hint_has_the_beginning_of_an_exception() -> None:

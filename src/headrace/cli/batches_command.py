@@ -26,6 +26,7 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.status.sentences import SHORT
 from headrace.status.states import batch_time_ms
 
@@ -255,7 +256,9 @@ def batch_view(
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if batch.error is not None:
         shown.append(Text())
-        if batch.status is Status.SUCCESS:
+        if batch.error.is_of_whole:
+            shown.append(out.line(f"{FAILS_AS_A_WHOLE}; each whole run ended with:"))
+        elif batch.status is Status.SUCCESS:
             shown.append(out.line(_COMMITTED))
         shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
         # A trace ends with the message; what the engine reports has none.

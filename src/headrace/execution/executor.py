@@ -26,6 +26,7 @@ from headrace.execution.isolator import (
 )
 from headrace.execution.sink_waiting import SinkWaiting, is_away
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Status, without
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -336,12 +337,28 @@ class BatchExecutor:
             down = None if isolated.down is None else self._health.stopped_by(isolated.down)
             why = down or isolated.left[0][1]
             self._ledger.batches.fail(batch.batch_key, why, owner=self._context.owner)
-        if not nothing_passed:
+        if error is not None and not nothing_passed and not (isolated.left or isolated.alone):
+            self._keep_of_whole(batch, error, isolated.runs)
+        elif not nothing_passed:
             self._log_isolated(batch, isolated)
         # A sink that was away, and is back for the parts, says nothing of the batch's size.
         if error is not None and (took_too_much(error) or not is_away(error)):
             self._on_isolated(batch, isolated)
         return isolated
+
+    def _keep_of_whole(self, batch: BatchRecord, error: Exception, runs: int) -> None:
+        """Say what a batch failed with of which all parts pass: no record is at fault alone."""
+        report = ErrorReport.of(error)
+        _LOG.warning(
+            "Batch %s of gate %r fails as a whole, and all of its parts pass, in %d runs: %s",
+            batch.batch_key,
+            batch.gate,
+            runs,
+            report.line,
+        )
+        self._ledger.batches.keep_error(
+            batch.batch_key, replace(report, message=f"{FAILS_AS_A_WHOLE}: {report.message}")
+        )
 
     def _kept(
         self, batch: BatchRecord, terms: IsolationTerms

@@ -122,6 +122,10 @@ def was_open_too_long(error: BaseException | None) -> bool:
     return False
 
 
+FAILS_AS_A_WHOLE: Final = "The batch fails as a whole, and all of its parts pass"
+"""The beginning of the message that is kept with a batch that succeeded in parts alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
     """Why a batch failed, as text of bounded length that every database can store."""
@@ -159,6 +163,11 @@ class ErrorReport:
         """The error in short: its class, and the first line of its message."""
         first_line = self.message.strip().partition("\n")[0]
         return f"{self.error_class}: {first_line}" if first_line else self.error_class
+
+    @property
+    def is_of_whole(self) -> bool:
+        """Whether it was raised by the whole of a batch whose parts have all passed."""
+        return self.message.startswith(FAILS_AS_A_WHOLE)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error_class", storable(self.error_class))

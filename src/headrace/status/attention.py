@@ -247,8 +247,15 @@ def _waiting_senders(snapshot: "GateSnapshot") -> Facts:
 
 
 def _bad_records(snapshot: "GateSnapshot") -> Facts:
-    if snapshot.isolated is not None and (advice := snapshot.isolated.advice) is not None:
-        yield advice, 0
+    isolated = snapshot.isolated
+    if isolated is not None and not isolated.is_of_wholes and isolated.advice is not None:
+        yield isolated.advice, 0
+
+
+def _failing_wholes(snapshot: "GateSnapshot") -> Facts:
+    isolated = snapshot.isolated
+    if isolated is not None and isolated.is_of_wholes and isolated.advice is not None:
+        yield isolated.advice, 0
 
 
 def _new_checkpoint(snapshot: "GateSnapshot") -> Facts:
@@ -288,6 +295,7 @@ GATE_NEEDS: Final = (
     NeedKind("misfit", _SOON, Where.FAILURES, f"{_FAILURES} --error {BAD_VALUE}", _misfit),
     NeedKind("waiting senders", _SOON, Where.RECEIVERS, WHY, _waiting_senders),
     NeedKind("bad records", _WATCH, Where.FAILURES, _LETTERS, _bad_records),
+    NeedKind("failing wholes", _WATCH, Where.GATE, "headrace batches {gate}", _failing_wholes),
     NeedKind(
         "new checkpoint", _WATCH, Where.GATE, "headrace checkpoint offsets {gate}", _new_checkpoint
     ),

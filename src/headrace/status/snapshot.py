@@ -21,6 +21,7 @@ from headrace.ledger import (
     Status,
     lost_records,
 )
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.status.attention import Need, gate_needs
 from headrace.status.lags import GateLag
 from headrace.status.states import (
@@ -179,7 +180,10 @@ class QuerySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSnapshot:
-    """The last batches in which isolation found bad records, because the handler raised."""
+    """The last batches that were run in parts, because the handler raised on single records.
+
+    Or on none alone: they fail as a whole, and all of their parts pass.
+    """
 
     batches: int
     """Their number."""
@@ -191,20 +195,41 @@ class IsolatedSnapshot:
     @classmethod
     def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
         """Count the isolated ones of a gate's last batches; None if none was isolated."""
-        if isolated is None:
+        keys = set() if isolated is None else set(isolated.keys)
+        number = sum(batch.batch_key in keys for batch in batches)
+        wholes = [
+            batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
+        ]
+        if len(wholes) > number:
+            error, number = wholes[0], len(wholes)
+        elif isolated is None:
             return None
-        number = sum(batch.batch_key in isolated.keys for batch in batches)
-        error = isolated.error
+        else:
+            error = isolated.error
         reason = error.message.strip().partition("\n")[0]
-        if len(reason) > _REASON_LENGTH:
-            error = replace(error, message=f"{reason[: _REASON_LENGTH - 1].rstrip()}…")
+        most = _REASON_LENGTH + (
+            len(FAILS_AS_A_WHOLE) if reason.startswith(FAILS_AS_A_WHOLE) else 0
+        )
+        if len(reason) > most:
+            error = replace(error, message=f"{reason[: most - 1].rstrip()}…")
         return cls(number, len(batches), short_error(error)) if number else None
+
+    @property
+    def is_of_wholes(self) -> bool:
+        """Whether the batches fail as a whole, and all of their parts pass."""
+        return self.error.startswith(FAILS_AS_A_WHOLE)
 
     @property
     def advice(self) -> str | None:
         """What would find the bad records at less cost; None while few batches were isolated."""
         if self.batches <= MANY:
             return None
+        if self.is_of_wholes:
+            return (
+                f"{count(self.batches)} of the last {plural(self.of, 'batch')} were run in parts:"
+                f" {self.error.rstrip('.')}; correct what its records do to each other, such as one"
+                " key twice."
+            )
         return (
             f"The handler raised on single records in {count(self.batches)} of the last"
             f" {plural(self.of, 'batch')} (last {self.error.rstrip('.')}), and is run many times"
