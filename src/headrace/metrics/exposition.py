@@ -13,7 +13,7 @@ from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.metric_rows import GateNow, OpenBatches
-from headrace.metrics.families import Family, MetricKind, Totals, gauge, labels_text, render
+from headrace.metrics.families import Family, Totals, gauge, render
 from headrace.status.lags import GateLag, LagWatch, may_be_more
 from headrace.status.sources import SourceAnswer
 from headrace.status.stages import BOTTLENECK, stages_of
@@ -36,7 +36,7 @@ def partition_families(
     If a gate's source was asked since then, for all partitions that the gate has read.
     """
     own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
-    theirs = Family(CONSUMER_LAG, MetricKind.GAUGE, "Records of a partition that are not read.")
+    theirs = Family(CONSUMER_LAG, "Records of a partition that are not read.", "gauge")
     now = {gate.name: gate for gate in gates}
     asked = {
         name: answer
@@ -47,10 +47,11 @@ def partition_families(
     def add(gate: str, topic: str, partition: int, lag: int) -> None:
         if not lag and may_be_more(now[gate], asked.get(gate), now_ms):
             return
+        place = {"topic": topic, "partition": str(partition)}
         if per_partition:
-            own.add(_labels(gate, topic, partition), lag)
+            own.add({"gate": gate, **place}, lag)
         if kafka_exporter_names and now[gate].source == "kafka":
-            theirs.add(_consumer_labels(gate, topic, partition), lag)
+            theirs.add({"consumergroup": gate, **place}, lag)
 
     for gate, topic, partition, until, latest, _ in ledger.metrics.partitions():
         if gate in now and gate not in asked and latest is not None:
@@ -61,16 +62,6 @@ def partition_families(
     return [own, theirs]
 
 
-@lru_cache(maxsize=50_000)
-def _labels(gate: str, topic: str, partition: int) -> str:
-    return labels_text(gate=gate, topic=topic, partition=partition)
-
-
-@lru_cache(maxsize=50_000)
-def _consumer_labels(gate: str, topic: str, partition: int) -> str:
-    return labels_text(consumergroup=gate, topic=topic, partition=partition)
-
-
 def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
     """Each stage that runs and publishes its state in this ledger."""
     ratio = gauge("stage_time_ratio", "Parts of the last minute, by what the stage did.")
@@ -78,7 +69,7 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
     queue = gauge("stage_queue_bytes", "What waits on its input channel.")
     bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
     for each in stages_of(ledger, now_ms):
-        own = labels_text(flow=each.flow, stage=each.stage)
+        own = {"flow": each.flow, "stage": each.stage}
         level.add(own, each.throttle_level)
         bottleneck.add(own, each.state == BOTTLENECK)
         if each.queue_bytes is not None:
@@ -88,13 +79,11 @@ def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
             ("throttled", each.throttled),
             ("idle", each.idle),
         ):
-            ratio.add(f'{own},state="{state}"', part)
+            ratio.add(own | {"state": state}, part)
     return [ratio, level, queue, bottleneck]
 
 
-def lag_families(
-    gates: Sequence[GateNow], lags: Mapping[str, GateLag], labels: Mapping[str, str]
-) -> list[Family]:
+def lag_families(gates: Sequence[GateNow], lags: Mapping[str, GateLag]) -> list[Family]:
     """Return the lag of each gate."""
     families = {
         "records": gauge("lag_records", "Records that no batch has begun yet."),
@@ -110,11 +99,11 @@ def lag_families(
         for name, family in families.items():
             value: float | None = getattr(lag, name)
             if value is not None:
-                family.add(labels[gate.name], value)
+                family.add({"gate": gate.name}, value)
     return list(families.values())
 
 
-def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: int) -> list[Family]:
+def rate_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
     """The rate of each gate, and what it goes by."""
     limit = gauge("rate_limit_records_per_second", "The most that a batch is planned for.")
     capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
@@ -125,7 +114,7 @@ def rate_families(gates: Sequence[GateNow], labels: Mapping[str, str], now_ms: i
     away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
     running = gauge("query_running", "1 while a query stands behind the gate.")
     for gate in gates:
-        own = labels[gate.name]
+        own = {"gate": gate.name}
         rates = [each for each in (gate.rate_per_s, gate.limit_per_s) if each is not None]
         if rates:
             limit.add(own, min(rates))
@@ -165,7 +154,6 @@ def open_families(
     gates: Sequence[GateNow],
     open_batches: Sequence[OpenBatches],
     letters: Mapping[str, int],
-    labels: Mapping[str, str],
     now_ms: int,
 ) -> list[Family]:
     """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
@@ -175,10 +163,10 @@ def open_families(
     counts = {(each.gate, each.status): each for each in open_batches}
     statuses = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
     for gate in gates:
-        own = labels[gate.name]
+        own = {"gate": gate.name}
         found = {each: counts.get((gate.name, each)) for each in statuses}
         for status, batches in found.items():
-            number.add(f'{own},status="{status}"', batches.number if batches else 0)
+            number.add(own | {"status": status}, batches.number if batches else 0)
         unresolved.add(own, letters.get(gate.name, 0))
         failed = found[Status.FAILED]
         oldest.add(own, max(now_ms - failed.oldest_ms, 0) / 1000 if failed else 0)
@@ -233,7 +221,7 @@ def exposition(
     except LedgerError:
         families = []
     up = gauge("ledger_up", "Whether the ledger can be read.")
-    up.add("", bool(families))
+    up.add({}, bool(families))
     return render([*families, up], openmetrics=openmetrics)
 
 
@@ -254,7 +242,6 @@ class _Scrape:
         memory, now_ms = self.memory, self.now_ms
         with self.timed("gates"):
             gates = ledger.metrics.gates()
-        labels = {gate.name: labels_text(gate=gate.name) for gate in gates}
         with self.timed("open_batches"):
             open_batches = ledger.metrics.open_batches()
             letters = ledger.metrics.waiting_letters()
@@ -262,7 +249,7 @@ class _Scrape:
             lags = memory.lags.of(ledger, gates, now_ms, wait_s=self.wait_s)
         answers = memory.lags.answers()
         with self.timed("totals"):
-            totals = memory.totals.collect(ledger, gates, open_batches, labels)
+            totals = memory.totals.collect(ledger, gates, open_batches)
         with self.timed("flows"):
             flows = flow_families(ledger, now_ms)
         partitions: list[Family] = []
@@ -277,9 +264,9 @@ class _Scrape:
                     kafka_exporter_names=kafka_exporter_names,
                 )
         return [
-            *lag_families(gates, lags, labels),
-            *rate_families(gates, labels, now_ms),
-            *open_families(gates, open_batches, letters, labels, now_ms),
+            *lag_families(gates, lags),
+            *rate_families(gates, now_ms),
+            *open_families(gates, open_batches, letters, now_ms),
             *totals,
             *flows,
             *partitions,
@@ -290,4 +277,4 @@ class _Scrape:
     def timed(self, operation: str) -> Iterator[None]:
         began_s = time.perf_counter()
         yield
-        self.took.add(labels_text(operation=operation), time.perf_counter() - began_s)
+        self.took.add({"operation": operation}, time.perf_counter() - began_s)
