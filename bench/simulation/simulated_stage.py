@@ -37,7 +37,7 @@ from headrace.control import (
 from headrace.control.bisection import Bisection, Isolated, IsolationBudget, Run
 from headrace.control.parts import size
 from headrace.control.rate_law import is_limited
-from headrace.control.size_ceiling import BatchSize, SizeCeiling, learn_from, split_of
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import TopicPartition
 
 _GATE: Final = "gate"
@@ -86,16 +86,13 @@ class SimulatedGate:
 
         From a batch that had to be isolated the law of ceilings learns.
         """
-        size = BatchSize(planned.records)
         if isolated is not None:
-            split = split_of(size, isolated)
-            if split is not None:
-                self.ceiling = learn_from(self.ceiling, split)
+            self.ceiling = SizeCeiling.of(planned.records, isolated) or self.ceiling
             self._positions |= planned.until
             self._rates.finished({_GATE: replace(progress, went_through=False)})
             return
         if self.ceiling is not None:
-            self.ceiling = self.ceiling.after_pass(size)
+            self.ceiling = self.ceiling.after_pass(planned.records)
         part = replace(progress, is_limited=is_limited(planned.reason, planned.unread))
         answer = self._rates.finished({_GATE: part})[_GATE].rate_per_s
         self._rate = self._rate if answer is None else answer

@@ -8,7 +8,7 @@ from tests.cli.outcomes import rows, told
 from tests.services.ledgers import new_ledger
 
 from headrace.control import EstimatorSettings, SourceCost
-from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
@@ -142,7 +142,7 @@ def test_what_is_not_there_is_said_in_a_sentence(url: str, complain: Complain) -
 )
 def test_a_ceiling_is_explained(url: str, reason: str, said: str) -> None:
     with Ledger.open(url) as ledger:
-        ceiling = SizeCeiling(Climb(288, 302, Stage.SETTLED))
+        ceiling = SizeCeiling(288, 302)
         ledger.gates.change_ceiling("orders", None, ceiling.to_text())
         ranges = (PlannedRange(OffsetRange("orders", 0, 2_000, 2_288), 9_000, reason),)
         ledger.batches.begin(PlannedBatch("orders", "run", ranges, reason, "x:1"))
@@ -151,7 +151,8 @@ def test_a_ceiling_is_explained(url: str, reason: str, said: str) -> None:
     of = {each["about"]: each["sentence"] for each in found["sentences"]}
     assert of["ceiling"] == (
         "As known now, 302 records at once failed, 288 passed: the handler takes no larger batch."
-        f" {said}. Larger ones are tried now and then; `headrace limit no-ceiling orders` lifts it."
+        f" {said}. Batches grow by 5 % until one fails; `headrace limit no-ceiling orders` lifts"
+        " it."
     )
     if reason.startswith("ceiling"):
         assert "limited by the ceiling, the largest batch that the handler takes" in of["caps"]

@@ -22,7 +22,7 @@ from headrace.control import (
     plan,
     should_wait,
 )
-from headrace.control.size_ceiling import Climb, SizeCeiling, Stage
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import TopicPartition
 
 OFF = BatchLimits(1.0, initial_rate=None)
@@ -363,10 +363,6 @@ def test_under_a_pause_nothing_is_admitted_and_the_reason_says_by_whom() -> None
     assert list(planned.reasons.values()) == [Reason.HELD, Reason.NOTHING_NEW]
 
 
-def ceiling_of(passed: int, failed: int) -> SizeCeiling:
-    return SizeCeiling(Climb(passed, failed, Stage.SETTLED))
-
-
 @given(
     st.lists(st.integers(0, 500), min_size=1, max_size=40),
     st.integers(1, 2_000),
@@ -375,10 +371,9 @@ def test_a_ceiling_caps_the_whole_batch_exactly(lags: list[int], most: int) -> N
     partitions = [TopicPartition("orders", number) for number in range(len(lags))]
     latest = dict(zip(partitions, lags, strict=True))
     limits = BatchLimits(seconds_per_batch=1, initial_rate=None)
-    planned = plan(
-        dict.fromkeys(partitions, 0), latest, None, limits, ceiling=ceiling_of(most, most + 1)
-    )
-    assert planned.records == min(sum(lags), most)
+    ceiling = SizeCeiling(most, most + 1)
+    planned = plan(dict.fromkeys(partitions, 0), latest, None, limits, ceiling=ceiling)
+    assert planned.records == min(sum(lags), ceiling.records)
     assert all(planned.until[each] <= latest[each] for each in partitions)
     if planned.records < sum(lags):
         assert planned.reason is Reason.CEILING
@@ -392,7 +387,7 @@ def test_under_a_ceiling_of_fewer_records_than_partitions_these_take_turns() -> 
     latest = dict.fromkeys(partitions, 50) | {partitions[3]: 2}
     current, limits = dict.fromkeys(partitions, 0), BatchLimits(1, initial_rate=None)
     for batches in range(1, 200):
-        planned = plan(current, latest, None, limits, ceiling=ceiling_of(3, 4))
+        planned = plan(current, latest, None, limits, ceiling=SizeCeiling(2, 4))
         if not planned.records:
             break
         assert planned.records == min(3, sum(latest.values()) - sum(current.values()))
@@ -401,20 +396,3 @@ def test_under_a_ceiling_of_fewer_records_than_partitions_these_take_turns() -> 
             lead = [current[each] for each in partitions if each != partitions[3]]
             assert max(lead) - min(lead) <= 2
     assert current == latest
-
-
-@pytest.mark.parametrize(
-    ("sizes", "records"),
-    [({"orders": 10.0}, 50), ({"orders": 100.0}, 5), ({}, 90), (None, 90)],
-)
-def test_a_ceiling_in_bytes_needs_the_sizes_of_the_records(
-    sizes: dict[str, float] | None, records: int
-) -> None:
-    ceiling = SizeCeiling(None, Climb(500, 505, Stage.SETTLED))
-    near = TopicPartition("orders", 0)
-    limits = BatchLimits(seconds_per_batch=1, initial_rate=None)
-    planned = plan({near: 0}, {near: 90}, None, limits, sizes, ceiling=ceiling)
-    assert planned.records == records
-    if records < 90:
-        assert planned.describe(planned.reason) == "ceiling: 505 bytes at once failed, 500 passed"
-        assert planned.bytes == 500

@@ -9,7 +9,7 @@ from tests.dashboard.conftest import Serve
 from tests.dashboard.histories import add_dead_letter, add_failure
 from tests.services.kafka import TopicFactory, records_in
 
-from headrace.control.size_ceiling import Climb, SizeCeiling
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.ledger import DeadLetterStatus, Ledger
 
 pytestmark = pytest.mark.nightly
@@ -66,7 +66,7 @@ def test_pause_limit_drain_and_resume(serve: Serve, url: str, signed_in: SignIn)
         page.goto(f"{address}/gate/orders")
         # The page is looking by now, and nothing else changes.
         expect(page.locator("#facts")).to_contain_text("limited by")
-        known = SizeCeiling(Climb.begin(250, 564)).to_text()
+        known = SizeCeiling(250, 564).to_text()
         ledger.gates.change_ceiling("orders", None, known)
         expect(page.locator("#facts")).to_contain_text("564 records at once failed, 250 passed")
         unfold(page, "lift-ceiling")

@@ -16,7 +16,7 @@ from tests.ledger.samples import (
 from tests.services.ledgers import report_sample
 
 from headrace.control import RateLimit
-from headrace.control.size_ceiling import Climb, SizeCeiling
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import (
@@ -388,8 +388,8 @@ def test_a_throttle_whose_lease_is_over_counts_for_nothing(ledger: Ledger, lease
 
 
 def test_a_ceiling_is_replaced_only_where_it_is_the_one_that_was_read(ledger: Ledger) -> None:
-    first = SizeCeiling(Climb.begin(250, 564))
-    second = SizeCeiling(Climb.begin(300, 564))
+    first = SizeCeiling(250, 564)
+    second = SizeCeiling(300, 564)
     assert ledger.gates.ceiling("orders") is None
     assert ledger.gates.change_ceiling("orders", None, first.to_text())
     assert not ledger.gates.change_ceiling("orders", None, second.to_text())
@@ -405,7 +405,7 @@ def test_a_ceiling_is_replaced_only_where_it_is_the_one_that_was_read(ledger: Le
 def test_an_operator_lifts_a_ceiling_and_what_is_learnt_meanwhile_does_not_bring_it_back(
     ledger: Ledger,
 ) -> None:
-    known = SizeCeiling(Climb.begin(250, 564)).to_text()
+    known = SizeCeiling(250, 564).to_text()
     ledger.gates.change_ceiling("orders", None, known)
     ledger.operator_limits.limit("orders", 200, "ops")
     in_force = ledger.operator_limits.lift_ceiling("orders", "ada", "a larger sink")

@@ -17,7 +17,7 @@ from typing import Final
 from headrace.control.limits import BatchLimits, OperatorLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.rate_law import Reason, grant, rate_in_force
-from headrace.control.size_ceiling import Cap, SizeCeiling, describe_climb
+from headrace.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import TopicPartition
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
@@ -55,7 +55,7 @@ class Plan:
     unread: dict[Reason, int]
     throttled_by: str | None = None
     operator: OperatorLimits | None = None
-    ceiling: Cap | None = None
+    ceiling: SizeCeiling | None = None
     bytes: int | None = None
 
     def describe(self, reason: Reason) -> str:
@@ -63,8 +63,7 @@ class Plan:
         if reason is Reason.THROTTLED:
             return f"{reason} by {self.throttled_by}"
         if reason is Reason.CEILING and self.ceiling is not None:
-            climb = describe_climb(self.ceiling.climb, in_bytes=self.ceiling.in_bytes)
-            return f"{reason}: {climb}"
+            return f"{reason}: {self.ceiling.describe()}"
         operator = self.operator
         if operator is not None and reason in {Reason.LIMITED, Reason.HELD}:
             action = operator.limit if reason is Reason.LIMITED else operator.closed_by
@@ -108,7 +107,7 @@ def plan(
         rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: The other limits of the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
-            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it, and a ceiling in bytes.
+            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
         rate_limit: The limit set by a downstream stage. It applies where backpressure is off too;
             the floor of each partition is stronger.
         operator: Operators' settings in force: the limit applies as ``rate_limit`` does, and under
@@ -141,13 +140,12 @@ def plan(
         if size_bytes > limits.max_bytes:
             before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
-    partitions = backlog.partitions
-    cap = _cap(ceiling, partitions, counts, record_bytes)
-    if cap is not None:
+    is_capped = ceiling is not None and sum(counts) > ceiling.records
+    if ceiling is not None and is_capped:
         turn = sum(backlog.starts)  # moves on with each batch, by as much as that reads
-        before, counts = counts, _prorated_exactly(counts, cap.records, turn)
+        before, counts = counts, _prorated_exactly(counts, ceiling.records, turn)
         reasons = _updated(reasons, before, counts, [Reason.CEILING] * len(counts))
-    planned_bytes = _measured_bytes(partitions, counts, record_bytes)
+    measured_bytes = _measured_bytes(backlog.partitions, counts, record_bytes)
     per_s = None if in_force is None else in_force.per_s
     planned = _plan_of(backlog, counts, reasons, per_s)
     throttled_by = None if rate_limit is None else rate_limit.throttled_by
@@ -155,8 +153,8 @@ def plan(
         planned,
         throttled_by=throttled_by,
         operator=operator,
-        ceiling=cap,
-        bytes=None if planned_bytes is None else round(planned_bytes),
+        ceiling=ceiling if is_capped else None,
+        bytes=None if measured_bytes is None else round(measured_bytes),
     )
 
 
@@ -229,20 +227,6 @@ def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
         count if share >= count else int(share) or 1
         for count, share in zip(counts, shares, strict=True)
     ]
-
-
-def _cap(
-    ceiling: SizeCeiling | None,
-    partitions: Sequence[TopicPartition],
-    counts: Sequence[int],
-    record_bytes: float | Mapping[str, float] | None,
-) -> Cap | None:
-    """Return the cap that a ceiling sets for a batch; None if the whole batch fits."""
-    if ceiling is None:
-        return None
-    records = sum(counts)
-    cap = ceiling.cap(records, _measured_bytes(partitions, counts, record_bytes))
-    return None if cap is None or records <= cap.records else cap
 
 
 def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:

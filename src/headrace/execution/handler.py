@@ -13,14 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.backfill import MAX_BACKFILLS
 from headrace.control.bisection import Isolated
 from headrace.control.rate_law import is_limited
-from headrace.control.size_ceiling import (
-    BatchSize,
-    SizeCeiling,
-    Split,
-    known_ceiling,
-    learn_from,
-    split_of,
-)
+from headrace.control.size_ceiling import SizeCeiling, known_ceiling
 from headrace.core.system import is_gone
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
@@ -37,8 +30,8 @@ from headrace.spark_versions import is_remote
 _LOG: Final = logging.getLogger("headrace.execution")
 
 
-class CeilingKeeper:
-    """Tells the ceiling of one gate how its batches ended. It raises nothing: it logs.
+class GateCeiling:
+    """The ceiling of one gate, kept in its ledger. It raises nothing: it logs.
 
     While there is no ceiling, a batch that passes costs no look into the ledger: whoever has the
     gate is the only one who makes one.
@@ -52,43 +45,32 @@ class CeilingKeeper:
         self._gate = gate
         self._ledger = ledger
         self._may_be_there = True
-        self._largest = 0
-        """Records of the largest batch that went through at once."""
-        self._doubted = 0
-        """Records of a batch that failed although as many had gone through; 0 for none."""
 
     def note_passed(self, batch: BatchRecord) -> None:
-        """A batch of the stream went through at once."""
-        self._largest = max(self._largest, batch.planned_records)
-        if batch.planned_records >= self._doubted:
-            self._doubted = 0
-        if not self._may_be_there:
-            return
-
-        def passed(known: SizeCeiling | None) -> SizeCeiling | None:
-            return None if known is None else known.after_pass(_size(batch))
-
-        self._change(passed)
+        """Take note of a batch of the stream that went through at once."""
+        if self._may_be_there:
+            self._change(lambda known: known and known.after_pass(batch.planned_records))
 
     def note_isolated(self, batch: BatchRecord, isolated: Isolated[Any]) -> None:
-        """A batch failed, and was isolated in one go; one of the stream may say what was wrong."""
-        split = split_of(_size(batch), isolated)
-        if split is None or batch.status is not Status.IN_PROGRESS:
+        """Take note of a batch that was isolated in one go; one of the stream may be too large."""
+        learnt = SizeCeiling.of(batch.planned_records, isolated)
+        if learnt is None or batch.status is not Status.IN_PROGRESS:
             return
-        if split.failed <= self._largest and not self._doubted:
-            # That many records have passed before: the cause may be over by now.
-            self._doubted = split.failed
-            return
-        self._largest, self._doubted = split.passed, 0
         try:
             if self._ledger.dead_letters.count_rejected([batch.batch_key]):
                 return
         except HeadraceError as error:
             self._warn(error)
             return
-        self._may_be_there = True
-        self._log(batch, split)
-        self._change(lambda known: learn_from(known, split))
+        _LOG.warning(
+            "Batch %s of gate %r failed as a whole, and all of its parts passed: %s. So the next"
+            " batches are smaller; `headrace why %s` shows the ceiling.",
+            batch.batch_key,
+            batch.gate,
+            learnt.describe(),
+            batch.gate,
+        )
+        self._change(lambda _known: learnt)
 
     def _change(self, law: Callable[[SizeCeiling | None], SizeCeiling | None]) -> None:
         try:
@@ -102,24 +84,8 @@ class CeilingKeeper:
         except HeadraceError as error:
             self._warn(error)
 
-    def _log(self, batch: BatchRecord, split: Split) -> None:
-        _LOG.warning(
-            "Batch %s of gate %r failed as a whole, and all of its parts passed: %d records at once"
-            " failed, %d passed. So the next batches are smaller; `headrace why %s` shows the"
-            " ceiling.",
-            batch.batch_key,
-            batch.gate,
-            split.failed,
-            split.passed,
-            batch.gate,
-        )
-
     def _warn(self, error: HeadraceError) -> None:
         _LOG.warning("The ceiling of gate %r was not written down: %s", self._gate, error)
-
-
-def _size(batch: BatchRecord) -> BatchSize:
-    return BatchSize(batch.planned_records, batch.planned_bytes)
 
 
 class GatedHandler:
@@ -156,7 +122,7 @@ class GatedHandler:
             context, handler=self._handle, stopped=self._stopped, turn=self._live_turn
         )
         self._query: StreamingQuery | None = None
-        self._ceiling = CeilingKeeper(gate, context.ledger)
+        self._ceiling = GateCeiling(gate, context.ledger)
         self._executor = BatchExecutor(self._context, on_isolated=self._ceiling.note_isolated)
         begun = context.ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0

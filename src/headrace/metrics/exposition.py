@@ -122,8 +122,8 @@ def rate_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
             capacity.add(own, gate.capacity_per_s)
         if (cost_s := _fixed_cost_s(gate.batch_cost)) is not None:
             fixed.add(own, cost_s)
-        if (most := _ceiling_records(gate.size_ceiling)) is not None:
-            ceiling.add(own, most)
+        if (known := known_ceiling(gate.size_ceiling)) is not None:
+            ceiling.add(own, known.records)
         interval.add(own, gate.interval_ms / 1000)
         paused.add(own, gate.held)
         outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
@@ -141,13 +141,6 @@ def _fixed_cost_s(batch_cost: str | None) -> float | None:
         return SourceCost.from_text(batch_cost).fixed_s
     except OptionError:
         return None
-
-
-@lru_cache(maxsize=10_000)
-def _ceiling_records(size_ceiling: str | None) -> int | None:
-    """The most records of the next batch; None without a ceiling, or with one in bytes only."""
-    known = known_ceiling(size_ceiling)
-    return known.records.most if known and known.records else None
 
 
 def open_families(

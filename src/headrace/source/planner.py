@@ -294,7 +294,7 @@ class StreamPlanner:
             held = None if operator is None else replace(operator, limit=None)
             return plan(starts.current, latest, None, options.no_limits, operator=held)
         ceiling = admission.ceiling
-        in_bytes = options.limits.max_bytes is not None or (ceiling and ceiling.needs_bytes)
+        in_bytes = options.limits.max_bytes is not None
         sizes = self.log.sizes(starts.current, latest) if in_bytes else None
         if options.estimator.auto is not None and admission.interval_ms is not None:
             self._interval_ms = admission.interval_ms

@@ -236,8 +236,8 @@ def _ceiling(found: Explanation) -> str:
     was_it = found.reason.startswith(Reason.CEILING)
     effect = "It made this batch as small as it is" if was_it else "It did not limit this batch"
     return (
-        f"As known now, {found.ceiling}: the handler takes no larger batch. {effect}. Larger ones"
-        f" are tried now and then; `headrace limit no-ceiling {shlex.quote(found.gate)}` lifts it."
+        f"As known now, {found.ceiling}: the handler takes no larger batch. {effect}. Batches grow"
+        f" by 5 % until one fails; `headrace limit no-ceiling {shlex.quote(found.gate)}` lifts it."
     )
 
 

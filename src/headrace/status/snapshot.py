@@ -304,8 +304,8 @@ class GateSnapshot:
             next start; None if it had its checkpoint.
         ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
             None while no batch has failed for its size.
-        ceiling_records: The most records of the next batch by that; None without a ceiling, or
-            with one in bytes only.
+        ceiling_records: The most records of the next batch by that; None without a
+            ceiling.
         lag_seconds: Age of the oldest record that no batch has begun; 0 if it is known that none
             waits.
         retention_left_s: Seconds until the source deletes that record by its age, as the source
@@ -473,10 +473,9 @@ def _end(history: GateHistory) -> dict[str, Any]:
 
 def _ceiling(gate: GateRecord) -> dict[str, Any]:
     ceiling = known_ceiling(gate.size_ceiling)
-    records = ceiling.records if ceiling else None
     return {
         "ceiling": ceiling.describe() if ceiling else None,
-        "ceiling_records": records.most if records else None,
+        "ceiling_records": ceiling.records if ceiling else None,
     }
 
 
