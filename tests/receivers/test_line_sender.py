@@ -163,3 +163,25 @@ async def test_a_stop_in_the_moment_in_which_lines_come_is_clean(pairs: Pairs) -
         loop.call_soon(sender.stop)  # the loop finds the line before this, and tells it after
         await serving
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "error"),
+    [
+        (b"11 <1>hello\nab7 <1>good", [], "1 is a message of syslog that begins with its length"),
+        (b"<1>a\0<1>b\0c\n", [], "1 is a message of syslog that ends with NUL, and no line"),
+        (b"<1>a\n<1>b\0c\n", [b"<1>a"], "2 is a message of syslog that ends with NUL"),
+        (b"5 hello\nb\0c\n", [b"5 hello", b"b\0c"], ""),
+    ],
+)
+def test_messages_of_syslog_that_are_no_lines_are_refused(
+    data: bytes, values: list[bytes], error: str
+) -> None:
+    lines = LineBuffer(TcpSettings(), MemoryBudget(1_000))
+    records, _ = lines.records(lines.add(data), 1)
+    assert values_of(records) == values
+    if not error:
+        lines.check()
+        return
+    with pytest.raises(ReceiverError, match=f"Line {error}"):
+        lines.check()

@@ -18,7 +18,7 @@ from tests.receivers.serving import (
     until,
 )
 
-from headrace.errors import JournalError, OptionError, ReceiverError
+from headrace.errors import JournalError, ReceiverError
 from headrace.receivers import IntakeSettings, TcpReceiver, TcpSettings
 
 _TOKEN = "s3cret"  # noqa: S105
@@ -447,54 +447,3 @@ async def stopped(receiver: TcpReceiver) -> None:
     async with receiving(receiver, Journal()), connected(receiver) as client:
         await client.send(b"a\n")
         assert await client.answer() == "ok 1"
-
-
-def counted(*messages: bytes) -> bytes:
-    """Framed by octet counting."""
-    return b"".join(b"%d %b" % (len(each), each) for each in messages)
-
-
-@in_loop
-async def test_messages_by_octet_counting_are_acknowledged_and_may_have_any_bytes() -> None:
-    journal, receiver = Journal(), tcp(framing="octet-counting", token=_TOKEN)
-    messages = [b"<34>1 - - - - - - a\nb", b"\x00 7 \r\n", b"x" * 70_000]
-    async with receiving(receiver, journal):
-        async with connected(receiver) as client:
-            await client.send(counted(b"token s3cret"))
-            await client.send(counted(*messages))
-            await client.acknowledged(3)
-            await client.send(b"7 shor")
-            assert await client.end() == [
-                "error Message 4 is shorter than its length says, and was not stored; send all of"
-                " it."
-            ]
-        async with connected(receiver) as client:
-            await client.send(counted(b"token else", b"a"))
-            assert await client.end() == [
-                "error The first message is not the token; send 'token', a space and the token."
-            ]
-    assert journal.values == messages
-
-
-@in_loop
-async def test_a_wrong_length_ends_its_connection_alone_and_is_counted() -> None:
-    journal, receiver = Journal(), tcp(framing="octet-counting", max_line_bytes=100)
-    async with receiving(receiver, journal) as intake, connected(receiver) as good:
-        for wrong, said in [
-            (b"<34>1 - - - - - - no length\n", "Message 2 has b'<' where its length"),
-            (b"101 ", "Message 2 is longer than the 100 bytes"),
-        ]:
-            async with connected(receiver) as client:
-                await client.send(counted(b"a") + wrong)
-                await client.acknowledged(1)
-                assert (await client.answer()).startswith(f"error {said}")
-                assert await client.reader.read() == b""
-        await good.send(counted(b"b"))
-        assert await good.answer() == "ok 1"
-        assert intake.rejections.totals["not taken"] == 2
-    assert journal.values == [b"a", b"a", b"b"]
-
-
-def test_a_framing_that_is_not_known_is_refused() -> None:
-    with pytest.raises(OptionError, match="framing is 'null'; it must be 'lines', 'octet-count"):
-        TcpSettings(framing="null")  # type: ignore[arg-type]

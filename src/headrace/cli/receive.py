@@ -200,8 +200,6 @@ _add_command(
     "tcp{}://{}",
     """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
 
-    With --framing auto it takes messages as syslog senders frame them: '5 hello', or with an end.
-
     While more come than the gate's query processes nothing is read, and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.

@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024
-Framing = Literal["lines", "octet-counting", "nul", "auto"]
 _CONNECTION_BYTES: Final = 80 * 1024
 _FEWEST_CONNECTIONS: Final = 16
 _MOST_TOPIC_BYTES: Final = 65_535
@@ -111,16 +110,12 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TcpSettings:
-    """Settings of a receiver of lines, or of syslog's messages.
+    """Settings of a receiver of lines over TCP.
 
     Attributes:
         host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
             machines.
         port: The port; 0 for any that is free, which is logged. Default: 7070.
-        framing: How records are told apart (RFC 6587): ``lines``; ``octet-counting``, where each is
-            a message after its length and a space; ``nul``, where each ends with NUL; or ``auto``,
-            as each message of syslog begins. Default: lines. What is said of lines below is true of
-            messages too.
         acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
             durable. Default: off. A sender that does not read the answers is disconnected.
         proxy_protocol: Whether each connection begins with a header of the PROXY protocol, of
@@ -151,7 +146,6 @@ class TcpSettings:
 
     host: str = "127.0.0.1"
     port: int = 7070
-    framing: Framing = "lines"
     acknowledge: bool = False
     proxy_protocol: bool = False
     token: str | None = field(default=None, repr=False)
@@ -165,11 +159,6 @@ class TcpSettings:
 
     def __post_init__(self) -> None:
         require_port(self.port)
-        if self.framing not in get_args(Framing):
-            raise OptionError(
-                f"framing is {self.framing!r}; it must be 'lines', 'octet-counting', 'nul' or"
-                " 'auto'."
-            )
         if self.id_field == "":
             raise OptionError("id_field is empty; it must be the name of a field of each line.")
         require_whole("max_line_bytes", self.max_line_bytes, 1)

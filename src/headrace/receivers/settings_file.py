@@ -41,7 +41,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "max_memory_bytes": "--max-memory-bytes",
     "host": "--host",
     "port": "--port",
-    "framing": "--framing",
     "acknowledge": "--acknowledge",
     "proxy_protocol": "--proxy-protocol",
     "token": "--token-file",  # its name

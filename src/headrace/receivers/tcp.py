@@ -1,4 +1,4 @@
-"""Lines or syslog's messages over TCP: for whatever can open a socket and write to it."""
+"""Lines over TCP: for whatever can open a socket and write to it."""
 
 import asyncio
 import contextlib
@@ -20,18 +20,9 @@ from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
 from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
-from headrace.receivers.message_buffer import AutoBuffer, MessageBuffer, NulBuffer
-from headrace.receivers.sender_buffer import SenderBuffer
-from headrace.receivers.settings import Framing, TcpSettings
+from headrace.receivers.settings import TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
 from headrace.receivers.turns import Turns
-
-_BUFFERS: Final[dict[Framing, type[SenderBuffer]]] = {
-    "lines": LineBuffer,
-    "octet-counting": MessageBuffer,
-    "nul": NulBuffer,
-    "auto": AutoBuffer,
-}
 
 _LARGE_BYTES: Final = 4096
 """So much, and more, is made records in a turn: others may have as much at the same time."""
@@ -89,7 +80,7 @@ class LineSender:
         self._connection = connection
         self._shared = shared
         self._settings = settings = settings or shared.settings
-        self._lines = _BUFFERS[settings.framing](settings, shared.unfinished)
+        self._lines = LineBuffer(settings, shared.unfinished)
         self._is_known = not shared.access.tokens.names
         self._left_s: float | None = settings.line_s
         self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
@@ -229,8 +220,8 @@ class LineSender:
                 await _readable(self._connection)
         except TimeoutError as error:
             raise ReceiverError(
-                f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s;"
-                f" {self._lines.WHOLE}, or raise line_s."
+                f"{self._lines.next_name} was not complete after {self._settings.line_s:g} s; send"
+                " whole lines, or raise line_s."
             ) from error
         if self._left_s is not None:
             self._left_s = max(0.0, self._left_s - (loop.time() - began_s))
@@ -246,14 +237,14 @@ class LineSender:
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
 
     def _authenticate(self, whole: bytes) -> bytes:
-        """Check the token, which is the first line or message; return those after it."""
+        """Check the token, which is the first line; return the lines after it."""
         first, rest = self._lines.first_of(whole)
         word, _, shown = first.partition(b" ")
-        name = self._shared.access.tokens.name_of(shown) if word == b"token" else None
+        # A line without the word takes as long as one with a wrong token.
+        name = self._shared.access.tokens.name_of(shown if word == b"token" else b"")
         if name is None:
             raise ReceiverError(
-                f"The first {self._lines.WHAT.lower()} is not the token; send 'token', a space and"
-                " the token."
+                "The first line is not the token; send 'token', a space and the token."
             )
         self._shared.intake.token_uses[name] += 1
         self._is_known = True
@@ -293,10 +284,6 @@ async def _readable(connection: socket.socket) -> None:
 
 class TcpReceiver(ListeningReceiver[TcpSettings]):
     r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
-
-    With the framing ``octet-counting`` it takes each message, after its length and a space; with
-    ``nul`` up to NUL; with ``auto`` in whichever of these ways it begins. Read "message" for
-    "line" below then.
 
     With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
     durable. They come in order, each as soon as its lines are durable, also while later lines wait
