@@ -1,14 +1,10 @@
 """The port that a receiver listens on, and how many senders may be connected to it."""
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
-import time
-from collections import deque
-from collections.abc import Callable, Hashable
-from operator import itemgetter
+from collections.abc import Hashable
 from typing import Final, Generic, Self, TypeVar
 
 from headrace.errors import ReceiverError
@@ -20,10 +16,6 @@ Answer = TypeVar("Answer")
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 _BACKLOG: Final = 1024
-
-_MOST_WAITING: Final = 256
-"""Connections that are accepted and wait; further ones wait in the system's queue. Each takes a
-descriptor, and nothing else."""
 
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_DESCRIPTORS_S: Final = 0.1
@@ -145,142 +137,47 @@ class ListeningReceiver(Generic[Listening]):
         return listener, self._access
 
 
-FAST_BYTES_PER_S: Final = 64 * 1024
-"""A body that comes faster (bytes/s) is not evicted."""
-
-
 class Connections:
-    """Up to ``max_connections`` connections (1 or more); a new one replaces the slowest one.
+    """Up to ``max_connections`` connections (1 or more); further ones are refused."""
 
-    A connection can be replaced while it is idle, that is, until it has sent something whole, and
-    while it sends a body. Each counts from when it became idle or its body began; every byte of a
-    body moves that moment on, as much as it takes at `FAST_BYTES_PER_S`. Whose moment is the
-    earliest is evicted. So a client that only opens connections, or sends slowly, replaces its own
-    ones while others are served. Belongs to one event loop.
-    """
-
-    def __init__(self, max_connections: int, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_connections: int) -> None:
         self._max = max_connections
-        self._now_s = now_s
-        self._open: dict[Hashable, Callable[[], None]] = {}
-        self._since_s: dict[Hashable, float] = {}
-        self._sending: set[Hashable] = set()
-        self._slowest: deque[tuple[Hashable, float]] = deque()
+        self._open: set[Hashable] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, connection: Hashable, evict: Callable[[], None]) -> bool:
-        """Count a new connection, idle at first, if there is a place for it or one can be made.
-
-        ``evict`` ends it at once, when its place is given away. Returns whether it is counted;
-        otherwise all are busy, and it must be rejected.
-        """
-        if len(self) >= self._max and not self.evict_slowest():
+    def admit(self, connection: Hashable) -> bool:
+        """Count a new connection. Return whether there was a place for it."""
+        if len(self._open) >= self._max:
             return False
-        self._open[connection] = evict
-        self._since_s[connection] = self._now_s()
+        self._open.add(connection)
         return True
-
-    def busy(self, connection: Hashable) -> None:
-        """It has sent something that is whole, and keeps its place."""
-        self._sending.discard(connection)
-        self._since_s.pop(connection, None)
-
-    def idle(self, connection: Hashable) -> None:
-        """It was answered, and may be replaced."""
-        self._sending.discard(connection)
-        if connection in self._open:
-            self._since_s.setdefault(connection, self._now_s())
-
-    def sending(self, connection: Hashable, size_bytes: int) -> None:
-        """So many bytes more of a body have come."""
-        if connection in self._sending:
-            self._since_s[connection] += size_bytes / FAST_BYTES_PER_S
-        elif connection in self._open:
-            self._sending.add(connection)
-            self._since_s[connection] = self._now_s()
 
     def remove(self, connection: Hashable) -> None:
-        """It is closed; one that is not counted any more may be closed too."""
-        self.busy(connection)
-        self._open.pop(connection, None)
-
-    def evict_slowest(self) -> bool:
-        """Make a place. Returns whether there was one to evict."""
-        for _ in range(2):
-            while self._slowest:
-                connection, since_s = self._slowest.popleft()
-                if self._since_s.get(connection) == since_s:
-                    self._evict(connection)
-                    return True
-            # A moment only ever moves on, so a sorted list is right until it is used up.
-            now_s = self._now_s()
-            slow = [each for each in self._since_s.items() if each[1] <= now_s]
-            self._slowest = deque(sorted(slow, key=itemgetter(1)))
-        return False
-
-    def evict_slowest_body(self) -> bool:
-        """Make room where bodies are. Returns whether there was a slow one to evict."""
-        slowest = min(self._sending, key=self._since_s.__getitem__, default=None)
-        if slowest is None or self._since_s[slowest] > self._now_s():
-            return False
-        self._evict(slowest)
-        return True
-
-    def _evict(self, connection: Hashable) -> None:
-        evict = self._open[connection]
-        self.remove(connection)
-        evict()
+        """Give back the place of a connection that is closed, if it had one."""
+        self._open.discard(connection)
 
 
-class Acceptor:
-    """Accepts connections one at a time, the newest first.
+async def accept(listener: socket.socket) -> socket.socket:
+    """Wait for a connection, which is the caller's to close."""
+    while True:
+        try:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except ConnectionError:
+            continue  # it was gone before it was accepted
+        except OSError as error:
+            await wait_for_descriptor(error)
+        else:
+            return connection
 
-    Senders that reconnect at once whenever they have lost their place wait behind one that comes
-    now and then: otherwise it would wait until each of them has had another turn. Between two
-    connections the others are served. Belongs to one event loop.
+
+async def wait_for_descriptor(error: OSError) -> None:
+    """Wait a moment where there were no descriptors left; raise any other error.
+
+    The next connection that closes gives one back; there is no way to wait for that.
     """
-
-    def __init__(self, listener: socket.socket, connections: Connections) -> None:
-        self._listener = listener
-        self._connections = connections
-        self._waiting: list[socket.socket] = []
-
-    async def next(self) -> socket.socket:
-        """Wait for a connection, which is the caller's to close."""
-        while True:
-            try:
-                if not self._waiting:
-                    accepted, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-                    self._waiting.append(accepted)
-                self._accept_waiting()
-            except ConnectionError:
-                continue  # it was gone before it was accepted
-            except OSError as error:
-                if not self._waiting:
-                    await self.make_room(error)
-                    continue
-            return self._waiting.pop()
-
-    def close(self) -> None:
-        """Close those that wait."""
-        for connection in self._waiting:
-            connection.close()
-        self._waiting = []
-
-    async def make_room(self, error: OSError) -> None:
-        """Wait for a descriptor where there was none; raises any other error."""
-        if error.errno not in _NO_DESCRIPTORS:
-            raise error
-        # The next connection that closes makes a place; there is no way to wait for one.
-        if not self._connections.evict_slowest():
-            _LOG.warning("A connection cannot be accepted: %s", error)
-        await asyncio.sleep(_NO_DESCRIPTORS_S)
-
-    def _accept_waiting(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(self._waiting) < _MOST_WAITING:
-                connection, _ = self._listener.accept()
-                connection.setblocking(False)
-                self._waiting.append(connection)
+    if error.errno not in _NO_DESCRIPTORS:
+        raise error
+    _LOG.warning("A connection cannot be accepted: %s", error)
+    await asyncio.sleep(_NO_DESCRIPTORS_S)

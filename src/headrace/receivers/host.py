@@ -29,7 +29,6 @@ from headrace.receivers.lane_health import LaneHealth
 from headrace.receivers.memory_budget import warm_up
 from headrace.receivers.settings import IntakeSettings, require_port
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
-from headrace.receivers.unused_memory import keep_giving_back
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""
@@ -237,7 +236,7 @@ async def _run(
     stopping = asyncio.create_task(stop.wait())
     losing = asyncio.create_task(intake.lost())
     logging_ = asyncio.create_task(_keep_logging(intake, rejections_s))
-    tasks = (running, stopping, losing, logging_, asyncio.create_task(keep_giving_back()))
+    tasks = (running, stopping, losing, logging_)
     try:
         await asyncio.wait((running, stopping, losing), return_when=asyncio.FIRST_COMPLETED)
     finally:

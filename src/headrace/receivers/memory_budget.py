@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from headrace.journal.block import decode, encode
 from headrace.journal.records import SCHEMA, Records
-from headrace.receivers.unused_memory import give_back_large_blocks
 
 _RECORD_BYTES: Final = 40
 """Memory of a record besides its own bytes: offsets of its columns, timestamp. Without it, empty
@@ -95,11 +94,9 @@ def warm_up() -> None:
     Arrow imports pandas with the first array that it makes, which takes a tenth of a second. A full
     collection looks at every object of every module each time, with all threads waiting: a tenth of
     a second as well. Objects from before the first record stay anyway, so they are frozen
-    (`gc.freeze`). Threads that compute let the event loop go on 25 times as often as usual, and
-    large blocks of memory go back at once. All that is for the whole process: call it only if the
-    process is the receiver's.
+    (`gc.freeze`). Threads that compute let the event loop go on 25 times as often as usual. All
+    that is for the whole process: call it only if the process is the receiver's.
     """
-    give_back_large_blocks()
     records = Records.of([b"{}"], timestamp_ms=0)
     block = encode(records, journal_id=_SAMPLE_ID, writer=_SAMPLE_ID, lane=0, first=0)
     data = b"".join(bytes(memoryview(part)) for part in block.parts)

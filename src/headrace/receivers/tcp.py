@@ -10,11 +10,12 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.receivers.access import Access
 from headrace.receivers.connections import (
-    Acceptor,
     Connections,
     ListeningReceiver,
+    accept,
     set_unless_done,
     take_proxy_header,
+    wait_for_descriptor,
 )
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
@@ -22,10 +23,6 @@ from headrace.receivers.line_buffer import LineBuffer
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
-from headrace.receivers.turns import Turns
-
-_LARGE_BYTES: Final = 4096
-"""So much, and more, is made records in a turn: others may have as much at the same time."""
 
 _LINGER_S: Final = 2.0
 """Time for which the lines of a rejected sender are read and dropped (s). If the connection were
@@ -65,7 +62,6 @@ class SharedBySenders:
         self.connections = Connections(intake.settings.connections(settings.max_connections))
         self.unfinished = MemoryBudget(intake.settings.unfinished_bytes)
         self.reading = asyncio.Semaphore(readers)
-        self.turns = Turns()
 
 
 class LineSender:
@@ -89,10 +85,10 @@ class LineSender:
         self._reading: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Receive lines until the sender ends, is rejected or is replaced."""
+        """Receive lines until the sender ends or is rejected."""
         self._serving = asyncio.create_task(self._serve())
         self._serving.add_done_callback(self._close)
-        if self._shared.connections.admit(self, self._replace):
+        if self._shared.connections.admit(self):
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(lambda _: self._answers.put_nowait(None))
         return self._serving
@@ -101,10 +97,6 @@ class LineSender:
         """Read no more; what is in the buffer is still acknowledged."""
         if self._reading:
             self._reading.cancel()
-
-    def _replace(self) -> None:
-        if self._serving:
-            self._serving.cancel()
 
     def _close(self, _: asyncio.Task[None]) -> None:
         """Leave nothing behind, even if serving was over before it began."""
@@ -231,7 +223,6 @@ class LineSender:
     async def _take(self, whole: bytes) -> None:
         if not self._is_known:
             whole = self._authenticate(whole)
-        self._shared.connections.busy(self)
         if whole:
             await self._submit(whole)
         self._left_s = self._settings.line_s if self._lines.is_unfinished else None
@@ -253,8 +244,6 @@ class LineSender:
     async def _submit(self, whole: bytes) -> None:
         """Submit lines in portions: what is durable is acknowledged while the rest waits."""
         for part in self._lines.parts_of(whole):
-            if len(part) >= _LARGE_BYTES:
-                await self._shared.turns.wait()
             await self._submit_some(part)
 
     async def _submit_some(self, lines: bytes) -> None:
@@ -316,16 +305,15 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
         """
         listener, access = self._take_listener()
         shared = SharedBySenders(intake, self.settings, access=access)
-        acceptor = Acceptor(listener, shared.connections)
         senders: dict[asyncio.Task[None], LineSender] = {}
         try:
             while True:
-                connection = await acceptor.next()
+                connection = await accept(listener)
                 if (context := access.context) is not None:
                     try:
                         connection = shared.tunnels.open(connection, context)
                     except OSError as error:
-                        await acceptor.make_room(error)
+                        await wait_for_descriptor(error)
                         continue
                 sender = LineSender(connection, shared, self.settings)
                 serving = sender.start()
@@ -333,7 +321,6 @@ class TcpReceiver(ListeningReceiver[TcpSettings]):
                 serving.add_done_callback(senders.pop)
                 await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
         finally:
-            acceptor.close()
             listener.close()
             for sender in senders.values():
                 sender.stop()

@@ -1,16 +1,13 @@
 """The body of a request: within its limits of size, time and memory, and as records."""
 
 import asyncio
-import contextlib
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, cast
 
 import pyarrow as pa
 
 from headrace.journal.records import SCHEMA, Records
-from headrace.receivers.connections import Connections
 from headrace.receivers.http.http_message import HttpRejection, HttpRequest, retry_after
 from headrace.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.receivers.json_text import (
@@ -23,7 +20,6 @@ from headrace.receivers.json_text import (
 )
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
-from headrace.receivers.turns import Turns, Work
 
 _RETRY_S: Final = 1.0
 """When memory is asked for again: bodies come and go within about this time."""
@@ -46,23 +42,13 @@ _JSON: Final = "application/json"
 _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
-@dataclass(frozen=True, slots=True)
-class Bodies:
-    """What all bodies share: their memory, and the turns in which they are read."""
-
-    budget: MemoryBudget
-    connections: Connections
-    turns: Turns
-
-
 class RequestBody:
     """The body of one request; it takes its memory from the budget of all bodies."""
 
-    def __init__(self, request: HttpRequest, bodies: Bodies, settings: HttpSettings) -> None:
+    def __init__(self, request: HttpRequest, budget: MemoryBudget, settings: HttpSettings) -> None:
         self._request = request
-        self._bodies = bodies
         self._settings = settings
-        self._budget = bodies.budget
+        self._budget = budget
         self._data = bytearray()
         self._reserved_bytes = 0
 
@@ -124,16 +110,13 @@ class RequestBody:
 
     async def _read(self, decompressor: "Decompressor", form: "RequestFormat") -> None:
         sent_bytes = 0
-        work = Work(self._bodies.turns)
         while data := await self._request.read():
-            work.begin()
             sent_bytes += len(data)
             self._check_sent(sent_bytes)
             for piece in decompressor.pieces(data):
-                if piece:
-                    form.count(piece)
-                    await self._hold(piece)
-                await work.give_way()  # a little data may become a lot; the others go on
+                form.count(piece)
+                self._hold(piece)
+                await asyncio.sleep(0)  # a little data may become a lot; the others go on
         decompressor.end()
 
     def _check_sent(self, sent_bytes: int) -> None:
@@ -143,7 +126,7 @@ class RequestBody:
                 413, f"The body has more than the {max_bytes} bytes that it may; send it in parts."
             )
 
-    async def _hold(self, piece: bytes) -> None:
+    def _hold(self, piece: bytes) -> None:
         max_bytes = min(self._settings.max_decompressed_bytes, self._budget.max_bytes)
         if self._reserved_bytes + len(piece) > max_bytes:
             raise HttpRejection(
@@ -151,20 +134,12 @@ class RequestBody:
                 f"The body has more than the {max_bytes} bytes that it may when decompressed;"
                 " send it in parts.",
             )
-        await self._acquire(len(piece))
+        if not self._budget.try_acquire(len(piece)):
+            raise retry_after(
+                _RETRY_S, "There is no memory for more bodies at present", "no memory"
+            )
         self._reserved_bytes += len(piece)
         self._data += piece  # one that is large grows where it is: the C library moves its pages
-
-    async def _acquire(self, size_bytes: int) -> None:
-        """Take memory; if there is none, a slow body has to give some back."""
-        if self._budget.try_acquire(size_bytes):
-            return
-        with contextlib.suppress(TimeoutError):
-            if self._bodies.connections.evict_slowest_body():
-                async with asyncio.timeout(_RETRY_S):
-                    await self._budget.acquire(size_bytes)
-                    return
-        raise retry_after(_RETRY_S, "There is no memory for more bodies at present", "no memory")
 
 
 class DamagedError(ValueError):

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 import httptools
 
 from headrace.receivers.access import Access
-from headrace.receivers.connections import Acceptor, Connections
+from headrace.receivers.connections import Connections, accept, wait_for_descriptor
 from headrace.receivers.event_log import Rejections
 from headrace.receivers.http.http_message import (
     KEPT_HEADERS,
@@ -32,7 +32,6 @@ from headrace.receivers.http.http_message import (
 )
 from headrace.receivers.settings import HttpSettings
 from headrace.receivers.tls_tunnel import TlsTunnels
-from headrace.receivers.turns import FIRST_PART_BYTES, Turns, Work
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -45,10 +44,6 @@ IDLE_S: Final = 75.0
 """Time that an answered connection may be idle (s). Load balancers use a connection again for 60 s:
 if the receiver closed it sooner, a request that is just being sent would fail."""
 
-_SMALL_BYTES: Final = 1024
-_READS_AT_ONCE: Final = 3
-"""After so many reads of a body small ones wait for a turn."""
-
 _END: Final = b"\r\n\r\n"
 """The end of a head, and of a body in chunks."""
 
@@ -56,12 +51,6 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _FULL: Final = HttpRejection(
     503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}, "no place"
-)
-_SLOW: Final = HttpRejection(
-    503,
-    "The body came slowly while others waited for a place; send it faster, or again in 1 s.",
-    {"retry-after": "1"},
-    "slow body",
 )
 _DEFECT: Final = HttpRejection(500, "The receiver failed; see its log, and send the request again.")
 
@@ -79,7 +68,6 @@ class HttpServer:
         settings: The limits.
         connections: The places.
         rejections: Counts requests and connections that are rejected.
-        turns: Divides the loop's time among the connections.
         idle_s: How long an answered connection may wait for its next request (s). Default: 75.
     """
 
@@ -91,7 +79,6 @@ class HttpServer:
         *,
         connections: Connections,
         rejections: Rejections,
-        turns: Turns,
         idle_s: float = IDLE_S,
     ) -> None:
         self._routes = routes
@@ -99,7 +86,6 @@ class HttpServer:
         self.settings = settings
         self.connections = connections
         self.rejections = rejections
-        self.turns = turns
         self.idle_s = idle_s
         self.is_secured = self.is_stopping = False
         self.buffer = memoryview(bytearray(READ_BYTES))
@@ -115,25 +101,23 @@ class HttpServer:
             access: Its certificates, where connections are within TLS.
             stop_s: How long a stop waits for requests that are being answered (s).
         """
-        acceptor = Acceptor(listener, self.connections)
         tunnels = TlsTunnels(
             self.settings.header_s, lambda reason: self.rejections.count("TLS", reason)
         )
         loop = asyncio.get_running_loop()
         try:
             while True:
-                connection = await acceptor.next()
+                connection = await accept(listener)
                 if access is not None and (context := access.context) is not None:
                     self.is_secured = True
                     try:
                         connection = tunnels.open(connection, context)
                     except OSError as error:
-                        await acceptor.make_room(error)
+                        await wait_for_descriptor(error)
                         continue
                 with contextlib.suppress(OSError):  # it has gone
                     await loop.connect_accepted_socket(lambda: HttpConnection(self), connection)
         finally:
-            acceptor.close()
             listener.close()
             await self._end(stop_s)
             await tunnels.close(stop_s)
@@ -194,10 +178,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     one for an unknown path. Only a head that has begun is answered 408: an answer without a request
     would be taken for that to the next one.
 
-    What was read is parsed in parts, larger ones while each takes little time. When a slice of time
-    is over, the rest waits for its turn, and nothing is read meanwhile. So chunks of one byte, each
-    of which takes as long as one of 16 KiB, cost their sender's time.
-
     Attributes:
         closed: Done when the connection has ended.
     """
@@ -206,17 +186,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     _late: asyncio.TimerHandle | None = None
     _awaited = _Awaited.REQUEST
     _was_ever_answered = False
-    _has_ended = _is_discarding = _is_waiting = False
+    _has_ended = _is_discarding = False
     _is_paused = _is_write_paused = False
     _rest, _at = b"", 0
-    _part_bytes = FIRST_PART_BYTES
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._settings = server.settings
         self._places = server.connections
         self._loop = asyncio.get_running_loop()
-        self._work = Work(server.turns)
         self._parser = httptools.HttpRequestParser(self)
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._begin()
@@ -229,7 +207,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._headers: Headers = {}
         self._left_bytes: int | None = None  # of a body with a length
         self._framing_bytes = 0  # of the head, then of what is between a body's pieces
-        self._body_reads = 0
         self._keeps = True
         self._has_begun = self._is_answered = self._is_upgrade = self._expects = False
 
@@ -239,7 +216,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Take a place, or say that there is none."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.open.add(self)
-        if self._places.admit(self, self._evict):
+        if self._places.admit(self):
             self._watch()
             return
         _FULL.count(self._server.rejections)
@@ -257,15 +234,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_discarding:
             return
         data = bytes(self._server.buffer[:nbytes])
-        if self._rest or self._is_waiting:  # it was read although nothing was to be
+        if self._rest:  # it was read although nothing was to be
             self._rest, self._at = self._rest[self._at :] + data, 0
             return
         self._rest = data
-        if nbytes < _SMALL_BYTES and self._body_reads >= _READS_AT_ONCE:
-            self._wait_for_turn()  # hundreds of slow bodies may go on at the same time
-            self._pace()
-        else:
-            self._parse()
+        self._parse()
 
     def eof_received(self) -> bool:
         """Keep the connection until a whole request is answered whose sender has closed its half.
@@ -295,8 +268,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on."""
         self._is_write_paused = False
-        if not self._is_waiting:
-            self._parse()
+        self._parse()
 
     def shutdown(self) -> None:
         """End it when the receiver stops, after the answer to a request that has begun."""
@@ -314,29 +286,18 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Reading.
 
     def _parse(self) -> None:
-        """Parse as much as a slice of time and the request before allow; the rest waits."""
-        work, turns = self._work, self._server.turns
-        work.begin()
-        received_bytes = 0
+        """Parse as much as the request before allows; the rest waits."""
         while self._at < len(self._rest) and self._may_parse():
             part = self._rest[self._at : self._end_of_part()]
             self._at += len(part)
-            received_bytes += len(part)
             self._feed(part)
             if self._is_answered and self._is_whole():  # before the rest of its body
                 self._begin()
-            before_s = work.spent_s
-            is_over = work.is_over()
-            took_s = work.spent_s - before_s
-            self._part_bytes = turns.next_part_bytes(self._part_bytes, took_s, READ_BYTES)
-            if is_over:
-                self._wait_for_turn()
-                break
         if self._at >= len(self._rest) or self._is_ending():
             self._rest, self._at = b"", 0
-            if self._has_ended and not self._is_whole() and not self._is_waiting:
+            if self._has_ended and not self._is_whole():
                 self._transport.close()
-        self._watch(received_bytes)
+        self._watch()
         self._pace()
 
     def _may_parse(self) -> bool:
@@ -352,7 +313,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _end_of_part(self) -> int:
         """Where the next part ends: no part has bytes of two requests."""
-        end = min(len(self._rest), self._at + self._part_bytes)
+        end = len(self._rest)
         if self._left_bytes is not None:
             return min(end, self._at + self._left_bytes)
         if self._request is None:  # one more than allowed, to see that it is
@@ -454,23 +415,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
         self._pace()
 
-    def _wait_for_turn(self) -> None:
-        self._is_waiting = True
-        self._server.turns.call(self._go_on)
-
-    def _go_on(self) -> None:
-        self._is_waiting = False
-        self._work.renew()
-        if not self._transport.is_closing():
-            self._parse()
-
     def _pace(self) -> None:
         """Read, or do not, as is right now."""
         if self._has_ended or self._transport.is_closing():
             return
         is_behind = self._request is not None and self._request.is_behind
         is_unread = self._is_write_paused and self._request is None
-        pause = bool(self._rest) or self._is_waiting or is_behind or is_unread
+        pause = bool(self._rest) or is_behind or is_unread
         pause = pause and not self._is_discarding
         if pause != self._is_paused:
             self._is_paused = pause
@@ -504,9 +455,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _next(self) -> None:
         """Go on with the next request."""
         self._begin()
-        self._places.idle(self)
-        if not self._is_waiting:
-            self._parse()
+        self._parse()
 
     def _refuse(self, rejection: HttpRejection) -> None:
         """Reject what is no request, unless it comes after the answer to its beginning."""
@@ -525,7 +474,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._has_ended or (self._server.is_stopping and self._is_whole()):
             self._transport.close()
             return
-        self._places.idle(self)
         self._is_discarding = True
         self._rest, self._at = b"", 0
         with contextlib.suppress(OSError):  # it has gone
@@ -538,36 +486,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(rejection.answer.encoded(is_last=True))
             self._transport.close()
 
-    def _evict(self) -> None:
-        """Give the place away, with an answer if a body was coming."""
-        request = self._request
-        if request is not None and not (request.is_whole or self._is_answered or self._is_ending()):
-            _SLOW.count(self._server.rejections)
-            request.fail()
-            self._transport.write(_SLOW.answer.encoded(is_last=True))
-        self._transport.abort()
-
-    def _watch(self, received_bytes: int = 0) -> None:
-        """Time what must come soon, and tell the places what the connection does."""
+    def _watch(self) -> None:
+        """Time what must come soon."""
         if self._is_ending():
             if not self._is_discarding:
                 self._stop_watching()
-        elif self._request is None or self._is_answered:
+        elif (self._request is None or self._is_answered) and not self._is_write_paused:
             # Answered, but not idle: the rest of the body is to come, and means nothing.
-            self._places.idle(self)
-            if self._is_write_paused:
-                self._stop_watching()
-            else:
-                self._await_more()
+            self._await_more()
         else:
             self._stop_watching()
-            if self._request.is_whole:
-                self._places.busy(self)
-            else:
-                if self._body_reads == 0:
-                    self._places.sending(self, 0)
-                self._places.sending(self, received_bytes)
-                self._body_reads += 1
 
     def _await_more(self) -> None:
         """End the connection unless what it must send next comes in time."""

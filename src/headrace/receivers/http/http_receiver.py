@@ -11,7 +11,6 @@ from headrace.receivers.access import Access, Tokens
 from headrace.receivers.connections import Connections, ListeningReceiver
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.http.http_body import (
-    Bodies,
     RequestBody,
     RequestFormat,
 )
@@ -28,7 +27,6 @@ from headrace.receivers.http.status_routes import status_routes
 from headrace.receivers.intake import Intake, RetryAfter
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
-from headrace.receivers.turns import Turns
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""
@@ -92,15 +90,13 @@ class HttpReceiver(ListeningReceiver[HttpSettings]):
         """
         listener, access = self._take_listener()
         connections = Connections(intake.settings.connections(self.settings.max_connections))
-        turns = Turns()
-        bodies = Bodies(MemoryBudget(intake.settings.bodies_bytes), connections, turns)
+        bodies = MemoryBudget(intake.settings.bodies_bytes)
         server = HttpServer(
             routes(intake, self.settings, access, bodies),
             _USAGE,
             self.settings,
             connections=connections,
             rejections=intake.rejections,
-            turns=turns,
             idle_s=self._idle_s,
         )
         await server.serve(listener, access, self._stop_s)
@@ -112,7 +108,7 @@ _USAGE: Final = (
 )
 
 
-def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: Bodies) -> Routes:
+def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
     """The routes of `HttpReceiver`."""
     parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
 

@@ -23,7 +23,6 @@ from headrace.receivers.http.http_connection import HttpServer, Routes
 from headrace.receivers.http.http_message import HttpAnswer, HttpRequest, json_answer
 from headrace.receivers.intake import Intake
 from headrace.receivers.settings import HttpSettings
-from headrace.receivers.turns import Turns
 
 _PREFIX: Final = "headrace_receiver_"
 _LABELS: Final = ("journal", "lane")
@@ -84,7 +83,6 @@ async def serving_status(intake: Intake, host: str, port: int) -> AsyncIterator[
         HttpSettings(host=host, max_connections=_CONNECTIONS),
         connections=Connections(_CONNECTIONS),
         rejections=Rejections(),
-        turns=Turns(),
     )
     serving = asyncio.create_task(server.serve(listener, None, _STOP_S))
     try:
