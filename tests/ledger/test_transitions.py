@@ -199,17 +199,13 @@ STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update 
     if isinstance(value, Select | CompoundSelect | Insert | Update | Delete)
 }
 
-OF_POSTGRESQL = {"batch_rows.ATTACH_NEXT", "rates.REPORT"}
-"""Several writes in one statement, which SQLite does not have."""
-
-
 def value_of(bind: Any) -> object:
     one = b"1" if isinstance(bind.type, LargeBinary) else 1
     return [one] if bind.expanding else one
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_POSTGRESQL))
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     make_tables(url)

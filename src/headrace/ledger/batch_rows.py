@@ -206,12 +206,6 @@ NEXT_SEQUENCE_OF: Final = _counted.where(
 
 ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*batch_table.c)
 
-_next = NEXT_SEQUENCE_OF.cte("counted")
-ATTACH_NEXT: Final = transitions.ATTACH.where(exists(select(_next.c.sequence))).returning(
-    *batch_table.c, select(_next.c.sequence).scalar_subquery().label("counted")
-)
-"""Both in one statement, for PostgreSQL."""
-
 KEEP_ERROR: Final = (
     update(batch_table)
     .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.status == Status.SUCCESS)

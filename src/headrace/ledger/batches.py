@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from headrace.control.parts import Progress
 from headrace.errors import LedgerError
-from headrace.ledger import at_once, batch_rows, checkpoints, transitions
+from headrace.ledger import batch_rows, checkpoints, transitions
 from headrace.ledger.batch_queries import BatchQueries, ranges_of
 from headrace.ledger.batch_rows import (
     Values,
@@ -73,10 +73,6 @@ class BatchStore(BatchQueries):
 
         row = control_row(batch, batch_key, self._clock(), call_id)
         created = {"now_ms": row.pop("created_time_ms"), "of": batch.gate}
-        if not self._database.is_sqlite:
-            at = self._database.alone(lambda one: at_once.begin(one, batch, row, count | created))
-            if at is not None:
-                return batch_from(row | {"created_time_ms": at})
 
         def begin(connection: Connection) -> BatchRecord:
             # First: it locks the gate's row, so that the next batch of this gate waits for this
@@ -175,25 +171,15 @@ class BatchStore(BatchQueries):
 
         def attach(connection: Connection) -> Attached | None:
             leased = values | self._leased(None if owner is None else lease_ms)
-            if not self._database.is_sqlite:
-                found = connection.execute(batch_rows.ATTACH_NEXT, leased).mappings().one_or_none()
-                return None if found is None else attached(connection, dict(found))
             sequence = connection.scalar(batch_rows.NEXT_SEQUENCE_OF, leased)
             if sequence is None:
                 return None
             row = connection.execute(batch_rows.ATTACH_AND_RETURN, leased).mappings().one_or_none()
             if row is None:  # It was changed just now; one number is skipped.
                 return None
-            return attached(connection, {**row, "counted": sequence})
-
-        def attached(connection: Connection, row: Values) -> Attached:
-            sequence = row.pop("counted")
             return Attached(batch_from(row), ranges_of(connection, batch_key), sequence)
 
-        if self._database.is_sqlite:
-            return self._database.write(attach)
-        # What is read after the one statement that writes does not change any more.
-        return self._database.alone(attach)
+        return self._database.write(attach)
 
     def retry(self, batch_key: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs again in place (transition B)."""

@@ -88,26 +88,6 @@ SET_RECORDS: Final = (
     .returning(batch_table.c.status)
 )
 
-# Of a batch that has ended, once: the same report may come again while the server has the first.
-_rated = (
-    SET_RATE.where(gate.c.reported.is_distinct_from(bindparam("batch", type_=Text)))
-    .where(
-        exists()
-        .where(batch_table.c.batch_key == bindparam("batch"))
-        .where(batch_table.c.status != Status.IN_PROGRESS)
-    )
-    .returning(gate.c.name)
-    .cte("rated")
-)
-_is_rated = exists(select(_rated.c.name))
-
-REPORT: Final = SET_RECORDS.where(_is_rated).add_cte(
-    insert(rate)
-    .from_select(SAMPLE, _new_sample.where(_is_rated), include_defaults=False)
-    .cte("kept")
-)
-"""The three in one statement, for PostgreSQL; it changes nothing, or does everything."""
-
 
 class RateStore(Store):
     """The rates of gates, and the samples that they were learnt from."""
@@ -156,12 +136,6 @@ class RateStore(Store):
             "by": None,
             "gone": None,
         }
-
-        is_counted = sample is not None and sample.batch_key == batch_key and sample.records > 0
-        if sample is not None and is_counted and not self._database.is_sqlite:
-            values = _values(sample, batch_cost, interval_ms)
-            if self._database.change(REPORT, values, durable=False):
-                return
 
         def report(connection: Connection) -> None:
             if sample is not None:

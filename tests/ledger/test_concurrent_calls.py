@@ -1,8 +1,4 @@
-"""Calls of one gate that PostgreSQL has at the same time: each waits for the gate's row.
-
-A statement that has waited for a row sees everything else as it was before; so whatever it would
-write from that, it must not.
-"""
+"""Calls of one gate that PostgreSQL has at the same time: each waits for the gate's row."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy
 from tests.ledger.samples import a_batch, a_sample, batch_number, stored
 from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
@@ -40,7 +35,7 @@ def ledger(url: str) -> Iterator[Ledger]:
         yield opened
 
 
-def at_once(url: str, *calls: Callable[[], Any]) -> list[Any]:
+def together(url: str, *calls: Callable[[], Any]) -> list[Any]:
     """Have all calls in the server, before the first of them gets the gate's row."""
     with ThreadPoolExecutor(len(calls)) as pool, psycopg.connect(url) as other:
         other.execute("SELECT * FROM gate WHERE name = 'orders' FOR UPDATE")
@@ -58,40 +53,40 @@ def _are_waiting(url: str, number: int) -> bool:
     return bool(found == number)
 
 
-def test_batches_begun_at_once_are_created_one_after_the_other(url: str, ledger: Ledger) -> None:
+def test_batches_begun_together_are_created_one_after_the_other(url: str, ledger: Ledger) -> None:
     calls = [partial(ledger.batches.begin, batch_number(number)) for number in range(3)]
-    created = [batch.created_time_ms for batch in at_once(url, *calls)]
+    created = [batch.created_time_ms for batch in together(url, *calls)]
     assert len(set(created)) == 3
     known = ledger.history.checkpoints("orders")
     assert [checkpoint.begins for checkpoint in known] == [3]
 
 
-def test_a_batch_begun_twice_at_once_has_two_attempts(url: str, ledger: Ledger) -> None:
+def test_a_batch_begun_twice_together_has_two_attempts(url: str, ledger: Ledger) -> None:
     """Transitions A and B."""
-    at_once(url, *[partial(ledger.batches.begin, a_batch())] * 2)
+    together(url, *[partial(ledger.batches.begin, a_batch())] * 2)
     assert stored(ledger, a_batch().batch_key).attempts == 2
     known = ledger.history.checkpoints("orders")
     assert [(checkpoint.begins, checkpoint.offsets) for checkpoint in known] == [(2, 10)]
 
 
-def test_a_batch_attached_by_two_at_once_is_one_owners(url: str, ledger: Ledger) -> None:
+def test_a_batch_attached_by_two_together_is_one_owners(url: str, ledger: Ledger) -> None:
     key = ledger.batches.begin(a_batch()).batch_key
     owners = ("one", "other")
     attach = partial(ledger.batches.attach, key, 0, lease_ms=30_000)
-    answers = at_once(url, *[partial(attach, owner=owner) for owner in owners])
+    answers = together(url, *[partial(attach, owner=owner) for owner in owners])
     (attached,) = [answer for answer in answers if answer is not None]
     assert stored(ledger, key).owner == attached.batch.owner
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_report_that_comes_twice_at_once_is_kept_once(
+def test_a_report_that_comes_twice_together_is_kept_once(
     url: str, ledger: Ledger, *, ended: bool
 ) -> None:
     key = ledger.batches.begin(a_batch()).batch_key
     if ended:
         ledger.batches.succeed(key)
     report = partial(ledger.rates.report, key, 0, 5, a_sample(10, batch_key=key))
-    at_once(url, report, report)
+    together(url, report, report)
     assert len(ledger.rates.history("orders")) == 1
     assert stored(ledger, key).status is Status.SUCCESS
     assert stored(ledger, key).records == 80
@@ -103,24 +98,3 @@ def test_a_topic_that_is_named_twice_is_written_down(ledger: Ledger) -> None:
     batch = PlannedBatch("orders", "run", planned, "rate", "localhost:9092")
     assert ledger.batches.begin(batch).status is Status.IN_PROGRESS
     assert len(ledger.batches.ranges(batch.batch_key)) == 2
-
-
-def test_a_usual_batch_is_seven_statements_and_no_transaction(ledger: Ledger) -> None:
-    """So a pooler lends a connection for one statement at a time."""
-    seen: list[str] = []
-
-    def one(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", one)
-    try:
-        ledger.gates.admission("orders")
-        key = ledger.batches.begin(a_batch()).batch_key
-        ledger.gates.begun_and_query("orders")
-        ledger.batches.attach(key, 0, owner="one", lease_ms=30_000)
-        ledger.batches.succeed(key, owner="one")
-        ledger.rates.report(key, 0, 5, a_sample(10, batch_key=key))
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", one)
-    assert len(seen) == 7
-    assert not [statement for statement in seen if statement.startswith("BEGIN")]
