@@ -92,9 +92,9 @@ def test_a_batch_that_is_anothers_or_finished_is_skipped(
 ) -> None:
     backfill = Backfill(ledger, clock)
     assert ledger.batches.claim(key, "other", LEASE_MS)
-    assert backfill.work_on(key) == Skipped(key)
+    assert backfill.work_on(key) == Skipped(key, Status.BACKFILLING)
     assert ledger.batches.backfilled(key, "other")
-    assert backfill.work_on(key) == Skipped(key)
+    assert backfill.work_on(key) == Skipped(key, Status.SUCCESS)
     assert backfill.runner.runs == []
 
 
@@ -251,6 +251,13 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> N
     assert str(PartlyDone(row, 3)) == f"{name} was processed in part; 3 records of it are left."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
     assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
-    assert key in str(Skipped(key))
+    assert [str(Skipped(key, status)) for status in (Status.SUCCESS, Status.DEAD, None)] == [
+        f"Batch {key} is done: the stream or another backfill has run it.",
+        f"Batch {key} is dead, so it is not run.",
+        f"Batch {key} is deleted, so it is not run.",
+    ]
+    assert str(Skipped(key, Status.BACKFILLING)) == (
+        f"Batch {key} is left to the stream or the other backfill that has it now."
+    )
     error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
     assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

@@ -33,6 +33,16 @@ def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str)
         ]
 
 
+def test_what_changes_nothing_says_so(ledger_url: str) -> None:
+    for command in ("resume", "limit off"):
+        said = invoke(ledger_url, *command.split(), "orders").output
+        assert said == "orders: under no limit and not paused, as before.\n"
+    invoke(ledger_url, "limit", "10", "orders", "--by", "ops")
+    said = invoke(ledger_url, "resume", "orders").output
+    assert said.startswith("orders: limited to 10 records/s by ops, since ")
+    assert said.endswith(" UTC, as before.\n")
+
+
 def test_several_gates_are_paused_at_once_or_none(ledger_url: str, complain: Complain) -> None:
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "clicks")

@@ -19,6 +19,7 @@ from tests.services.ledgers import report_sample
 from headrace.cli.gate_view import GateView
 from headrace.cli.status import status_view
 from headrace.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.control.schema_fit import FitCount
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
@@ -78,9 +79,9 @@ def test_a_gate_is_in_the_state_that_its_batches_show(
             with_lags(900, 1_000),
             "stopped",
             GateState.STOPPED,
-            ": what waits now is not known; nothing did 1.00 s ago.",
+            "; what waits now is not known; nothing did 1.00 s ago.",
         ),
-        (with_lags(900, 1_000), "failed", GateState.STOPPED, "by an error, no (ValueError): "),
+        (with_lags(900, 1_000), "failed", GateState.STOPPED, "by an error: no (ValueError); "),
         (GateHistory(a_gate()), "finished", GateState.FINISHED, "all records processed"),
     ],
 )
@@ -104,7 +105,7 @@ def test_a_query_that_an_error_has_ended_needs_somebody_now_and_says_what_waits_
     assert need.urgency == 0
     assert need.records == 50
     assert need.sentence.endswith(
-        "by an error, The journal has lost records (DataLossError): 50 records waiting now."
+        "by an error: The journal has lost records (DataLossError); 50 records waiting now."
     )
     assert need.command == "headrace failures orders"
     by_somebody = replace(ended, ended="stopped", ended_error=None)
@@ -262,6 +263,12 @@ def test_what_a_batch_costs_is_shown() -> None:
         (reported(1_050, 950, 1_100, rate_per_s=None), None),
         (reported(5, 5, 5, rate_per_s=None, records=0), "has read no record of the last 3"),
         (reported(5, 5, rate_per_s=None, records=0), None),
+        (
+            replace(
+                reported(5, 5, 5, rate_per_s=None, records=0), fit_counts=(FitCount(100, 100),) * 3
+            ),
+            None,
+        ),
         (reported(5, 5, 5, rate_per_s=None, records=0, failures=1), None),
         (GateHistory(replace(a_gate(), estimator="{")), None),
     ],

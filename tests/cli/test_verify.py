@@ -54,9 +54,11 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
     assert said.startswith("orders: proven, 10 dead, 10 lost\n")
     assert "headrace failures lists what waits for somebody." in said
     assert "orders-0 [50, 60) was gone before it was read." in said
-    told(ledger_url, f"drop {key} --why known")
+    told(ledger_url, f"drop {key} --why known --by Ada")
     told(ledger_url, "failures", 3)
-    told(ledger_url, "verify", 3)
+    assert "is dead, and resolved: known (Ada)." in told(ledger_url, "verify", 3)
+    assert "resolved: known (Ada)" in told(ledger_url, "batches")
+    assert "Its error, before it was resolved:" in told(ledger_url, f"batches {key}")
     told(ledger_url, "accept orders --records 10 --why known")
     told(ledger_url, "failures", 0)
     told(ledger_url, "verify", 0)

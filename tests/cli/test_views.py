@@ -5,6 +5,7 @@ before it is committed.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -30,6 +31,7 @@ from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
 from headrace.cli.gate_view import GateView
 from headrace.cli.journal_command import journal_view, pruned_table
+from headrace.cli.printing import middle_cut
 from headrace.cli.status import stages_view, status_view
 from headrace.cli.verify import verification_view
 from headrace.core.ranges import OffsetRange
@@ -445,3 +447,19 @@ def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
         assert all(cell_len(line) <= width for line in lines)
     if width >= 80:
         assert len(past.text_of(GateView(snapshot), width).splitlines()) <= 38
+
+
+@given(
+    st.lists(
+        st.sampled_from(["word ", "`headrace adopt orders ID --why TEXT` ", "; "]), max_size=9
+    ),
+    st.integers(0, 200),
+)
+def test_a_text_that_is_cut_has_each_command_whole_or_not_at_all(
+    words: list[str], most: int
+) -> None:
+    text = "".join(words)
+    cut = middle_cut(text, most)
+    assert len(cut) <= max(most, len(text) if most < 4 else 0)
+    if most >= 4:
+        assert set(re.findall("`[^`]*`?", cut)) <= {"`headrace adopt orders ID --why TEXT`"}

@@ -156,3 +156,33 @@ def test_a_ceiling_is_explained(url: str, reason: str, said: str) -> None:
     )
     if reason.startswith("ceiling"):
         assert "limited by the ceiling, the largest batch that the handler takes" in of["caps"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "caps", "size"),
+    [
+        (
+            "limited to 10 records/s by root: quota",
+            "1 partition is limited to 10 records/s by root: quota, and leaves 7,000 records.",
+            "; limited to 10 records/s by root: quota.",
+        ),
+        (
+            "throttled by parse",
+            "1 partition is throttled by parse, and leaves 7,000 records.",
+            "; throttled by parse.",
+        ),
+        (
+            "rate",
+            "1 partition is limited by its share of the rate, and leaves 7,000 records.",
+            "; limited by: rate.",
+        ),
+    ],
+)
+def test_what_limits_is_said_once(url: str, reason: str, caps: str, size: str) -> None:
+    with Ledger.open(url) as ledger:
+        ranges = (PlannedRange(OffsetRange("orders", 0, 2_000, 3_000), 10_000, reason),)
+        ledger.batches.begin(PlannedBatch("orders", "run", ranges, reason, "x:1"))
+    (found,) = rows(url, "why orders")
+    of = {each["about"]: each["sentence"] for each in found["sentences"]}
+    assert of["caps"] == caps
+    assert of["size"].endswith(size)

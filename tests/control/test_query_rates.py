@@ -96,3 +96,9 @@ def test_batches_that_are_not_read_are_told_once_in_a_run() -> None:
     rates, unread = laws(GATE), BatchProgress(0, 1_000, 0, 1)
     warnings = [rates.finished({GATE: unread})[GATE].warning for _ in range(3 * UNREAD_BATCHES)]
     assert [number for number, warning in enumerate(warnings) if warning] == [UNREAD_BATCHES - 1]
+
+
+def test_batches_of_which_no_value_can_be_decoded_were_read() -> None:
+    rates, rejected = laws(GATE), BatchProgress(0, 1_000, 0, 1, was_rejected=True)
+    warnings = [rates.finished({GATE: rejected})[GATE].warning for _ in range(UNREAD_BATCHES)]
+    assert warnings == [None] * UNREAD_BATCHES

@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.cli.outcomes import LETTER
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
-from tests.ledger.samples import stored
+from tests.ledger.samples import convict, stored
 
 from headrace import Batch
 from headrace.control import EstimatorSettings, IntervalLaw, SourceCost
@@ -19,6 +20,7 @@ from headrace.errors import LedgerError
 from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener
 from headrace.ledger import ErrorReport, Ledger, RateSample, Status
+from headrace.ledger.error_report import BAD_VALUE
 from headrace.testing import MemoryLog, StreamHarness
 from headrace.testing.memory_reader import TESTED_GATE
 
@@ -166,6 +168,20 @@ def test_a_handler_that_never_reads_is_logged_once(
         report(listener, unread, run=run, batch_id=number)
         assert len(warnings()) == (number >= 2)
     assert "has read no record of its last 3 batches" in warnings()[0]
+
+
+def test_a_handler_whose_values_are_all_rejected_has_read_them(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
+) -> None:
+    """Spark sees no row of a value that the source could not decode."""
+    run = uuid4()
+    for number in range(8):
+        ranges = orders(number * 10, number * 10 + 10)
+        letter = replace(LETTER, offset=number * 10, error=ErrorReport(BAD_VALUE, "no JSON", ""))
+        convict(ledger, begin(ledger, "orders", ranges), letter)
+        report(listener, gated_source("orders", ranges, rows=0), run=run, batch_id=number)
+    assert len(ledger.rates.history("orders")) == 8
+    assert warnings() == []
 
 
 def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_logged(

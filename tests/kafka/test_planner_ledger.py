@@ -150,7 +150,7 @@ def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
                 planner.begin(start, end)
             assert str(raised.value) == (
                 f"The ledger {tmp_path}/headrace.db was deleted or replaced while it was open; put"
-                " it back, and start what used it again."
+                " it back, unless you have restored a copy of it, and start this program again."
             )
         with pytest.raises(LedgerError):
             planner.advance(start, everything=False)

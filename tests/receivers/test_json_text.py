@@ -76,6 +76,13 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
         values_of(body, MANY)
 
 
+@pytest.mark.parametrize("body", [b'{"a":1}\n{"b":2}\n', b"1\n2", b"[1]\n[2]\n"])
+def test_several_values_in_one_body_are_told_how_to_be_sent(body: bytes) -> None:
+    check_lines(body)
+    with pytest.raises(MalformedError, match="several values in an array, or as application/x-nd"):
+        values_of(body, MANY)
+
+
 @given(st.lists(st.one_of(values.map(json.dumps), st.text(max_size=5)), max_size=8))
 def test_lines_are_checked_as_a_parser_of_json_does(lines: list[str]) -> None:
     lines = [line.replace("\n", " ") for line in lines]

@@ -14,7 +14,7 @@ from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import OptionError, SourceError
-from headrace.ledger import FindingKind, GateClaim, Ledger, PlannedBatch, PlannedRange
+from headrace.ledger import FindingKind, GateClaim, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.source.checkpoint import Checkpoint, export
 from headrace.source.comparison import (
     Comparison,
@@ -225,6 +225,15 @@ def add_unknown(ledger: Ledger, ranges: Sequence[OffsetRange]) -> None:
         planned = tuple(PlannedRange(each, topic_id=ID) for each in ranges)
         batch = PlannedBatch(GATE, RUN, planned, "unknown", "localhost:9092")
         ledger.batches.add_unknown(batch, unknown_outcome(ranges), "a query")
+
+
+def test_no_attempt_is_counted_of_a_batch_that_nobody_knows(ledger: Ledger) -> None:
+    processed(ledger, (0, 10))
+    add_unknown(ledger, [OffsetRange("orders", 0, 10, 30)])
+    newest = ledger.batches.newest(GATE, 1)[0]
+    assert (newest.status, newest.attempts, newest.backfills) == (Status.DEAD, 0, 0)
+    counts = ledger.metrics.counts([(GATE, 0, 0)])
+    assert {each.status: each.retries for each in counts} == {"success": 0, "dead": 0}
 
 
 def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Path) -> None:

@@ -6,10 +6,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, a_receiver, with_lags
+from tests.cli.histories import (
+    INTERVAL_MS,
+    NOW_MS,
+    a_batch,
+    a_gate,
+    a_receiver,
+    text_of,
+    with_lags,
+)
 
+from headrace.cli.gate_view import GateView
+from headrace.cli.status import status_view
 from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.ledger import ErrorReport, GateQuery, IsolatedBatches, Status
+from headrace.ledger import ErrorReport, GateQuery, IsolatedBatches, Status, Unresolved
 from headrace.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.status.attention import (
     HANGS,
@@ -94,6 +104,92 @@ def test_a_command_can_be_pasted_whatever_a_gate_is_called() -> None:
         history = replace(behind, gate=replace(behind.gate, name=name))
         (need,) = take_snapshot(history, NOW_MS).needs
         assert shlex.split(need.command) == ["headrace", "why", name]
+
+
+OLDER = (
+    "The query's checkpoint stands at offset 5 of orders-0, where the ledger has batches of it up"
+    " to 9, so it is an older copy; put back the newest copy, or go on where the ledger stands:"
+    " `headrace adopt orders f761fc68c0ffee00 --ledger sqlite:////srv/shop/orders/headrace.db"
+    " --why TEXT`, and start again."
+)
+
+
+def ended_by(error: str) -> GateHistory:
+    history = with_lags(900)
+    gate = replace(history.gate, ended_ms=NOW_MS, ended="failed", ended_error=error)
+    return replace(history, gate=gate)
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        (
+            f"headrace.errors.OptionError: {OLDER}",
+            "headrace adopt orders f761fc68c0ffee00 --ledger sqlite:////srv/shop/orders/headrace.db"
+            " --why TEXT",
+        ),
+        ("headrace.errors.OptionError: There is no such option.", "headrace failures orders"),
+        ("ValueError: a record says `headrace drop 1`", "headrace failures orders"),
+    ],
+)
+def test_a_query_that_was_refused_needs_the_command_that_the_refusal_names(
+    error: str, command: str
+) -> None:
+    (need,) = take_snapshot(ended_by(error), NOW_MS).needs
+    assert need.command == command
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+@pytest.mark.parametrize(
+    "history",
+    [
+        ended_by(f"headrace.errors.OptionError: {OLDER}"),
+        replace(
+            with_lags(900),
+            new_checkpoint="its query began a new checkpoint, and goes on where the ledger says"
+            f" that the last one stood: {'a-long-topic-of-the-shop' * 9}-0 at 5",
+        ),
+    ],
+)
+def test_no_command_is_cut_however_narrow_the_terminal_is(history: GateHistory, width: int) -> None:
+    """A word alone may be broken, where it is longer than a line."""
+    snapshot = take_snapshot(history, NOW_MS)
+    (need,) = snapshot.needs
+    for picture in (GateView(snapshot), status_view([snapshot, snapshot], [])):
+        shown = "".join(text_of(picture, width).replace("│", " ").split())
+        assert need.command.replace(" ", "") in shown
+        assert shown.count("`") % 2 == 0
+
+
+def test_a_gate_with_a_new_checkpoint_says_how_all_is_processed_again() -> None:
+    history = replace(with_lags(900), new_checkpoint="it goes on at 5")
+    (need,) = take_snapshot(history, NOW_MS).needs
+    assert need.command == "headrace restart orders --why TEXT"
+    assert need.sentence == (
+        f"It goes on at 5; to process everything again, run `{need.command}`, and start with a new"
+        " checkpoint once more."
+    )
+
+
+def test_nobody_is_said_to_run_a_failed_batch_again() -> None:
+    """A program with on_failure="stop" runs none."""
+    history = replace(with_lags(900), unresolved=Unresolved(failed=1), failed_error="no (KeyError)")
+    (need,) = take_snapshot(history, NOW_MS).needs
+    assert need.sentence == "1 failed batch: no (KeyError)"
+
+
+@pytest.mark.parametrize(
+    ("source", "ends"),
+    [
+        ("kafka", "wait to be sent again, or dropped."),
+        ("journal", "wait to be exported and sent to a receiver, or dropped."),
+    ],
+)
+def test_dead_letters_wait_for_what_can_be_done_with_them(source: str, ends: str) -> None:
+    history = replace(with_lags(900), unresolved=Unresolved(letters=180))
+    history = replace(history, gate=replace(history.gate, source=source))
+    (need,) = take_snapshot(history, NOW_MS).needs
+    assert need.sentence == f"180 dead letters {ends}"
 
 
 def isolated(batches: int, of: int = 40, message: str = "no number.") -> GateHistory:

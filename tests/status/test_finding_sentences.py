@@ -1,7 +1,9 @@
 """Findings on a batch with ranges in several partitions, and on one that was cut off."""
 
+from dataclasses import replace
+
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Finding, FindingKind, Status
+from headrace.ledger import ErrorReport, Finding, FindingKind, Status
 from headrace.ledger.error_report import query_stopped
 from headrace.status.sentences import finding_sentences
 
@@ -32,4 +34,16 @@ def test_a_batch_whose_query_was_stopped_is_interrupted_and_not_failed() -> None
     assert sentence == (
         "batch abc with orders-0 [0, 10) is interrupted: its query was stopped, and its next start"
         " runs it."
+    )
+
+
+def test_a_dead_batch_that_is_resolved_says_why_and_not_what_to_do() -> None:
+    error = ErrorReport("ValueError", "compare before you settle it", "")
+    offsets = OffsetRange("orders", 0, 0, 10)
+    dead = Finding(FindingKind.DEAD, offsets, "run", "abc", status=Status.DEAD, error=error)
+    ((_, sentence),) = finding_sentences([dead])
+    assert sentence.endswith(" is dead: compare before you settle it (ValueError)")
+    ((_, sentence),) = finding_sentences([replace(dead, resolution="all in the sink (Ada)")])
+    assert (
+        sentence == "batch abc with orders-0 [0, 10) is dead, and resolved: all in the sink (Ada)."
     )

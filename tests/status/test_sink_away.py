@@ -26,6 +26,7 @@ from headrace.metrics.exposition import exposition
 from headrace.status.explanation import explain
 from headrace.status.lags import GateLag
 from headrace.status.limiting import drain_state
+from headrace.status.observer import read_histories
 from headrace.status.sentences import headline
 from headrace.status.snapshot import take_snapshot
 from headrace.status.states import GateHistory, GateState, Urgency
@@ -122,6 +123,36 @@ def ledger(url: str) -> Iterator[Ledger]:
         outage = SinkOutage(key, now_ms - 60_000, 3, now_ms + 30_000, REFUSED, is_certain=True)
         opened.sink_outages.keep("orders", outage)
         yield opened
+
+
+@pytest.mark.parametrize(
+    ("driver", "checkpoint", "is_of_the_query"),
+    [("a program", None, True), ("another", None, False), ("a program", "/own", False)],
+)
+def test_a_gate_of_the_same_query_waits_with_it(
+    ledger: Ledger, driver: str, checkpoint: str | None, is_of_the_query: bool
+) -> None:
+    """A join has one handler, and the batch of its other gate is never called by itself."""
+    with_handler, other = new_owner(), new_owner()
+    ledger.gates.release("orders", next(iter(ledger.gates.last_queries().values()))[0].owner)
+    for gate, owner, program in (("orders", with_handler, "a program"), ("rates", other, driver)):
+        claim = GateClaim(gate, owner, program, "a reader", "shop.py", 1_000, "kafka", "pid")
+        assert ledger.gates.claim(claim, 60_000) is None
+    ledger.gates.set_checkpoint("orders", with_handler, "/checkpoint")
+    if checkpoint is not None:
+        ledger.gates.set_checkpoint("rates", other, checkpoint)
+    ledger.batches.begin(planned(0, 10, gate="rates"))
+    gate_row = ledger.gates.get("rates")
+    assert gate_row is not None
+    (history,) = read_histories(ledger, [gate_row])
+    assert history.waits_with == ("orders" if is_of_the_query else None)
+    late = take_snapshot(history, ledger.database_time_ms() + 300_000)
+    (need,) = late.needs
+    if is_of_the_query:
+        assert need.sentence.endswith("; its query waits for the sink of gate 'orders'.")
+        assert (need.urgency, need.command) == (Urgency.WATCH, "headrace retry orders")
+    else:
+        assert need.sentence.endswith("; Spark has not called its handler yet.")
 
 
 def test_why_and_metrics_say_it_too(ledger: Ledger) -> None:

@@ -26,13 +26,25 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A batch is not to be had: another backfill, or the live stream, has it or has finished it."""
+    """A batch is not to be had: another backfill, or the live stream, has it or has finished it.
+
+    Attributes:
+        status: Its status; None where the ledger has it no more.
+    """
 
     level: ClassVar[int] = logging.DEBUG
     batch_key: str
+    status: Status | None
 
     def __str__(self) -> str:
-        return f"Batch {self.batch_key} is not failed any more, and is left to whoever has it."
+        match self.status:
+            case Status.SUCCESS:
+                state = "is done: the stream or another backfill has run it"
+            case Status.DEAD | None:
+                state = f"is {self.status or 'deleted'}, so it is not run"
+            case _:
+                state = "is left to the stream or the other backfill that has it now"
+        return f"Batch {self.batch_key} {state}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,8 @@ class BackfillScheduler:
         gone = self._source.gone(ranges)
         batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
         if batch is None:
-            return self._report(Skipped(batch_key))
+            left = self._ledger.batches.get(batch_key)
+            return self._report(Skipped(batch_key, None if left is None else left.status))
         self._report(Claimed(batch))
         still_open = batch.open_ranges(ranges)
         there = without(still_open, gone)

@@ -219,6 +219,8 @@ def batches_view(
         key = batch.batch_key
         counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
         said = "".join(f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        if batch.resolution is not None and not said:
+            return out.Shortened(f"resolved: {batch.resolution}")
         if batch.error is not None and not batch.interrupted and not said:
             return out.Shortened(_error(batch, batch.error))
         return out.line(said, style="bold red").append_text(_error_or_reason(batch))
@@ -260,6 +262,8 @@ def batch_view(
             shown.append(out.line(f"{FAILS_AS_A_WHOLE}; each whole run ended with:"))
         elif batch.status is Status.SUCCESS:
             shown.append(out.line(_COMMITTED))
+        elif batch.resolution is not None:
+            shown.append(out.line("Its error, before it was resolved:"))
         shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
         # A trace ends with the message; what the engine reports has none.
         lines = (batch.error.trace or batch.error.message).splitlines()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -43,6 +44,8 @@ _URGENT: Final = {
     Urgency.WATCH: "yellow",
     Urgency.FINE: "default",
 }
+_OWN_SENTENCES: Final = {"bad records", "failing wholes", "new checkpoint"}
+"""Kinds of needs that are shown whole."""
 _MOST_NAME: Final = 18
 """Characters of a gate's name in a narrow overview."""
 _DRAIN_TRENDS: Final = {
@@ -122,7 +125,7 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
     for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
         style = _URGENT[need.urgency]
         # Headrace's own sentences are whole; an error's message may be of any length.
-        whole = need.kind == "bad records" or need.where is Where.RECEIVERS
+        whole = need.kind in _OWN_SENTENCES or need.where is Where.RECEIVERS
         if whole or need.sentence in snapshot.advice:
             yield Text(out.printable(need.sentence), style=style)
         elif need.sentence != said:
@@ -132,8 +135,9 @@ def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
         yield out.line(f"and {len(snapshot.needs) - NEEDS} more; see --json", style="yellow")
 
 
-def _command(need: Need | NeedGroup) -> Text:
-    return out.line(f"  {need.command}", style="dim")
+def _command(need: Need | NeedGroup) -> Padding:
+    # Wrapped, and never cut: somebody pastes it.
+    return Padding(Text(out.printable(need.command), style="dim", overflow="fold"), (0, 0, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -129,13 +130,21 @@ class Shortened:
 def middle_cut(text: str, most: int) -> str:
     """The text in at most so many characters: its beginning, and what it ends with.
 
+    A command in backquotes is whole, or left out.
+
     >>> middle_cut("AttributeError: 'Batch' object has no attribute 'kye'", 34)
     "AttributeError: 'Bat…tribute 'kye'"
     """
     if len(text) <= most or most < 4:
         return text
     ending = (most - 1) * 2 // 5
-    return f"{text[: most - 1 - ending]}…{text[len(text) - ending :]}"
+    first, last = most - 1 - ending, len(text) - ending
+    for command in re.finditer("`[^`]+`", text):
+        if command.start() < first < command.end():
+            first = command.start()
+        if command.start() < last < command.end():
+            last = command.end()
+    return f"{text[:first]}…{text[last:]}"
 
 
 def table(

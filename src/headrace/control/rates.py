@@ -122,6 +122,8 @@ class BatchProgress:
         went_through: Whether it went through at once. Otherwise its time says nothing of the job.
         is_limited: Whether a limit made it as small as it was (`headrace.control.is_limited`).
         had_no_sink: Whether it waited for a sink that was away.
+        was_rejected: Whether its values were read and could not be decoded, so that it has no
+            records.
     """
 
     start_ms: int
@@ -134,6 +136,7 @@ class BatchProgress:
     went_through: bool = True
     is_limited: bool = False
     had_no_sink: bool = False
+    was_rejected: bool = False
 
     @property
     def end_ms(self) -> int:
@@ -275,7 +278,8 @@ class _GateLaws:
 
     def warning(self, part: BatchProgress, cost: SourceCost | None) -> str | None:
         """One sentence, after some batches in a row that give the same reason."""
-        if part.went_through and self.unread.is_full(holds=part.records == 0):
+        is_unread = part.records == 0 and not part.was_rejected
+        if part.went_through and self.unread.is_full(holds=is_unread):
             return _UNREAD % UNREAD_BATCHES
         if cost is None:
             return None

@@ -372,8 +372,8 @@ class BatchExecutor:
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
         left = sum(size(batch.planned_records, part) for part, _ in isolated.left)
         _LOG.warning(
-            "Batch %s of gate %r failed; %d runs of its parts have isolated %d records, and %d are"
-            " deferred.",
+            "Batch %s of gate %r failed; runs of its parts: %d; records that were isolated: %d;"
+            " records that are deferred: %d.",
             batch.batch_key,
             batch.gate,
             isolated.runs,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from pyspark.sql.streaming.listener import (
@@ -33,6 +33,8 @@ from headrace.ledger.error_report import root_cause
 from headrace.ledger.records import QueryEnd
 from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import PLANS_FROM_START, active_context
+
+Answer = TypeVar("Answer")
 
 _OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 
@@ -390,6 +392,8 @@ def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
     Spark does not say how far the log went.
     """
     progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
+    if report.batch and not progress.records:
+        progress = replace(progress, was_rejected=_was_rejected(ledger, report))
     if not report.batch or PLANS_FROM_START:
         return progress
     batch = _row_of(ledger, report)
@@ -399,10 +403,21 @@ def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
 
 
 def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
+    return _read(ledger, report, lambda: ledger.batches.get(report.batch))
+
+
+def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
+    """Whether a batch of which Spark has seen no row has dead letters: its values were read."""
+    rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
+    return bool(_read(ledger, report, rejected))
+
+
+def _read(ledger: Ledger, report: BatchReport, read: Callable[[], Answer]) -> Answer | None:
+    """Return what the ledger answers; None, and a line in the log, where it cannot be read."""
     stopped = state_of(ledger.url, report.gate).is_stopped
     try:
         with cancel_when(stopped, "the query was stopped"):
-            return ledger.batches.get(report.batch)
+            return read()
     except HeadraceError as error:
         _LOG.warning(_NOT_PROCESSED, error)
         return None

@@ -107,6 +107,7 @@ class BatchStore(BatchQueries):
         """
         row = control_row(batch, batch.batch_key, self._clock(), transitions.new_call_id())
         row |= {"status": Status.DEAD, "end_time_ms": row["created_time_ms"], **error_values(error)}
+        row["attempts"] = 0  # it stands for batches of which nobody knows how often they ran
         new = self._database.insert(batch_table).on_conflict_do_nothing()
 
         def add(connection: Connection) -> None:

@@ -335,8 +335,8 @@ def _keep_to_the_file(engine: Engine, path: Path) -> None:
         # SQLite goes on with a file that was deleted, and its writes are lost with it.
         if opened is not None and _identity(path) != opened:
             raise LedgerError(
-                f"The ledger {path} was deleted or replaced while it was open; put it back, and "
-                "start what used it again."
+                f"The ledger {path} was deleted or replaced while it was open; put it back, unless "
+                "you have restored a copy of it, and start this program again."
             )
 
 

@@ -200,7 +200,7 @@ _COUNTED: Final = f"""
         {_bucket} ELSE {len(BUCKETS_MS)} END AS bucket,
     count(*), sum(coalesce(c.records, c.planned_records)),
     sum((SELECT count(*) FROM dead_letter AS d WHERE d.batch_key = c.batch_key)),
-    sum(c.attempts - 1), sum(coalesce({_duration}, 0))
+    sum(CASE WHEN c.attempts > 1 THEN c.attempts - 1 ELSE 0 END), sum(coalesce({_duration}, 0))
 """  # noqa: S608  (constants alone)
 _GROUPED: Final = f"""
     SELECT c.gate, c.created_time_ms < {{cut}} AS is_old, {_COUNTED}

@@ -89,6 +89,7 @@ class Finding:
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
         reason: Why a batch could not read it.
         accepted: Why what was lost or skipped need not be processed, with who says so.
+        resolution: Why a dead batch need not be processed, with who says so.
     """
 
     kind: FindingKind
@@ -101,6 +102,7 @@ class Finding:
     topic_id: str | None = None
     reason: str | None = None
     accepted: str | None = None
+    resolution: str | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -242,9 +244,11 @@ _ranges = select(
     func.lag(_covered.c.batch_key).over(**_in_order).label("before_key"),
 ).subquery("ranges")
 
+_OF_BATCH: Final = ("error_class", "error_message", "resolution", "progress", "planned_records")
+
 # The ranges that do not begin where those before them end, or are not processed.
 _UNEVEN: Final = (
-    select(_ranges, *batch_table.c["error_class", "error_message", "progress", "planned_records"])
+    select(_ranges, *batch_table.c[_OF_BATCH])
     .outerjoin(batch_table, batch_table.c.batch_key == _ranges.c.batch_key)
     .where(or_(_ranges.c.reached != _ranges.c.start_offset, _ranges.c.status != Status.SUCCESS))
 )
@@ -414,6 +418,7 @@ def _uneven(rows: _Rows, done: Mapping[str, _Cover]) -> Iterator[Finding]:
             kind = FindingKind.DEAD if row.status == Status.DEAD else FindingKind.OPEN
             error = row.error_class and ErrorReport(row.error_class, row.error_message, "")
             it = replace(it, kind=kind, status=Status(row.status), error=error)
+            it = replace(it, resolution=row.resolution)
             for left in offsets.subtract(done[row.batch_key].get(offsets.topic_partition, ())):
                 yield replace(it, offsets=left)
 

@@ -34,6 +34,8 @@ _WINDOW_BYTES: Final = (MAX_DIGITS + 1) // 2
 
 _SPACE: Final = b" \t\r\n"
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?([0-9]++)(?:[.eE][0-9.eE+-]*+)?+', re.DOTALL)
+_SEVERAL: Final = "is not JSON: trailing characters"
+"""Beginning of what is wrong with a body that has more behind its first value."""
 _VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -73,7 +75,10 @@ def values_of(body: bytes, max_values: int) -> Sequence[bytes]:
             found = _elements(body, max_values)
         _check_integers(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _LongError) as error:
-        raise MalformedError(f"The body {_wrong(error, body)}.") from error
+        wrong = _wrong(error, body)
+        if wrong.startswith(_SEVERAL):
+            wrong = f"{wrong}; send several values in an array, or as application/x-ndjson"
+        raise MalformedError(f"The body {wrong}.") from error
     if len(found) == 1 and len(found[0]) < len(body) // 2:
         return [found[0].copy()]
     return found

@@ -5,6 +5,7 @@ It runs in a process of its own on the driver, for as long as the query runs.
 
 import logging
 import math
+import shlex
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -524,7 +525,13 @@ class StreamPlanner:
         if not self._goes_on:
             self._goes_on = True
             sentence = going_on(offset, known)
-            _LOG.warning("Gate %r: %s.", known.gate, sentence)
+            _LOG.warning(
+                "Gate %r: %s; to process everything again, run `headrace restart %s --why TEXT`,"
+                " and start with a new checkpoint once more.",
+                known.gate,
+                sentence,
+                shlex.quote(known.gate),
+            )
             gate_ledger.continues(sentence)
         return offset, interrupted_end(offset, known)
 

@@ -185,11 +185,10 @@ def going_on(offset: StreamOffset, known: GateMemory) -> str:
     """Describe in a sentence, without its full stop, where a query with a new checkpoint begins."""
     places = [f"{tp} at {at}" for tp, at in sorted(offset.positions.items())]
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    first = f", after batch {known.last.batch_key}" if known.last and known.interrupted else ""
+    first = f", after batch {known.last.batch_key[:8]}" if known.last and known.interrupted else ""
     return (
         "its query began a new checkpoint, and goes on where the ledger says that the last one"
-        f" stood: {', '.join(places[:3])}{more}{first}; to process everything again, run `headrace"
-        f" restart {known.gate} --why TEXT`, and start with a new checkpoint once more"
+        f" stood: {', '.join(places[:3])}{more}{first}"
     )
 
 

@@ -1,5 +1,6 @@
 """Needs of gates and flows, each declared once: urgency, place, command, condition and sentence."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.control.schema_fit import FIT_BATCHES
+from headrace.errors import GateInUseError, OptionError
 from headrace.ledger.error_report import BAD_VALUE
 from headrace.status import words as out
 from headrace.status.sentences import headline, records_in_all, records_waiting, since
@@ -25,6 +27,10 @@ SHORTEST_HANGS_MS: Final = 60_000
 
 BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
 """States that an operator has made."""
+
+
+_REFUSALS: Final = tuple(f"({refusal.__name__})" for refusal in (OptionError, GateInUseError))
+"""Ends of the errors by which a query is refused, whose sentences may name the command to run."""
 
 
 class Where(StrEnum):
@@ -152,11 +158,18 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
     state, newest, urgency = snapshot.state, snapshot.newest, snapshot.state.urgency
     if urgency is Urgency.FINE or (state is GateState.STOPPED and snapshot.ended_error is None):
         return  # a query that was stopped on purpose, or by its program, needs nobody
-    if state is GateState.OVERDUE and newest is not None:
+    if state is GateState.OVERDUE and newest is not None and snapshot.waits_with is None:
         hangs_ms = max(HANGS * snapshot.interval_ms, SHORTEST_HANGS_MS)
         urgency = Urgency.NOW if newest.duration_ms > hangs_ms else Urgency.WATCH
     on_a_batch = "{batch}" in state.command and newest is not None and newest.key
     command = state.command if on_a_batch or "{batch}" not in state.command else WHY
+    command = command.format(
+        gate=shlex.quote(snapshot.gate), batch=newest.key[:8] if newest else ""
+    )
+    if state is GateState.OVERDUE and snapshot.waits_with is not None:
+        command = f"headrace retry {shlex.quote(snapshot.waits_with)}"
+    if state is GateState.STOPPED:
+        command = _command_of(snapshot.ended_error) or command
     records = records_waiting(snapshot)
     if state is GateState.WAITING:
         records = records_in_all(snapshot)
@@ -168,9 +181,20 @@ def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
         snapshot.gate,
         headline(snapshot),
         Where.FAILURES if state is GateState.FAILED else Where.GATE,
-        command.format(gate=shlex.quote(snapshot.gate), batch=newest.key[:8] if newest else ""),
+        command,
         records,
     )
+
+
+def _command_of(error: str | None) -> str | None:
+    """Return the command that a refusal of Headrace names; None for any other error.
+
+    The message of a handler's error may have text of a record in it, which gives no commands.
+    """
+    if error is None or not error.rstrip(".").endswith(_REFUSALS):
+        return None
+    command = re.search("`(headrace [^`]+)`", error)
+    return None if command is None else command[1]
 
 
 def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
@@ -213,7 +237,8 @@ def _dead_batches(snapshot: "GateSnapshot") -> Facts:
 def _failed_batches(snapshot: "GateSnapshot") -> Facts:
     if snapshot.failed and snapshot.state is not GateState.FAILED:
         failed = out.plural(snapshot.failed, "failed batch")
-        yield f"{failed} to be run again{_error(snapshot)}", 0
+        # Whether anybody runs it again depends on the program's on_failure, which no row has.
+        yield f"{failed}{_error(snapshot)}", 0
 
 
 def _abandoned_batches(snapshot: "GateSnapshot") -> Facts:
@@ -228,7 +253,9 @@ def _dead_letters(snapshot: "GateSnapshot") -> Facts:
     if number := snapshot.dead_letters:
         waits = "waits" if number == 1 else "wait"
         letters = out.plural(number, "dead letter")
-        yield f"{letters} {waits} to be sent again, or dropped.", number
+        # Only a receiver writes into a journal.
+        again = "exported and sent to a receiver" if snapshot.source == "journal" else "sent again"
+        yield f"{letters} {waits} to be {again}, or dropped.", number
 
 
 def _misfit(snapshot: "GateSnapshot") -> Facts:
@@ -260,7 +287,12 @@ def _failing_wholes(snapshot: "GateSnapshot") -> Facts:
 
 def _new_checkpoint(snapshot: "GateSnapshot") -> Facts:
     if (where := snapshot.new_checkpoint) is not None:
-        yield f"{where[:1].upper()}{where[1:]}.", 0
+        command = _RESTART.format(gate=shlex.quote(snapshot.gate))
+        yield (
+            f"{where[:1].upper()}{where[1:]}; to process everything again, run `{command}`, and"
+            " start with a new checkpoint once more.",
+            0,
+        )
 
 
 def _advice(snapshot: "GateSnapshot") -> Facts:
@@ -281,6 +313,7 @@ def _in_force(snapshot: "GateSnapshot") -> str:
 _NOW, _SOON, _WATCH = Urgency.NOW, Urgency.SOON, Urgency.WATCH
 _FAILURES = "headrace failures {gate}"
 _LETTERS = "headrace dead-letters list {gate}"
+_RESTART = "headrace restart {gate} --why TEXT"
 
 GATE_NEEDS: Final = (
     NeedKind("lost records", _NOW, Where.VERIFY, "headrace verify {gate}", _lost),
@@ -296,9 +329,7 @@ GATE_NEEDS: Final = (
     NeedKind("waiting senders", _SOON, Where.RECEIVERS, WHY, _waiting_senders),
     NeedKind("bad records", _WATCH, Where.FAILURES, _LETTERS, _bad_records),
     NeedKind("failing wholes", _WATCH, Where.GATE, "headrace batches {gate}", _failing_wholes),
-    NeedKind(
-        "new checkpoint", _WATCH, Where.GATE, "headrace checkpoint offsets {gate}", _new_checkpoint
-    ),
+    NeedKind("new checkpoint", _WATCH, Where.GATE, _RESTART, _new_checkpoint),
     NeedKind("advice", _WATCH, Where.GATE, WHY, _advice),
 )
 """What a gate may need, besides what its state does."""

@@ -30,6 +30,9 @@ _MEANINGS: Final[Mapping[str, str]] = {
     Reason.NOTHING_NEW: "nothing: nothing was there",
 }
 
+_CLAUSES: Final = (Reason.LIMITED, Reason.THROTTLED)
+"""Beginnings of the reasons that follow "is", such as "limited to 10 records/s by ops"."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limiting:
@@ -195,7 +198,8 @@ def _sentences(
     name = f"Batch {found.key[:8] if found.number is None else found.number}"
     when = f"planned {out.full_time(found.planned_ms, now_ms)}"
     has = f"{name} has {out.plural(found.records, 'record')}"
-    yield Said("size", f"{has}, {when}; limited by: {found.reason}.")
+    is_clause = found.reason.startswith(_CLAUSES)
+    yield Said("size", f"{has}, {when}; {'' if is_clause else 'limited by: '}{found.reason}.")
     yield Said("lag", _lag(found))
     yield Said("rate", _rate(found, operator))
     yield Said("law", _learnt(found, learnt))
@@ -204,13 +208,15 @@ def _sentences(
     for each in found.limiting:
         left = f", and leave {out.plural(each.left_over, 'record')}" if each.left_over else ""
         kind = Reason.CEILING if each.reason.startswith(Reason.CEILING) else each.reason
-        what = _MEANINGS.get(kind, each.reason)
+        what = each.reason
+        if not what.startswith(_CLAUSES):
+            what = f"limited by {_MEANINGS.get(kind, what)}"
         if each.partitions == 1:
             what = what.replace("their shares", "its share")
         number = out.plural(each.partitions, "partition")
         have = "is" if each.partitions == 1 else "are"
         left = left if each.partitions != 1 else left.replace("leave", "leaves")
-        yield Said("caps", f"{number} {have} limited by {what}{left}.")
+        yield Said("caps", f"{number} {have} {what}{left}.")
     if found.throttled_by is None:
         yield Said("throttle", "No stage after this gate throttled the batch.")
     else:

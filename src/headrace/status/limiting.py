@@ -94,13 +94,19 @@ class GateAction:
 
     def act(self, ledger: Ledger, gate: str, by: str, why: str) -> tuple[OperatorLimits, str]:
         """Do it. Return what is in force then, and a sentence: what was done and replaced."""
-        before = ledger.operator_limits.of(gate).limit
+        before = ledger.operator_limits.of(gate)
         limits = self.effect(ledger, gate, by, why)
         described = self.done or limits.describe() or "under no limit and not paused"
+        if self.done is None and _numbers(limits) == _numbers(before):
+            return limits, f"{gate}: {described}, as before."
         has_query = ledger.gates.query(gate) is not None
         when = "in force at its next plan" if has_query else "no query runs behind it now"
-        replaced = _replaced(before, limits.limit)
+        replaced = _replaced(before.limit, limits.limit)
         return limits, f"{gate}: {described}{replaced}{self.also(ledger, gate)}; {when}."
+
+
+def _numbers(limits: OperatorLimits) -> list[int]:
+    return [each.number for each in limits.in_force]
 
 
 def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
@@ -227,7 +233,7 @@ class DrainState:
         operator_limits: What operators have put in force for it.
         has_query: Whether a query stands behind it.
         running: How many of its batches are being run, live and as backfills.
-        failed: How many failed, and wait in the ledger to be run again.
+        failed: How many failed, and wait in the ledger.
         waiting: Records that wait in its source, where somebody has asked; None else.
         resumed_by: Who has ended this drain, after which the gate admits records again.
         sink_away: Whether its batch waits for its sink, and the gate plans nothing meanwhile.
@@ -284,7 +290,8 @@ class DrainState:
         if not self.failed:
             return ""
         batches = "batch waits" if self.failed == 1 else "batches wait"
-        return f" {self.failed} failed {batches} in the ledger, to be run again by a backfill."
+        command = f"headrace failures {shlex.quote(self.gate)}"
+        return f" {self.failed} failed {batches} in the ledger, as `{command}` lists."
 
 
 def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from headrace.control.schema_fit import LOOKED_AT
@@ -61,6 +62,7 @@ def read_histories(
         batches, samples = newest.get(name, ((), ()))
         query, gone = sorted_query(queries.get(name))
         counts, has_details = unresolved.get(name, Unresolved()), name in detailed
+        may_be_unfit = counts.letters or (samples and not samples[0].records)
         since_ms = batches[-1].created_time_ms if batches else 0
         history = GateHistory(
             gate=gate,
@@ -76,13 +78,44 @@ def read_histories(
             gone=gone,
             isolating=isolating.get(name),
             isolated=ledger.batches.isolated(name, since_ms) if has_details else None,
-            fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if counts.letters else (),
+            fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if may_be_unfit else (),
             operator_limits=limits.get(name),
             new_checkpoint=checkpoints.get(name),
             failed_error=_older_error(ledger, name, batches) if counts.failed else None,
         )
         found.append(history)
-    return found
+    return _with_their_query(ledger, found)
+
+
+def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
+    """Add to each batch that no handler runs the gate of its query whose sink is away."""
+    drivers = {each.gate.name: _driver_without_handler(each) for each in histories}
+    if not any(drivers.values()):
+        return histories
+    away = [each.name for each in ledger.gates.all() if each.waits is not None]
+    waiting = {
+        query.driver: name
+        for name, (query, is_alive) in sorted(ledger.gates.last_queries(away).items())
+        if is_alive and query.checkpoint is not None
+    }
+    return [
+        replace(each, waits_with=waiting.get(driver))
+        if (driver := drivers[each.gate.name]) is not None
+        else each
+        for each in histories
+    ]
+
+
+def _driver_without_handler(history: GateHistory) -> str | None:
+    """Return the program of a gate's query, if the newest batch waits and has no handler here.
+
+    A query has one handler, of one of its gates: that one's row alone has the checkpoint.
+    """
+    query, newest = history.query, next(iter(history.batches), None)
+    if query is None or query.checkpoint is not None or newest is None:
+        return None
+    is_waiting = newest.end_time_ms is None and newest.query_batch_id is None
+    return query.driver if is_waiting else None
 
 
 def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverRecord, ...]]:

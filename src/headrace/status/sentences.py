@@ -40,7 +40,7 @@ def headline(snapshot: "GateSnapshot") -> str:
         left=waiting if records_waiting(snapshot) else _none_left(snapshot),
         batch=batch_name(newest),
         interval=out.duration(snapshot.interval_ms),
-        waits_in=_waits_in(newest),
+        waits_in=_waits_in(snapshot),
         isolating=isolated(snapshot.isolating, batch_name(newest)),
         for_what=_for_what(snapshot),
         away=_away(snapshot),
@@ -56,8 +56,10 @@ def _none_left(snapshot: "GateSnapshot") -> str:
     return f"what waits now is not known{known}"
 
 
-def _waits_in(batch: "BatchSnapshot | None") -> str:
-    if batch is not None and batch.id is None:
+def _waits_in(snapshot: "GateSnapshot") -> str:
+    if snapshot.waits_with is not None:
+        return f"its query waits for the sink of gate {snapshot.waits_with!r}"
+    if snapshot.newest is not None and snapshot.newest.id is None:
         return "Spark has not called its handler yet"
     return "its handler has not returned, and Spark's page shows whether it reads or writes"
 
@@ -116,7 +118,7 @@ def records_waiting(snapshot: "GateSnapshot") -> int:
 def _why_ended(snapshot: "GateSnapshot") -> str:
     if snapshot.stopped_by is not None:
         return f" by {snapshot.stopped_by}"
-    return f" by an error, {snapshot.ended_error.rstrip('.')}" if snapshot.ended_error else ""
+    return f" by an error: {snapshot.ended_error.rstrip('.')}" if snapshot.ended_error else ""
 
 
 def _ended(snapshot: "GateSnapshot") -> str:
@@ -260,6 +262,8 @@ def _state(findings: Sequence[Finding]) -> str:
     finding = findings[0]
     if finding.interrupted:
         return "interrupted: its query was stopped, and its next start runs it."
+    if finding.resolution is not None:
+        return f"{finding.status}, and resolved: {finding.resolution.rstrip('.')}."
     why = f": {out.short_error(finding.error)}" if finding.error else "."
     records = "this record" if len(findings) == 1 else "these records; why the first is not"
     return f"{finding.status or f'processed, but not {records}'}{why}"

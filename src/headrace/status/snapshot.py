@@ -293,6 +293,8 @@ class GateSnapshot:
         run_records: Records of the newest checkpoint's batches; None where not all are known here.
         waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
             run next, and what the handler raised; None where it does not wait.
+        waits_with: The gate of the same query whose sink is away, if its batch waits with that
+            one's; None where it does not.
         isolating: Progress of the batch that is isolated now; None where none is.
         isolated: Those of the last batches in which isolation found bad records, because the
             handler raised; None where there is none.
@@ -366,6 +368,7 @@ class GateSnapshot:
     unfit_records: int = 0
     new_checkpoint: str | None = None
     abandoned: int = 0
+    waits_with: str | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -441,12 +444,12 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         error=_error(batches) or history.failed_error,
         lost_records=history.missed.lost,
         skipped_records=history.missed.skipped,
-        advice=advice_on(gate, batches, samples) if gate.ended is None else (),
+        advice=advice_on(gate, batches, samples, history.fit_counts) if gate.ended is None else (),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=_query(history.query or history.gone, ended=history.query is None),
         **_end(history),
         run_records=_run_records(run, history.look_back),
-        waiting=waits_for(history),
+        **_waits(history),
         isolating=history.isolating,
         isolated=IsolatedSnapshot.among(batches, history.isolated),
         unfit_records=history.unfit_records,
@@ -460,6 +463,10 @@ def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
         **_values(sample, *_TERMS),
         **_values(change if moves else None, *_MOVES),
     )
+
+
+def _waits(history: GateHistory) -> dict[str, Any]:
+    return {"waiting": waits_for(history), "waits_with": history.waits_with}
 
 
 def _end(history: GateHistory) -> dict[str, Any]:

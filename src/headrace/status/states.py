@@ -64,6 +64,8 @@ class GateHistory:
     """Where the query of now went on, if it began a new checkpoint."""
     look_back: int = HISTORY
     """Batches that were asked for; where there are fewer, these are all."""
+    waits_with: str | None = None
+    """The gate of the same query whose sink is away, if the newest batch waits with that one's."""
     failed_error: str | None = None
     """Why the newest batch failed that waits for a backfill, if it is not one of ``batches``."""
 
@@ -95,9 +97,14 @@ class GateHistory:
 
     @property
     def unfit_records(self) -> int:
-        """Number of the newest records that the schema does not fit; 0 while it fits enough."""
+        """Number of the newest records that the schema does not fit.
+
+        0 while it fits enough of them, or no dead letter of them waits.
+        """
         fit = self.fit_counts
-        return sum(batch.unfit for batch in fit[:FIT_BATCHES]) if stopped_fitting(fit) else 0
+        if not self.unresolved.letters or not stopped_fitting(fit):
+            return 0
+        return sum(batch.unfit for batch in fit[:FIT_BATCHES])
 
     @property
     def ended_ms(self) -> int | None:
@@ -271,7 +278,7 @@ class GateState(StrEnum):
         "stopped",
         Urgency.NOW,
         "yellow",
-        "Stopped {said_end}{why_ended}: {left}.",
+        "Stopped {said_end}{why_ended}; {left}.",
         "headrace failures {gate}",
     )
     """Its program has stopped the query, or has ended, or the query has ended by an exception."""

@@ -10,6 +10,7 @@ from typing import Final, Self
 from headrace.control import EstimatorSettings, SourceCost
 from headrace.control.interval import rounded_up
 from headrace.control.rate_law import Reason
+from headrace.control.schema_fit import FitCount
 from headrace.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
@@ -227,11 +228,16 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
 
 
 def advice_on(
-    gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
+    gate: GateRecord,
+    batches: Sequence[BatchRecord],
+    samples: Sequence[RateSample],
+    fit_counts: Sequence[FitCount] = (),
 ) -> tuple[str, ...]:
     """Return the causes of a gate's lowest rate, and what helps; newest rows come first."""
+    # Spark sees no row of a value that the source has read and could not decode.
+    is_unfit = any(each.unfit for each in fit_counts[:BATCHES])
     found = (
-        _nothing_read(batches, samples),
+        None if is_unfit else _nothing_read(batches, samples),
         _low_rate(gate, batches, samples),
         _too_small_batches(gate, batches),
     )
