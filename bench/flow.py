@@ -1,7 +1,7 @@
 """A flow of five stages whose fourth becomes four times slower: what pressure does, stage by stage.
 
-Once on journals with signals over the ledger, and once on Kafka topics with signals over ZooKeeper.
-The law is the one that is simulated; its thresholds are scaled down to what a small machine does.
+Its signals go over ZooKeeper. The law is the one that is simulated; its thresholds are scaled down
+to what a small machine does.
 """
 
 import math
@@ -29,11 +29,9 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.simulation import turns
 from bench.stage import Stage
-from bench.topics import random_values
 from headrace.control import HopSettings
 from headrace.errors import HeadraceError
-from headrace.flow import Flow, ZookeeperSettings, journal, kafka
-from headrace.journal import Journal, Records
+from headrace.flow import Flow, ZookeeperSettings
 from headrace.local import ensure_java
 
 VALUE_BYTES: Final = 100
@@ -54,12 +52,11 @@ SETTINGS: Final = HopSettings(
 
 
 def measure(stage: Stage, _scale: Scale) -> Iterator[Figure]:
-    """Both kinds of channels and of signals."""
-    yield from figures("journals", _on_journals(stage))
-    yield from figures("Kafka", _on_kafka(stage))
+    """Run it, and yield its figures."""
+    yield from figures(_run(stage))
 
 
-def figures(kind: str, trace: Trace) -> Iterator[Figure]:
+def figures(trace: Trace) -> Iterator[Figure]:
     """Yield the targets of a run, and its results.
 
     Raises:
@@ -77,9 +74,7 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
     def figure(
         name: str, unit: str, value: float, target: AtLeast | AtMost | None = None, **more: object
     ) -> Figure:
-        return Figure(
-            f"{kind}: {name}", unit, Spread.of([value]), target=target, details=details | more
-        )
+        return Figure(name, unit, Spread.of([value]), target=target, details=details | more)
 
     for name in reversed(NAMES):
         if name in first_s:
@@ -192,25 +187,10 @@ def _changes(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _on_journals(stage: Stage) -> Trace:
-    folder = stage.fresh_folder("flow")
-    raw = Journal.open(str(folder / CHANNELS[0]), create=True)
-    values = random_values(VALUE_BYTES)
-    with raw.writer(0) as writer:
-        for _ in range(RUNS_S):
-            chosen = [values[number % len(values)] for number in range(LOAD_PER_S)]
-            writer.append(Records.of(chosen, timestamp_ms=1))
-    channels = [journal(str(folder / name)) for name in CHANNELS]
-    flow = Flow("journals", ledger=stage.fresh_ledger(), checkpoints=folder, pressure=SETTINGS)
-    cap = {"maxRatePerPartition": LOAD_PER_S}
-    return SlowedFlow(flow, channels, cap).run(stage.spark, SETTINGS)
-
-
-def _on_kafka(stage: Stage) -> Trace:
+def _run(stage: Stage) -> Trace:
     topics = stage.topics
     raw = topics.random(PARTITIONS, RUNS_S * LOAD_PER_S, VALUE_BYTES)
     names = [raw, *(topics.empty(PARTITIONS) for _ in CHANNELS[1:])]
-    channels = [kafka(name, topics.servers) for name in names]
     with ZookeeperServer(ensure_java()) as zookeeper:
         flow = Flow(
             "topics",
@@ -220,4 +200,4 @@ def _on_kafka(stage: Stage) -> Trace:
             pressure=SETTINGS,
         )
         cap = {"maxRatePerPartition": LOAD_PER_S // PARTITIONS}
-        return SlowedFlow(flow, channels, cap).run(stage.spark, SETTINGS)
+        return SlowedFlow(flow, topics.servers, names, cap).run(stage.spark, SETTINGS)

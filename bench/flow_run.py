@@ -17,7 +17,8 @@ from headrace.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
 from headrace.execution import Batch
 from headrace.flow import Flow, RunningFlow
-from headrace.flow.channel import Channel, ChannelQueue
+from headrace.flow.kafka_channel import KafkaChannel, KafkaQueue
+from headrace.kafka.kafka_options import KafkaOptions
 from headrace.ledger import BatchRecord, Ledger
 
 NAMES: Final = ("one", "two", "three", "four", "five")
@@ -46,76 +47,32 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True)
-class Watched:
+@dataclass(frozen=True, repr=False)
+class Watched(KafkaChannel):
     """A channel, with what was waiting on it at each look of the stage that reads it.
 
     Attributes:
-        channel: The channel.
         looks: When that was (ms), and how much (bytes).
     """
 
-    channel: Channel
     looks: list[tuple[int, int]] = field(default_factory=list, compare=False)
 
-    @property
-    def location(self) -> str:
-        """The channel's."""
-        return self.channel.location
-
-    @property
-    def place(self) -> str:
-        """The channel's."""
-        return self.channel.place
-
-    @property
-    def written_place(self) -> str:
-        """The channel's."""
-        return self.channel.written_place
-
-    def identity(self) -> str:
-        """Return the channel's."""
-        return self.channel.identity()
-
-    @property
-    def has_one_writer(self) -> bool:
-        """As the channel's."""
-        return self.channel.has_one_writer
-
-    @property
-    def source(self) -> str:
-        """The channel's."""
-        return self.channel.source
-
-    def check_reachable(self) -> None:
-        """As the channel does."""
-        self.channel.check_reachable()
-
-    def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
-        """As the channel does."""
-        self.channel.write(df, batch_key, ledger)
-
-    def read_options(self, ledger_url: str) -> dict[str, str]:
-        """As the channel does."""
-        return self.channel.read_options(ledger_url)
-
-    def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
+    def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
         """The channel's, whose looks are kept."""
-        return _WatchedQueue(self.channel.queue(gate, ledger), self.looks)
+        return _WatchedQueue(self._parsed(ledger), gate, ledger, self.looks)
 
 
-class _WatchedQueue:
-    def __init__(self, queue: ChannelQueue, looks: list[tuple[int, int]]) -> None:
-        self._queue = queue
+class _WatchedQueue(KafkaQueue):
+    def __init__(
+        self, options: KafkaOptions, gate: str, ledger: Ledger, looks: list[tuple[int, int]]
+    ) -> None:
+        super().__init__(options, gate, ledger)
         self._looks = looks
 
     def measure(self) -> InputQueue:
-        found = self._queue.measure()
+        found = super().measure()
         self._looks.append((now_ms(), found.waiting_bytes))
         return found
-
-    def close(self) -> None:
-        self._queue.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +107,21 @@ class SlowedFlow:
 
     Args:
         flow: Without channels and stages yet.
-        channels: The five that the stages read, in their order; the first one is full.
+        servers: The brokers.
+        topics: The five that the stages read, in their order; the first one is full.
         source_options: Options that limit the first stage to the load.
     """
 
     def __init__(
-        self, flow: Flow, channels: Sequence[Channel], source_options: Mapping[str, object]
+        self,
+        flow: Flow,
+        servers: str,
+        topics: Sequence[str],
+        source_options: Mapping[str, object],
     ) -> None:
         self._flow = flow
         self._watched = {
-            name: Watched(channel) for name, channel in zip(NAMES, channels, strict=True)
+            name: Watched(topic, servers) for name, topic in zip(NAMES, topics, strict=True)
         }
         self._slow = threading.Event()
         self._slept_ms: dict[int, float] = {}

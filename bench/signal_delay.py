@@ -26,6 +26,7 @@ from headrace.flow import (
     zookeeper_signals,
 )
 from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
@@ -119,7 +120,7 @@ def _throttled(stage: Stage, join: Join, times: int) -> list[float]:
         ]
 
 
-class _Queue:
+class _Queue(KafkaQueue):
     """Nothing waits, until it begins to grow."""
 
     def __init__(self) -> None:

@@ -1,24 +1,29 @@
-"""Orders through two stages, linked by journals: checked, then stored, each once.
+"""Orders through two stages, linked by topics: checked, then stored, each once.
 
-    headrace receive http --journal journals/raw    # takes the orders in: POST /records
+    headrace up --topic orders.raw --topic orders.good --topic orders.bad
+    export KAFKA=localhost:9092                     # the address that it prints
     headrace flow show flow_orders:flow
     headrace flow run flow_orders:flow              # in the folder of this file
 
-The second command draws it. The third runs it until Ctrl-C; or `--stage check` and `--stage store`
-in an application each. The folder of a batch is named by its key, so that a batch that is run again
-after a crash writes over what it wrote before.
+The last command runs it until Ctrl-C; or `--stage check` and `--stage store` in an application
+each. The folder of a batch is named by its key, so that a batch that is run again after a crash
+writes over what it wrote before.
 """
+
+import os
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace import Batch
-from headrace.flow import Flow, journal
+from headrace.flow import Flow, kafka
+
+KAFKA = os.environ.get("KAFKA", "localhost:9092")
 
 flow = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-flow.channel("raw", journal("journals/raw"))
-flow.channel("good", journal("journals/good"))
-flow.channel("bad", journal("journals/bad"))
+flow.channel("raw", kafka("orders.raw", KAFKA))
+flow.channel("good", kafka("orders.good", KAFKA))
+flow.channel("bad", kafka("orders.bad", KAFKA))
 
 
 @flow.stage("check", reads="raw", writes=["good", "bad"])

@@ -18,7 +18,7 @@ def batch(end_ms: int, per_s: float) -> BatchRecord:
     """One that took its interval, at such a rate."""
     return BatchRecord(
         batch_key=str(end_ms),
-        gate="journals.x",
+        gate="topics.x",
         checkpoint_id="run",
         status=Status.SUCCESS,
         attempts=1,
@@ -64,7 +64,7 @@ def trace() -> Trace:
 
 
 def found(trace: Trace) -> dict[str, Figure]:
-    return {each.name.removeprefix("journals: "): each for each in figures("journals", trace)}
+    return {each.name: each for each in figures(trace)}
 
 
 def missed(trace: Trace) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import interrupted
-from tests.journal.journals import fill
+from tests.services.kafka import TopicFactory
 
 import headrace
 
@@ -12,10 +12,10 @@ SLOW = """
 import time
 from pathlib import Path
 
-from headrace.flow import Flow, journal
+from headrace.flow import Flow, kafka
 
 flow = Flow("slow", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-flow.channel("raw", journal("raw"))
+flow.channel("raw", kafka("{topic}", "{servers}"))
 
 
 @flow.stage("store", reads="raw")
@@ -26,9 +26,13 @@ def store(df, batch):
 
 
 @pytest.mark.nightly
-def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
-    fill(tmp_path / "raw", {0: [10]})
+def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    raw = topic()
+    raw.produce(*[b"tea"] * 10)
+    module = SLOW.format(topic=raw.name, servers=raw.bootstrap_servers)
+    (tmp_path / "slow.py").write_text(module)
     arguments = ["flow", "run", "slow:flow"]
     ended = interrupted(arguments, tmp_path, once_there_is=tmp_path / "runs")
     assert ended.returncode == 130

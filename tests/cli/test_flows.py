@@ -7,13 +7,13 @@ import pytest
 from tests.cli.commands import run
 
 SHOP = """
-from tests.flow.flows import NoChannel, nothing
+from tests.flow.flows import NOWHERE, nothing
 
-from headrace.flow import Flow
+from headrace.flow import Flow, kafka
 
 orders = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-orders.channel("raw", NoChannel("kafka raw"))
-orders.channel("clean", NoChannel("journal clean"))
+orders.channel("raw", kafka("raw", NOWHERE))
+orders.channel("clean", kafka("clean", NOWHERE))
 orders.stage("parse", reads="raw", writes="clean")(nothing)
 orders.stage("store", reads="clean")(nothing)
 
@@ -38,8 +38,8 @@ def test_a_flow_is_listed_and_nothing_is_made(folder: Path) -> None:
         ["store", "clean"],
         [],
         ["channel", "where"],
-        ["raw", "kafka", "raw"],
-        ["clean", "journal", "clean"],
+        ["raw", "the", "topic", "raw", "at", "nowhere:9092"],
+        ["clean", "the", "topic", "clean", "at", "nowhere:9092"],
     ]
     assert not (folder / "headrace.db").exists()
     assert not (folder / "checkpoints").exists()
@@ -51,4 +51,7 @@ def test_a_flow_is_described_as_json(folder: Path) -> None:
     parse, store = shown["stages"]
     assert (parse["downstream"], store["upstream"]) == (["store"], ["parse"])
     assert (parse["gate"], parse["declared"]) == ("orders.parse", "shop.py:9")
-    assert [each["where"] for each in shown["channels"]] == ["kafka raw", "journal clean"]
+    assert [each["where"] for each in shown["channels"]] == [
+        "the topic raw at nowhere:9092",
+        "the topic clean at nowhere:9092",
+    ]

@@ -26,11 +26,11 @@ def write(df, batch):
 """
 
 DEFERRING_FLOW: Final = """
-from headrace.flow import Flow, journal
+from headrace.flow import Flow, kafka
 
 orders = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-orders.channel("raw", journal("raw"))
-orders.channel("clean", journal("clean"))
+orders.channel("raw", kafka("{raw}", "{servers}"))
+orders.channel("clean", kafka("{clean}", "{servers}"))
 
 
 @orders.stage("clean", reads="raw", writes="clean", on_failure="defer")
@@ -49,12 +49,14 @@ class Shop:
     Attributes:
         folder: All of it.
         topic: The topic that the pages call ``orders``.
+        clean: The topic that the pages call ``orders.clean``.
         failed: The key of the failed batch.
         dead: The key of the dead batch.
     """
 
     folder: Path
     topic: Topic
+    clean: Topic
     failed: str = ""
     dead: str = ""
 
@@ -84,10 +86,10 @@ class Shop:
         query.awaitTermination()
 
     def defer_in_flow(self) -> None:
-        """Have a batch of the stage ``clean`` fail that reads the journal ``raw``."""
-        ranges, raw = OffsetRange("raw", 0, 0, 10), str(self.folder / "raw")
+        """Have a batch of the stage ``clean`` fail that reads the topic."""
+        ranges = OffsetRange(self.topic.name, 0, 0, 10)
         with Ledger.open(self.ledger) as ledger:
-            add_failed(ledger, "orders.clean", ranges, raw, source="journal")
+            add_failed(ledger, "orders.clean", ranges, self.topic.bootstrap_servers)
 
     def orders(self, spark: SparkSession, gate: headrace.Gate) -> DataFrame:
         """The topic, from its beginning, behind a gate."""
@@ -100,12 +102,14 @@ class Shop:
         )
 
 
-def flow_of_the_page(topic: Topic) -> str:
-    """The first block of the page about flows, on a real topic."""
+def flow_of_the_page(shop: Shop) -> str:
+    """The first block of the page about flows, on real topics."""
     code = next(blocks(ROOT / "docs/flows.md", "python")).text
-    found = 'kafka("orders", "localhost:9092")'
-    assert found in code
-    return code.replace(found, f'kafka("{topic.name}", "{topic.bootstrap_servers}")')
+    for name, topic in (("orders", shop.topic), ("orders.clean", shop.clean)):
+        found = f'kafka("{name}", "localhost:9092")'
+        assert found in code
+        code = code.replace(found, f'kafka("{topic.name}", "{topic.bootstrap_servers}")')
+    return code
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +117,18 @@ def shop_template(
     spark: SparkSession, topics: Topics, tmp_path_factory: pytest.TempPathFactory
 ) -> Shop:
     """The shop that each test gets a copy of."""
-    shop = Shop(tmp_path_factory.mktemp("shop"), topics.create(prefix="orders"))
+    orders, clean = topics.create(prefix="orders"), topics.create(prefix="orders.clean")
+    shop = Shop(tmp_path_factory.mktemp("shop"), orders, clean)
     folder = shop.folder
     (folder / "shop").mkdir()
-    (folder / "shop" / "__init__.py").write_text(flow_of_the_page(shop.topic))
+    (folder / "shop" / "__init__.py").write_text(flow_of_the_page(shop))
     (folder / "shop" / "orders.py").write_text(HANDLER)
-    (folder / "shop" / "flows.py").write_text(DEFERRING_FLOW)
+    servers = orders.bootstrap_servers
+    deferring = DEFERRING_FLOW.format(raw=orders.name, clean=clean.name, servers=servers)
+    (folder / "shop" / "flows.py").write_text(deferring)
     (folder / "kafka.properties").write_text("# this broker wants no password\n")
     (folder / "orders.ndjson").write_text('{"id": 1}\n{"id": 2}\n')
     fill(folder / "journals" / "orders", {0: [20, 10]})
-    fill(folder / "raw", {0: [30]})
     gate = headrace.Gate("orders", interval="1 second", ledger=shop.ledger)
     shop.topic.produce(b"poison", *[b"tea"] * 20, b"poison")
     source = shop.orders(spark, gate)

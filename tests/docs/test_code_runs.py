@@ -265,7 +265,8 @@ def senders(_spark: SparkSession, shop: Shop) -> None:
 
 
 def flows(spark: SparkSession, shop: Shop) -> None:
-    kafka = {'kafka("orders", ': f'kafka("{shop.topic.name}", '}
+    topics = {"orders": shop.topic, "orders.clean": shop.clean}
+    kafka = {f'kafka("{name}", ': f'kafka("{topic.name}", ' for name, topic in topics.items()}
     reader = Reader("docs/flows.md", {"spark": spark}, kafka | paths_in(shop))
     declared, started, *others = reader.read()
     reader.run(declared)

@@ -7,6 +7,7 @@ from tests.flow.worlds import World
 from headrace.control import HopSettings, InputQueue
 from headrace.core.ranges import OffsetRange
 from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.kafka_channel import KafkaQueue
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 INTERVAL_MS = 100
@@ -19,7 +20,7 @@ SETTINGS = HopSettings(
 )
 
 
-class Waiting:
+class Waiting(KafkaQueue):
     """Nothing waits; or far too much, and more and more, until it is told that this is enough."""
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class RunningStage:
         self._gate = f"{world.flow}.{name}"
         self._spec = StageSpec(world.flow, name, self._gate, INTERVAL_MS, before, after, SETTINGS)
         self._next = 0
-        ledger.gates.declare(self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
+        ledger.gates.declare(self._gate, interval_ms=INTERVAL_MS, source="kafka", estimator="{}")
         self.begin()
 
     def begin(self) -> None:
@@ -73,7 +74,7 @@ class RunningStage:
 
     def admit(self) -> None:
         """Begin a batch of ten records."""
-        offsets = OffsetRange("lane", 0, self._next, self._next + 10)
+        offsets = OffsetRange("topic", 0, self._next, self._next + 10)
         self._next += 10
         planned = (PlannedRange(offsets),)
         self._ledger.batches.begin(PlannedBatch(self._gate, "run", planned, "rate", ""))

@@ -1,28 +1,29 @@
 """Stages linked by topics: what one writes, the next one has once."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.execution.queries import finish
-from tests.flow.test_channel_journal import frame
-from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
 from headrace.execution import Batch, Gate
-from headrace.flow.channel import Channel
-from headrace.flow.journal_channel import journal
 from headrace.flow.kafka_channel import KafkaChannel, kafka
 from headrace.kafka.attempts import HEADER
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, part_key
 
 Read = Callable[[], list[str]]
+
+
+def frame(spark: SparkSession, values: Sequence[str], tasks: int = 2) -> DataFrame:
+    rows = [(value,) for value in values]
+    return spark.createDataFrame(rows, "value string").repartition(tasks)
 
 
 @pytest.fixture
@@ -36,14 +37,12 @@ def to(topic: TopicFactory) -> Topic:
 
 
 @pytest.fixture
-def channel(request: pytest.FixtureRequest, to: Topic, tmp_path: Path) -> Channel:
-    if getattr(request, "param", "kafka") == "journal":
-        return journal(str(tmp_path / "clean"))
+def channel(to: Topic) -> KafkaChannel:
     return kafka(to.name, to.bootstrap_servers)
 
 
 @pytest.fixture
-def read(spark: SparkSession, channel: Channel, url: str, tmp_path: Path) -> Read:
+def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -> Read:
     """Return a function: a stage reads the channel to its end; its values up to now, sorted."""
     found: list[str] = []
     gate = Gate("sink", interval="1 second", ledger=url)
@@ -54,7 +53,7 @@ def read(spark: SparkSession, channel: Channel, url: str, tmp_path: Path) -> Rea
     def read() -> list[str]:
         with Ledger.open(url) as books:
             options = {"startingOffsets": "earliest"} | channel.read_options(books.url)
-        df = gate.read(spark, channel.source).options(**options).load()
+        df = gate.read(spark, "kafka").options(**options).load()
         writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "sink"))
         finish(writer.trigger(availableNow=True).start())
         return sorted(found)
@@ -91,6 +90,41 @@ def test_what_crashed_or_failed_is_left_out(
         with pytest.raises(PySparkException, match="it is not true"):
             channel.write(failing, planned(books, 2), books)
         assert read() == ["a", "b", "c", "d", "of another"]
+
+
+def test_a_part_of_a_batch_that_is_there_is_there(
+    spark: SparkSession, channel: KafkaChannel, read: Read, url: str
+) -> None:
+    with Ledger.open(url) as books:
+        batch = planned(books, 0)
+        channel.write(frame(spark, ["a", "b"]), batch, books)
+        channel.write(frame(spark, ["a"]), part_key(batch, "0"), books)
+        assert read() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("select", "what"),
+    [
+        ("'a' as key", "it has no column 'value'"),
+        ("1 as value", "its column 'value' is int"),
+        ("'a' as value, 'b' as topic", "its column 'topic' is string"),
+        ("'a' as value, 'b' as value", "it names a column twice"),
+        ("'a' as value, array('b') as headers", "its column 'headers' is array<string>"),
+        (
+            "'a' as value, array(named_struct('k', 'b')) as headers",
+            "its column 'headers' is array<struct<k:string>>",
+        ),
+    ],
+)
+def test_other_columns_are_refused_before_anything_is_asked_for(
+    spark: SparkSession, url: str, select: str, what: str
+) -> None:
+    with (
+        Ledger.open(url) as books,
+        pytest.raises(OptionError, match="is not what a channel takes") as error,
+    ):
+        kafka("orders", "nowhere:9092").write(spark.sql(f"select {select}"), "k", books)
+    assert what in str(error.value)
 
 
 def test_why_a_broker_refuses_is_told_and_nothing_is_tried_again(
@@ -196,10 +230,9 @@ def test_a_topic_that_is_not_there_is_told(spark: SparkSession, to: Topic, url: 
 
 def test_a_channel_is_a_value_that_shows_no_secret() -> None:
     secret = {"kafka.ssl.key.password": "hunter2", "kafka.security.protocol": "PLAINTEXT"}
-    channel: Channel = kafka("orders", "localhost:9092", **secret)
+    channel = kafka("orders", "localhost:9092", **secret)
     assert "hunter2" not in repr(channel)
     assert channel == kafka("orders", "localhost:9092", **secret)
-    assert not channel.has_one_writer
     assert channel.location == "the topic orders at localhost:9092"
     with pytest.raises(OptionError, match="is not an address"):
         kafka("orders", "nonsense")
@@ -223,12 +256,18 @@ def test_the_queue_is_lag_times_size(
         queue.close()
 
 
-@pytest.mark.parametrize("channel", ["kafka", "journal"], indirect=True)
 def test_stages_that_crash_hand_on_each_record_once(
-    spark: SparkSession, channel: Channel, read: Read, url: str, tmp_path: Path
+    spark: SparkSession,
+    topic: TopicFactory,
+    channel: KafkaChannel,
+    read: Read,
+    url: str,
+    *,
+    tmp_path: Path,
 ) -> None:
     """The first stage's handler fails after it has written, and its batch is run again."""
-    fill(tmp_path / "raw", {0: [50]})
+    raw = topic(1)
+    raw.produce(*(b"%d" % number for number in range(50)))
     runs: list[str] = []
     with Ledger.open(url) as books:
         first = Gate("first", interval="1 second", ledger=url)
@@ -236,14 +275,14 @@ def test_stages_that_crash_hand_on_each_record_once(
         def write(df: DataFrame, batch: Batch) -> None:
             runs.append(batch.key)
             channel.write(
-                df.selectExpr(f"concat('{len(runs)} ', value) as value"), batch.key, books
+                df.selectExpr(f"concat('{len(runs)} ', string(value)) as value"), batch.key, books
             )
             if len(runs) == 1:
                 raise ValueError("after it was written")
 
         def start() -> None:
-            options = journal(str(tmp_path / "raw")).read_options(books.url)
-            df = first.read(spark, "journal").options(**options).load()
+            options = kafka(raw.name, raw.bootstrap_servers).read_options(books.url)
+            df = first.read(spark, "kafka").options(startingOffsets="earliest", **options).load()
             writer = first.write(df, write).option("checkpointLocation", str(tmp_path / "first"))
             finish(writer.trigger(availableNow=True).start())
 
@@ -251,7 +290,7 @@ def test_stages_that_crash_hand_on_each_record_once(
             start()
         start()
         assert len(runs) == 2 and len(set(runs)) == 1
-        assert read() == sorted(f"1 0:{number}" for number in range(50))
+        assert read() == sorted(f"1 {number}" for number in range(50))
         queue = channel.queue("sink", books)
         wait_until(lambda: queue.measure().waiting_bytes == 0)
         queue.close()

@@ -14,9 +14,10 @@ from tests.services.waiting import wait_until
 from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.errors import JournalError
+from headrace.errors import BrokerError
 from headrace.flow import Signals, StageState
 from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
+from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
@@ -54,7 +55,7 @@ class RecordedSignals(Signals):
         self.is_closed = True
 
 
-class Queue:
+class Queue(KafkaQueue):
     """A queue that is as long as the test says."""
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class Queue:
 
     def measure(self) -> InputQueue:
         if self.fault is not None:
-            raise JournalError(self.fault)
+            raise BrokerError(self.fault)
         return self.found
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class Driven:
 
     def begin(self, number: int) -> None:
         """Begin a batch of 100 records."""
-        ranges = (PlannedRange(OffsetRange("lane", 0, number * 100, (number + 1) * 100)),)
+        ranges = (PlannedRange(OffsetRange("topic", 0, number * 100, (number + 1) * 100)),)
         self.ledger.batches.begin(PlannedBatch(SPEC.gate, "run", ranges, "rate", ""))
 
     def emit(self) -> int:
@@ -135,7 +136,7 @@ class Driven:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
-        opened.gates.declare(SPEC.gate, interval_ms=1000, source="journal", estimator="{}")
+        opened.gates.declare(SPEC.gate, interval_ms=1000, source="kafka", estimator="{}")
         yield opened
 
 
@@ -250,10 +251,10 @@ def test_a_pressure_state_reads_as_it_was_written() -> None:
 def test_a_queue_that_cannot_be_measured_is_logged_once_and_tried_again(
     driven: Driven, caplog: pytest.LogCaptureFixture
 ) -> None:
-    driven.queue.fault = "The journal is gone."
+    driven.queue.fault = "The topic is gone."
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
-    assert caplog.text.count("cannot see to its queue at present: The journal is gone.") == 1
+    assert caplog.text.count("cannot see to its queue at present: The topic is gone.") == 1
     assert driven.rate_limit() is not None
     assert driven.state.queue_bytes is None
     driven.queue.fault = None

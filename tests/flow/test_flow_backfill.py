@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.cli.commands import run
-from tests.flow.test_channel_journal import values_in
-from tests.journal.journals import fill
+from tests.services.kafka import TopicFactory, records_in
 from tests.services.waiting import wait_until
 
 from headrace.cli.backfill import work_of
@@ -18,20 +17,20 @@ from headrace.ledger import Ledger, Status
 MODULE = """
 from pathlib import Path
 
-from headrace.flow import Flow, journal
+from headrace.flow import Flow, kafka
 
 HERE = Path(__file__).parent
 
 flow = Flow("shop", ledger=f"sqlite:///{HERE}/headrace.db", checkpoints=HERE / "checkpoints")
-flow.channel("raw", journal(str(HERE / "raw")))
-flow.channel("clean", journal(str(HERE / "clean")))
+flow.channel("raw", kafka("raw", "nowhere:9092"))
+flow.channel("clean", kafka("clean", "nowhere:9092"))
 
 
 @flow.stage("clean", reads="raw", writes="clean", on_failure="defer", backfill="manual")
 def clean(df, batch):
     if not (HERE / "mended").exists():
         raise ValueError("not yet")
-    return df.selectExpr("concat('clean ', value) as value")
+    return df.selectExpr("concat('clean ', string(value)) as value")
 
 
 @flow.stage("store", reads="clean")
@@ -52,9 +51,17 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.nightly
 def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
-    spark: SparkSession, shop: str, tmp_path: Path
+    spark: SparkSession, shop: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    fill(tmp_path / "raw", {0: [30]})
+    raw, clean = topic(), topic()
+    raw.produce(*(b"%d" % number for number in range(30)))
+    module = tmp_path / f"{shop.partition(':')[0]}.py"
+    declared = module.read_text()
+    for name, at in (("raw", raw), ("clean", clean)):
+        declared = declared.replace(
+            f'kafka("{name}", "nowhere:9092")', f'kafka("{at.name}", "{at.bootstrap_servers}")'
+        )
+    module.write_text(declared)
     flow = importlib.import_module(shop.partition(":")[0]).flow
     with flow.start(spark), Ledger.open(flow.ledger) as ledger:
         wait_until(lambda: ledger.batches.failed("shop.clean", 100), timeout_s=100)
@@ -66,8 +73,9 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
         found = ledger.batches.newest("shop.clean", limit=100)
         assert {batch.status for batch in found} == {Status.SUCCESS}
         records = sum(batch.planned_records for batch in found)
-    assert len(values_in(tmp_path / "clean")) == records > 0
-    assert all(value.startswith("clean 0:") for value in values_in(tmp_path / "clean"))
+    written = sorted((message.value() or b"").decode() for message in records_in(clean))
+    assert written == sorted(f"clean {number}" for number in range(records))
+    assert records > 0
 
 
 @pytest.mark.parametrize(

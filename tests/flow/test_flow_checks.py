@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from tests.flow.flows import NoChannel, a_flow, nothing
+from tests.flow.flows import NOWHERE, a_flow, nothing
 
 from headrace.control import HopSettings
 from headrace.errors import LedgerError, OptionError
-from headrace.flow import Flow, journal, kafka
-from headrace.flow.channel import Channel
+from headrace.flow import Flow, kafka
+from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import outputs
 from headrace.flow.stage import refuse_aliases
 
@@ -22,8 +22,8 @@ HERE = re.escape(Path(__file__).name)
 @pytest.fixture
 def flow() -> Flow:
     flow = Flow("shop", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-    flow.channel("raw", NoChannel("kafka raw"))
-    flow.channel("clean", NoChannel("journal clean"), schema="id bigint, name string")
+    flow.channel("raw", kafka("raw", NOWHERE))
+    flow.channel("clean", kafka("clean", NOWHERE), schema="id bigint, name string")
     return flow
 
 
@@ -77,20 +77,15 @@ def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) ->
         ),
         (
             [("clean", "raw", ["clean", "again"])],
-            {"again": NoChannel("kafka raw")},
-            "Channel 'again' .* is what Channel 'raw' .* is: kafka raw; declare it once",
-        ),
-        (
-            [("one", "raw", ["lane"]), ("other", "clean", ["lane"])],
-            {"lane": NoChannel("journal lane", has_one_writer=True)},
-            "Stage 'other' .* writes the channel 'lane' .* and so does Stage 'one' .*",
+            {"again": kafka("raw", NOWHERE)},
+            "Channel 'again' .* is what Channel 'raw' .* is: the topic raw at .*; declare it once",
         ),
     ],
 )
 def test_stages_and_channels_that_do_not_fit_are_refused(
     flow: Flow,
     stages: list[tuple[str, str, list[str]]],
-    channels: dict[str, NoChannel],
+    channels: dict[str, KafkaChannel],
     sentence: str,
 ) -> None:
     for name, channel in channels.items():
@@ -112,7 +107,7 @@ def test_names_are_those_of_signals(flow: Flow, name: Any) -> None:
     with pytest.raises(OptionError, match="The name of a stage is"):
         flow.stage(name, reads="raw")
     with pytest.raises(OptionError, match="The name of a channel is"):
-        flow.channel(name, NoChannel("elsewhere"))
+        flow.channel(name, kafka("elsewhere", NOWHERE))
 
 
 def test_a_ledger_is_checked_when_the_flow_is_made() -> None:
@@ -125,40 +120,20 @@ def test_a_name_is_declared_once(flow: Flow) -> None:
     with pytest.raises(OptionError, match=rf"Stage 'clean' \(.*{HERE}:\d+\) is declared a second"):
         flow.stage("clean", reads="raw")
     with pytest.raises(OptionError, match=r"Channel 'raw' .* is declared a second"):
-        flow.channel("raw", NoChannel("elsewhere"))
+        flow.channel("raw", kafka("elsewhere", NOWHERE))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (journal("journals/lane"), journal("journals//lane/", lane=0, maxRatePerPartition=5)),
-        (journal("/lane", lane=1), journal("file:///lane", lane=1)),
-        (kafka("lane", "b:9092"), kafka("lane", "b:9092", **{"kafka.client.id": "x"})),
-    ],
-)
-def test_two_channels_are_not_one_however_they_are_read(
-    flow: Flow, one: Channel, other: Channel
-) -> None:
-    flow.channel("one", one)
-    flow.channel("other", other)
+def test_two_channels_are_not_one_however_they_are_read(flow: Flow) -> None:
+    flow.channel("one", kafka("orders", NOWHERE))
+    flow.channel("other", kafka("orders", NOWHERE, **{"kafka.client.id": "x"}))
     flow.stage("clean", reads="raw", writes=["clean", "one"])(nothing)
     flow.stage("dirty", reads="raw", writes=["other"])(nothing)
-    refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*lane")
-
-
-def test_a_journal_through_a_link_is_the_journal(flow: Flow, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "here")
-    flow.channel("one", journal(f"{tmp_path}/here/lane"))
-    flow.channel("other", journal(f"{tmp_path}/link/lane"))
-    flow.stage("copy", reads="raw", writes="clean")(nothing)
-    flow.stage("loop", reads="one", writes="other")(nothing)
-    refused(flow, r"Channel 'other' .* is what Channel 'one' .* is: .*lane")
+    refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*orders")
 
 
 def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
-    flow.channel("one", kafka("lane", "localhost:9092"))
-    flow.channel("other", kafka("lane", "127.0.0.1:9092"))
+    flow.channel("one", kafka("orders", "localhost:9092"))
+    flow.channel("other", kafka("orders", "127.0.0.1:9092"))
     flow.stage("copy", reads="raw", writes="clean")(nothing)
     flow.stage("loop", reads="one", writes="other")(nothing)
     flow.check()
@@ -178,18 +153,6 @@ def test_channels_with_one_id_and_two_addresses_are_refused(flow: Flow) -> None:
 def test_channels_are_named_by_texts(flow: Flow, reads: Any, writes: Any, sentence: str) -> None:
     with pytest.raises(OptionError, match=rf"Stage 'join' \(.*{HERE}:\d+\) {sentence}"):
         flow.stage("join", reads=reads, writes=writes)
-
-
-def test_two_stages_that_write_lanes_of_one_journal_are_both_before_who_reads_it(
-    flow: Flow,
-) -> None:
-    flow.channel("clean-1", NoChannel("journal clean", has_one_writer=True, lane=1))
-    flow.stage("one", reads="raw", writes="clean")(nothing)
-    flow.stage("other", reads="raw", writes="clean-1")(nothing)
-    flow.stage("store", reads="clean")(nothing)
-    flow.check()
-    assert flow.graph.upstream("store") == ("one", "other")
-    assert flow.graph.downstream("other") == ("store",)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])

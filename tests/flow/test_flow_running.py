@@ -1,4 +1,4 @@
-"""Flows on journals, in a real Spark application."""
+"""Flows with signals over the ledger, in a real Spark application."""
 
 import logging
 import threading
@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from tests.journal.journals import fill, values_of
+from tests.services.changes import create_deleted, delete_topic
+from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.control import HopSettings
 from headrace.errors import OptionError
 from headrace.execution import Batch
-from headrace.flow import Flow, journal
+from headrace.flow import Flow, kafka
+from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import MAX_RESTARTS
 from headrace.ledger import Ledger, Status
 
@@ -34,19 +37,41 @@ SMALL = HopSettings(
 )
 
 
-def journals(folder: Path, records: int, pressure: HopSettings | None = None) -> Flow:
-    """A flow of journals; ``raw`` has records, which its first stages read."""
-    fill(folder / "raw", {0: [records]})
+def values(count: int) -> list[bytes]:
+    return [b"0:%d" % number for number in range(count)]
+
+
+def on(topic: Topic) -> KafkaChannel:
+    return kafka(topic.name, topic.bootstrap_servers)
+
+
+def two_topics(raw: Topic, clean: Topic, folder: Path, pressure: HopSettings | None = None) -> Flow:
+    """A flow with two topics, and no stages yet."""
     url = f"sqlite:///{folder}/headrace.db"
     flow = Flow("shop", ledger=url, checkpoints=folder / "c", pressure=pressure)
-    for name in ("raw", "clean"):
-        flow.channel(name, journal(str(folder / name)))
+    flow.channel("raw", on(raw))
+    flow.channel("clean", on(clean))
     return flow
 
 
 @pytest.fixture
-def flow(tmp_path: Path) -> Flow:
-    return journals(tmp_path, RECORDS)
+def raw(topic: TopicFactory) -> Topic:
+    made = topic()
+    made.produce(*values(RECORDS))
+    return made
+
+
+@pytest.fixture
+def flow(raw: Topic, topic: TopicFactory, tmp_path: Path) -> Flow:
+    return two_topics(raw, topic(), tmp_path)
+
+
+@pytest.fixture
+def fast(topic: TopicFactory, tmp_path: Path) -> Flow:
+    """A flow with many records, whose thresholds are small."""
+    raw = topic()
+    raw.produce(*values(MANY))
+    return two_topics(raw, topic(), tmp_path, pressure=SMALL)
 
 
 def stored_in(rows: list[bytes]) -> bool:
@@ -55,10 +80,11 @@ def stored_in(rows: list[bytes]) -> bool:
 
 @pytest.mark.nightly
 def test_stages_in_applications_of_their_own_go_on_where_they_were(
-    spark: SparkSession, flow: Flow, tmp_path: Path
+    spark: SparkSession, flow: Flow, topic: TopicFactory, tmp_path: Path
 ) -> None:
     stored: list[bytes] = []
-    flow.channel("kept", journal(str(tmp_path / "kept")))
+    kept = topic()
+    flow.channel("kept", on(kept))
 
     @flow.stage("split", reads="raw", writes=["clean", "kept"])
     def split(df: DataFrame, batch: Batch) -> dict[str, DataFrame]:
@@ -75,26 +101,28 @@ def test_stages_in_applications_of_their_own_go_on_where_they_were(
         wait_until(lambda: stored_in(stored), timeout_s=100)
     assert len(stored) == RECORDS
     renamed = Flow("shop", ledger=flow.ledger, checkpoints=tmp_path / "c")
-    renamed.channel("kept", journal(str(tmp_path / "kept")))
+    renamed.channel("kept", on(kept))
     renamed.stage("keep", reads="kept")(store)
     with pytest.raises(OptionError, match=r"'keep' .* never run.* 'store' of this flow has read"):
         renamed.start(spark)
     # A stage that is put before it would have it read all records again.
     inserted = Flow("shop", ledger=flow.ledger, checkpoints=tmp_path / "c")
-    for name in ("kept", "priced"):
-        inserted.channel(name, journal(str(tmp_path / name)))
+    inserted.channel("kept", on(kept))
+    inserted.channel("priced", on(topic()))
     inserted.stage("price", reads="kept", writes="priced")(split)
     inserted.stage("store", reads="priced")(store)
     with pytest.raises(OptionError, match=r"'price' .* 'store' .* that reads another channel now"):
         inserted.start(spark, stages=["price"])
-    with pytest.raises(OptionError, match=r"'store' .* has read .*/kept, .* it needs another name"):
+    with pytest.raises(
+        OptionError, match=rf"'store' .* has read .* {kept.name} .* needs another name"
+    ):
         inserted.start(spark, stages=["store"])
 
 
 def test_a_stage_that_fails_stops_the_flow_and_is_named(
-    spark: SparkSession, flow: Flow, tmp_path: Path
+    spark: SparkSession, flow: Flow, topic: TopicFactory
 ) -> None:
-    flow.channel("kept", journal(str(tmp_path / "kept")))
+    flow.channel("kept", on(topic()))
 
     @flow.stage("parse", reads="raw", writes=["clean", "kept"])
     def parse(df: DataFrame, batch: Batch) -> DataFrame:
@@ -136,11 +164,11 @@ def listening(handler: When) -> Iterator[When]:
         logging.getLogger("headrace.flow").removeHandler(handler)
 
 
-def declare(flow: Flow, raw: Path, stored: list[bytes]) -> None:
-    """A stage whose journal is gone when its planner looks for it, after all was checked."""
+def declare(flow: Flow, raw: Topic, admin: AdminClient, stored: list[bytes]) -> None:
+    """A stage whose topic is gone when its planner looks for it, after all was checked."""
 
     def lose(df: DataFrame) -> DataFrame:
-        raw.rename(raw.with_name("away"))
+        delete_topic(admin, raw)
         return df
 
     @flow.stage("parse", reads="raw", writes="clean", derive=lose)
@@ -151,32 +179,35 @@ def declare(flow: Flow, raw: Path, stored: list[bytes]) -> None:
 
 
 def test_a_stage_that_fails_before_its_handler_was_called_is_restarted(
-    spark: SparkSession, flow: Flow, tmp_path: Path
+    spark: SparkSession, flow: Flow, raw: Topic, admin: AdminClient
 ) -> None:
     stored: list[bytes] = []
-    raw = tmp_path / "raw"
-    declare(flow, raw, stored)
-    found_again = When("is restarted", lambda: raw.with_name("away").rename(raw))
-    with listening(found_again) as told, flow.start(spark) as running:
+    declare(flow, raw, admin, stored)
+
+    def make_again() -> None:
+        create_deleted(admin, raw)
+        raw.produce(*values(RECORDS))
+
+    with listening(When("is restarted", make_again)) as told, flow.start(spark) as running:
         first = running.queries["parse"]
         wait_until(lambda: stored_in(stored), timeout_s=100)
         assert running.queries["parse"] is not first
     (sentence,) = told.messages
     assert sentence.startswith(
         "Stage 'parse' of flow 'shop' failed before its handler was called, and is restarted"
-        " (1 of 3): headrace.errors.SourceError: There is no journal at "
+        " (1 of 3): headrace.errors.SourceError: "
     )
     assert len(stored) == RECORDS
 
 
 def test_a_stage_that_always_fails_before_its_handler_is_called_stops_the_flow_in_the_end(
-    spark: SparkSession, flow: Flow, tmp_path: Path
+    spark: SparkSession, flow: Flow, raw: Topic, admin: AdminClient
 ) -> None:
-    declare(flow, tmp_path / "raw", [])
+    declare(flow, raw, admin, [])
     with (
         listening(When("is restarted")) as told,
         flow.start(spark) as running,
-        pytest.raises(StreamingQueryException, match=r"There is no journal at") as caught,
+        pytest.raises(StreamingQueryException, match=raw.name) as caught,
     ):
         running.await_termination()
     assert len(told.messages) == MAX_RESTARTS
@@ -208,23 +239,22 @@ def test_a_stream_with_state_cannot_be_deferred_and_nothing_starts(
 
 @pytest.mark.soak  # its stages must keep up with their senders, which a busy machine prevents
 def test_a_stage_that_is_slow_has_the_one_before_it_throttled_and_nothing_is_lost(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, fast: Flow
 ) -> None:
-    flow = journals(tmp_path, MANY, pressure=SMALL)
     stored: list[bytes] = []
 
-    @flow.stage("parse", reads="raw", writes="clean", options={"maxRatePerPartition": 800})
+    @fast.stage("parse", reads="raw", writes="clean", options={"maxRatePerPartition": 800})
     def parse(df: DataFrame, batch: Batch) -> DataFrame:
         return df.select("key", "value")
 
-    @flow.stage("store", reads="clean", options={"backpressure.initialRate": 200})
+    @fast.stage("store", reads="clean", options={"backpressure.initialRate": 200})
     def store(df: DataFrame, batch: Batch) -> None:
         rows = [row.value for row in df.select("value").collect()]
         time.sleep(len(rows) / 400)  # it can do 400 records a second
         stored.extend(rows)
 
-    with Ledger.open(flow.ledger) as ledger:
-        with flow.start(spark) as running:
+    with Ledger.open(fast.ledger) as ledger:
+        with fast.start(spark) as running:
             assert list(running.queries) == ["parse", "store"]
             wait_until(
                 lambda: (
@@ -237,28 +267,27 @@ def test_a_stage_that_is_slow_has_the_one_before_it_throttled_and_nothing_is_los
         assert running.await_termination(0)
         assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS}
         assert ledger.signals.published("shop") == ()
-    assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)
+    assert sorted(stored) == sorted(values(MANY))
 
 
 def test_a_last_sink_that_is_away_has_the_stage_before_it_throttled_and_all_goes_on_by_itself(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, fast: Flow
 ) -> None:
-    flow = journals(tmp_path, MANY, pressure=SMALL)
     stored: list[bytes] = []
     is_back = threading.Event()
 
-    @flow.stage("parse", reads="raw", writes="clean", options={"maxRatePerPartition": 800})
+    @fast.stage("parse", reads="raw", writes="clean", options={"maxRatePerPartition": 800})
     def parse(df: DataFrame, batch: Batch) -> DataFrame:
         return df.select("key", "value")
 
-    @flow.stage("store", reads="clean", options={"outage.maxRetry": "2 seconds"})
+    @fast.stage("store", reads="clean", options={"outage.maxRetry": "2 seconds"})
     def store(df: DataFrame, batch: Batch) -> None:
         rows = [row.value for row in df.select("value").collect()]
         if stored and not is_back.is_set():
             raise ConnectionRefusedError("127.0.0.1:5432 refused")
         stored.extend(rows)
 
-    with Ledger.open(flow.ledger) as ledger, flow.start(spark):
+    with Ledger.open(fast.ledger) as ledger, fast.start(spark):
         wait_until(lambda: ledger.sink_outages.get("shop.store"), timeout_s=100)
         wait_until(
             lambda: "throttled by store" in {b.reason for b in ledger.batches.newest("shop.parse")},
@@ -269,4 +298,4 @@ def test_a_last_sink_that_is_away_has_the_stage_before_it_throttled_and_all_goes
         batches = ledger.batches.newest("shop.store", 1_000)
         assert [each.attempts for each in batches if each.attempts > 1] == [2]
         assert {each.progress for each in batches} == {None}
-    assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)
+    assert sorted(stored) == sorted(values(MANY))

@@ -182,13 +182,6 @@ class Recorder(Fast):
         self._changed(path, number)
         return descriptor
 
-    def open(self, path: Path) -> int:
-        self._may_fail()
-        descriptor = super().open(path)
-        self._open[descriptor] = self._files[path.relative_to(self.base)]
-        self._at[descriptor] = 0
-        return descriptor
-
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         self._may_fail()
         data = b"".join(parts)

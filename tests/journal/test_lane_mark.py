@@ -13,13 +13,11 @@ import pytest
 from tests.journal.samples import append, folder, numbered, stored
 from tests.journal.shim import Recorder, Sync, SyncFolder
 from tests.journal.stories import opened
-from tests.journal.test_batch_writer import write
 from tests.receivers.processes import ReceiverProcess, receiver
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError
 from headrace.journal import Journal, JournalFindingKind, Lost, repair, verify
-from headrace.journal.batch_writer import BatchWriter
 
 
 def files(lane: Path, kind: str) -> list[Path]:
@@ -40,7 +38,6 @@ def refused(journal: Journal, end: int, mark: int) -> None:
     looks: list[Callable[[], object]] = [
         lambda: journal.writer(0),
         lambda: journal.lane_bounds(0),
-        lambda: BatchWriter(journal, 0),
     ]
     for look in looks:
         with pytest.raises(CorruptionError, match=words):
@@ -162,18 +159,6 @@ def test_what_a_mark_says_does_not_depend_on_what_was_pruned(journal: Journal) -
     refused(journal, 15, 17)
     repair(journal)
     goes_on_at(journal, 17)
-
-
-def test_a_batch_that_is_gone_is_not_written_over(journal: Journal) -> None:
-    write(journal, "a", 2)
-    write(journal, "b", 1, settled=["a"])
-    with BatchWriter(journal, 0) as writer:
-        writer.forget(["b"])
-    start, until = 12, 17
-    remove(journal, "block", since=start)
-    refused(journal, start, until)
-    repair(journal)
-    goes_on_at(journal, until)
 
 
 def test_an_append_costs_the_syncs_that_it_did_without_a_mark(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import JournalError, OptionError, SetupError
 from headrace.journal import Journal, LaneWriter, verify
-from headrace.journal.batch_writer import BatchWriter
 from headrace.journal.names import is_temporary
 from headrace.journal.storage import webhdfs
 from headrace.journal.storage.webhdfs import WebHdfsStorage
@@ -136,10 +135,6 @@ class TestHdfs(RemoteStories):
             assert writer.append(numbered(12, 13)).start == 12
         assert values_of(Journal.open(secure)) == numbers(range(13))
         assert journal.bounds() == {0: (0, 13)}
-
-    def test_a_batch_is_not_written(self, journal: Journal) -> None:
-        with pytest.raises(OptionError, match="a batch cannot be written"):
-            BatchWriter(journal, 0)
 
     def test_commands_look_after_it(self, remote: Remote, journal: Journal) -> None:
         listed = invoke("", "journal", "ls", remote.url, "--json")

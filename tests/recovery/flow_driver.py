@@ -2,10 +2,9 @@
 
     python -m tests.recovery.flow_driver JOB
 
-Its last stage has the sink of ``tests.recovery.driver``. The stages are linked by topics if the job
-names brokers, each named after the first one, and by journals in its folder if not. It says
-``parsing`` when the handler of the first stage has returned what is to be written to the channel
-after it. It ends when the sink has as many records as the job says.
+Its last stage has the sink of ``tests.recovery.driver``. The topics between the stages are named
+after the first one. It says ``parsing`` when the handler of the first stage has returned what is to
+be written to the channel after it. It ends when the sink has as many records as the job says.
 """
 
 import json
@@ -18,7 +17,7 @@ from tests.recovery.driver import Sink, end_with_input, say, session
 from tests.recovery.job import Job
 
 import headrace
-from headrace.flow import Flow, RunningFlow, journal, kafka
+from headrace.flow import Flow, RunningFlow, kafka
 
 FLOW: Final = "shop"
 STAGES: Final = ("parse", "price", "pack", "store")
@@ -42,9 +41,7 @@ def declared(job: Job) -> Flow:
     """The flow."""
     flow = Flow(FLOW, ledger=job.ledger, checkpoints=job.path / "checkpoints")
     for channel in CHANNELS:
-        place = location(job.topic, channel)
-        found = kafka(place, job.servers) if job.servers else journal(str(job.path / place))
-        flow.channel(channel, found)
+        flow.channel(channel, kafka(topic_of(job.topic, channel), job.servers))
     options = {"maxOffsetsPerTrigger": 60}
 
     @flow.stage("parse", reads="raw", writes="parsed", interval="500 ms", options=options)
@@ -62,8 +59,8 @@ def declared(job: Job) -> Flow:
     return flow
 
 
-def location(topic: str, channel: str) -> str:
-    """The topic, or the journal in the job's folder, that is a channel."""
+def topic_of(topic: str, channel: str) -> str:
+    """Return the topic of a channel, from that of the first one."""
     return topic if channel == CHANNELS[0] else f"{topic}-{channel}"
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.recovery.flow_driver import CHANNELS, FLOW, STAGES, location
+from tests.recovery.flow_driver import CHANNELS, FLOW, STAGES, topic_of
 from tests.recovery.job import Job
 from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill
 from tests.services.kafka import Topics
 
-from headrace.journal import Journal, Records
 from headrace.ledger import DEFECTS, Ledger, verify
 
 PROGRAM = "tests.recovery.flow_driver"
@@ -76,16 +75,9 @@ def survive(job: Job, planned: Sequence[Kill]) -> None:
             assert not DEFECTS & {finding.kind for finding in found}
 
 
-def on_journals(folder: Path, kills: int) -> Job:
-    records = (kills + 1) * RECORDS_PER_KILL
-    with Journal.open(str(folder / "raw"), create=True).writer(0) as writer:
-        writer.append(Records.of(values(records), timestamp_ms=1))
-    return Job(servers="", topic="raw", folder=str(folder), records=records)
-
-
 def on_topics(folder: Path, topics: Topics, kills: int) -> Job:
     raw = topics.create(2, prefix="raw")
-    between = [location(raw.name, channel) for channel in CHANNELS[1:]]
+    between = [topic_of(raw.name, channel) for channel in CHANNELS[1:]]
     created = topics.admin.create_topics([NewTopic(name, raw.partitions, 1) for name in between])
     for name in between:
         created[name].result(30)
@@ -96,14 +88,7 @@ def on_topics(folder: Path, topics: Topics, kills: int) -> Job:
 
 
 @pytest.mark.soak
-def test_twelve_kills_of_a_flow_of_journals_lose_nothing_and_double_nothing(
-    tmp_path: Path,
-) -> None:
-    survive(on_journals(tmp_path, 12), list(kills(12)))
-
-
-@pytest.mark.soak
-def test_twelve_kills_of_a_flow_of_topics_lose_nothing_and_double_nothing(
+def test_twelve_kills_of_a_flow_lose_nothing_and_double_nothing(
     topics: Topics, tmp_path: Path
 ) -> None:
     survive(on_topics(tmp_path, topics, 12), list(kills(12)))
@@ -111,11 +96,11 @@ def test_twelve_kills_of_a_flow_of_topics_lose_nothing_and_double_nothing(
 
 @pytest.mark.soak
 def test_a_flow_that_is_started_and_killed_a_hundred_times_beside_a_busy_core_starts_each_time(
-    tmp_path: Path,
+    topics: Topics, tmp_path: Path
 ) -> None:
     """All four queries start at once; one in eighteen starts failed in Spark's first tasks."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
-            survive(on_journals(tmp_path, 100), list(kills(100)))
+            survive(on_topics(tmp_path, topics, 100), list(kills(100)))
         finally:
             busy.kill()

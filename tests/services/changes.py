@@ -32,6 +32,11 @@ def delete_topic(admin: AdminClient, topic: Topic) -> None:
 def create_again(admin: AdminClient, topic: Topic) -> None:
     """Delete a topic and make one of the same name."""
     delete_topic(admin, topic)
+    create_deleted(admin, topic)
+
+
+def create_deleted(admin: AdminClient, topic: Topic) -> None:
+    """Make a topic of the name of one that was deleted."""
     new = NewTopic(topic.name, topic.partitions, 1)
     wait_until(lambda: _succeeds(lambda: admin.create_topics([new])[topic.name].result(30)))
     wait_until(lambda: leaders(topic.producer, topic.name) == topic.partitions)

@@ -13,6 +13,15 @@ from headrace.errors import OptionError
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 
+def option_text(value: object) -> str:
+    """Return a value as Spark writes it in an option.
+
+    >>> option_text(True), option_text(5)
+    ('true', '5')
+    """
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def require_name(what: str, value: object) -> None:
     """Refuse an invalid name of a flow or a stage.
 

@@ -13,7 +13,6 @@ from headrace.flow.stage import ZookeeperSettings
 from headrace.flow.stage_signals import Signals
 
 if TYPE_CHECKING:
-    from headrace.flow.journal_channel import journal
     from headrace.flow.kafka_channel import kafka
     from headrace.flow.running import RunningFlow
     from headrace.flow.zookeeper_session import ZookeeperSession
@@ -26,7 +25,6 @@ __all__ = [
     "StageState",
     "ZookeeperSession",
     "ZookeeperSettings",
-    "journal",
     "kafka",
     "ledger_signals",
     "zookeeper_signals",
@@ -35,7 +33,6 @@ __all__ = [
 _FROM: Final = {
     "RunningFlow": "headrace.flow.running",
     "ZookeeperSession": "headrace.flow.zookeeper_session",
-    "journal": "headrace.flow.journal_channel",
     "kafka": "headrace.flow.kafka_channel",
     "zookeeper_signals": "headrace.flow.zookeeper_transport",
 }

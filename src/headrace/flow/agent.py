@@ -24,7 +24,7 @@ from headrace.control.pressure import (
 )
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
-from headrace.flow.channel import ChannelQueue
+from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import LedgerState
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
 from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
@@ -130,7 +130,7 @@ class StageAgent:
         spec: StageSpec,
         ledger: Ledger,
         signals: Signals,
-        queue: ChannelQueue,
+        queue: KafkaQueue,
         *,
         publishes_to_ledger: bool = False,
     ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from headrace.control.pressure import HopSettings
-from headrace.core.options import require_name
+from headrace.core.options import option_text, require_name
 from headrace.errors import OptionError
 from headrace.flow.stage import (
     Graph,
@@ -17,14 +17,13 @@ from headrace.flow.stage import (
     ZookeeperSettings,
     caller_line,
     check,
-    option_text,
 )
 from headrace.ledger import normalize_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.flow.channel import Channel
+    from headrace.flow.kafka_channel import KafkaChannel
     from headrace.flow.running import RunningFlow
 
 
@@ -39,7 +38,7 @@ class Flow:
 
         flow = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
         flow.channel("raw", kafka("orders.raw", servers="localhost:9092"))
-        flow.channel("clean", journal("journals/clean"))
+        flow.channel("clean", kafka("orders.clean", servers="localhost:9092"))
 
         @flow.stage("clean", reads="raw", writes="clean")
         def clean(df, batch):
@@ -94,12 +93,12 @@ class Flow:
         """The name of a stage's gate in the ledger."""
         return f"{self.name}.{stage}"
 
-    def channel(self, name: str, channel: "Channel", *, schema: Schema | None = None) -> None:
+    def channel(self, name: str, channel: "KafkaChannel", *, schema: Schema | None = None) -> None:
         """Declare a channel.
 
         Args:
             name: What the stages call it.
-            channel: What `headrace.flow.journal` or `headrace.flow.kafka` returned.
+            channel: What `headrace.flow.kafka` returned.
             schema: What the values on it hold. A stage that reads it and names a schema of its own
                 is checked against this one; the values themselves are not looked at.
         """

@@ -1,4 +1,4 @@
-"""A topic as a channel: the ledger says which attempts its readers skip."""
+"""Channels between stages: topics, and the ledger says which attempts their readers skip."""
 
 import logging
 import secrets
@@ -6,29 +6,34 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from headrace.control.input_queue import InputQueue
+from headrace.control.parts import above
+from headrace.core.options import option_text
 from headrace.core.ranges import Positions, TopicPartition
-from headrace.errors import BrokerError, LedgerError, SourceError
-from headrace.flow.channel import ancestry, output_columns
-from headrace.flow.stage import option_text
+from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
 from headrace.kafka.attempts import known_id, produce, tag
 from headrace.kafka.client.option_values import redact
 from headrace.kafka.kafka_options import KafkaOptions, parse_options
 from headrace.kafka.lookup import Lookup
 from headrace.kafka.topic_log import KafkaLog, lookup_with
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, part_key, part_of
 from headrace.source.log import Topic
 from headrace.spark_versions import is_remote
 from headrace.task_link import LinkAddress, TaskLink
 
 _LOG: Final = logging.getLogger("headrace.flow")
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
 
 _TRIES: Final = 3
 _RAN_BEFORE: Final = "a task of it ran before"
@@ -42,7 +47,9 @@ _ASSUMED_BYTES: Final = 1_000
 
 
 class KafkaQueue:
-    """The queue of one stage on one topic: its lag, times the mean size of some of the records.
+    """Records that wait on a topic for one stage, which reads it. For one thread.
+
+    Their bytes are the stage's lag, times the mean size of some of the records.
 
     Kafka does not say how large records are. So some that wait are read at every
     `POLLS_PER_SAMPLE`-th poll, and all count as if they had their mean size: as exact as these are
@@ -64,7 +71,12 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """Measure the queue now; raises `BrokerError` or `LedgerError` if it cannot be read."""
+        """Measure the queue now; its rate is not known here (``takes_bytes_per_s`` is None).
+
+        Raises:
+            BrokerError: The brokers cannot be asked.
+            LedgerError: The ledger cannot be read.
+        """
         samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
         self._polls += 1
         if samples:
@@ -119,7 +131,11 @@ class _RanTwiceError(Exception):
 
 @dataclass(frozen=True, repr=False)
 class KafkaChannel:
-    """A topic that stages write and read; made by `kafka`. It is not created."""
+    """Topic that stages write, and of which each stage that reads it has all, once.
+
+    `kafka` returns one. It is a value: it can be pickled, opens nothing until it is used, and shows
+    no secret. Two are equal if they have one location, however they are read.
+    """
 
     topic: str
     servers: str
@@ -128,37 +144,43 @@ class KafkaChannel:
     def __repr__(self) -> str:
         return f"KafkaChannel({self.topic!r}, {self.servers!r}, {redact(self.options)!r})"
 
-    has_one_writer: ClassVar = False
-    source: ClassVar = "kafka"
-
     @property
     def location(self) -> str:
-        """The topic and its brokers."""
+        """The topic and its brokers, for people; which brokers are one cluster, only they know."""
         return f"the topic {self.topic} at {self.servers}"
 
-    @property
-    def place(self) -> str:
-        """The same: which brokers are one cluster, only they know."""
-        return self.location
-
-    written_place = place
-
     def identity(self) -> str:
-        """Return the topic's id, which is one in all clusters."""
+        """Return the topic's id, as the ledger has it; the brokers are asked.
+
+        Raises:
+            HeadraceError: They cannot be reached, or have no such topic, or give it no id.
+        """
         return known_id(self.topic, self._found(lookup_with(self._parsed())))
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
-        """Write a batch that stages read once.
+        """Write what a batch has made, in the writing stage's handler.
 
         The ledger notes where the topic ends, then tasks produce records that are marked with this
         attempt, then the ledger notes that the attempt is done. Stages that read do not pass the
         offset at which an undecided attempt began, and skip aborted ones. Readers that are not
         Headrace's see the records of aborted attempts as well.
 
+        When it returns, no crash loses the records. However often it is called for one batch, by
+        whatever process, and whatever ``df`` has then, stages have the records of one call, each
+        once. If it raises, they have nothing of this call.
+
+        Args:
+            df: The columns of Spark's Kafka sink: ``value`` (binary or string), and where wanted
+                ``key`` (the same) and ``headers``.
+            batch_key: The same for every run of the same ranges, another for every other batch.
+            ledger: The writing stage's ledger.
+
         Raises:
+            OptionError: ``df`` has other columns, or lacks the value.
             LedgerError: The ledger cannot be written, or another process has the batch by now.
+            BrokerError: The brokers do not take a record.
         """
-        output = output_columns(df, self.location)
+        output = _output_columns(df, self.location)
         options = self._parsed()
         for tries in range(1, _TRIES + 1):
             try:
@@ -172,10 +194,6 @@ class KafkaChannel:
                 )
             else:
                 return
-
-    def check_reachable(self) -> None:
-        """See that it can be written: it exists, and the brokers give it an id."""
-        self.identity()
 
     def _found(self, lookup: Lookup) -> Topic:
         topic = lookup.topics([self.topic]).get(self.topic)
@@ -192,7 +210,7 @@ class KafkaChannel:
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
         attempt = secrets.token_hex(8)
-        written = ledger.outputs.written(topic_id, ancestry(key))
+        written = ledger.outputs.written(topic_id, _ancestry(key))
         starts = {tp.partition: end for tp, end in ends.items()}
         if written or not ledger.outputs.begin(topic_id, key, attempt, starts):
             _LOG.info("Batch %s is in %s already.", key, self.location)
@@ -209,7 +227,10 @@ class KafkaChannel:
             )
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
-        """The topic's options, and the ledger that knows which attempts are aborted."""
+        """Return the options with which a stage reads the topic, each batch once.
+
+        They name the ledger that knows which attempts are aborted.
+        """
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
@@ -231,7 +252,7 @@ class KafkaChannel:
 
 
 def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
-    """A channel that is a topic, which must be there.
+    """Return a channel that is a topic, which must be there.
 
     Args:
         topic: Its name.
@@ -243,6 +264,60 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     channel = KafkaChannel(topic, servers, texts)
     channel._parsed()  # which raises for a wrong option
     return channel
+
+
+def _output_columns(df: DataFrame, location: str) -> DataFrame:
+    """Return the columns key and value, both binary, and headers; a missing one is null."""
+    types = {field.name: field.dataType for field in df.schema.fields}
+    if len(types) < len(df.columns):
+        raise _wrong(location, "it names a column twice")
+    for name, kind in types.items():
+        if not _is_allowed(name, kind):
+            raise _wrong(location, f"its column {name!r} is {kind.simpleString()}")
+    if "value" not in types:
+        raise _wrong(location, "it has no column 'value'")
+    return df.select(
+        *(
+            (sql.col(name) if name in types else sql.lit(None)).cast("binary").alias(name)
+            for name in ("key", "value")
+        ),
+        _headers(types),
+    )
+
+
+def _is_allowed(name: str, kind: DataType) -> bool:
+    if name in ("key", "value"):
+        return isinstance(kind, BinaryType | StringType)
+    if name != "headers" or not isinstance(kind, ArrayType):
+        return False
+    pair = kind.elementType
+    return isinstance(pair, StructType) and [_typed(each) for each in pair.fields] == _HEADER_FIELDS
+
+
+def _typed(field: StructField) -> tuple[str, DataType]:
+    return field.name, field.dataType
+
+
+def _headers(types: dict[str, DataType]) -> Column:
+    if "headers" not in types:
+        return sql.lit(None).cast(_HEADERS).alias("headers")
+    # A record without headers has null, as Kafka's source returns it.
+    headers = sql.col("headers")
+    return sql.when(sql.size(headers) > 0, headers).cast(_HEADERS).alias("headers")
+
+
+def _wrong(location: str, what: str) -> OptionError:
+    return OptionError(
+        f"What is to be written to {location} is not what a channel takes: {what}; it takes value"
+        f" (binary or string) and, if wanted, key (the same) and headers ({_HEADERS}): select"
+        " these."
+    )
+
+
+def _ancestry(key: str) -> Iterator[str]:
+    """Yield a part, the parts that it is within, and its batch: each of them may be written."""
+    batch, path = part_of(key)
+    return (part_key(batch, part) for part in (path, *above(path)))
 
 
 class Claims:

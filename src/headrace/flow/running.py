@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.execution import Batch, Gate, register
 from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
-from headrace.flow.channel import Channel
+from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.stage import Stage, errors_of, refuse_aliases
 from headrace.flow.stage_signals import Signals
@@ -53,7 +53,7 @@ class WritingHandler:
     """
 
     stage: Stage
-    channels: Mapping[str, Channel]
+    channels: Mapping[str, KafkaChannel]
     ledger_url: str = field(repr=False)
 
     def __call__(self, df: DataFrame, batch: Batch) -> None:
@@ -241,7 +241,7 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
         for stage in stages:
             with errors_of(stage):
                 for name in stage.writes:
-                    flow.graph.links[name].channel.check_reachable()
+                    flow.graph.links[name].channel.identity()
         called = {stage.name: threading.Event() for stage in stages}
         ledger = opened.enter_context(Ledger.open(flow.ledger))
         identities = _identities(flow)
@@ -393,9 +393,8 @@ def _writer(
         handler(df, batch)
 
     gate = _gate(flow, stage)
-    channel = flow.graph.links[stage.reads].channel
     with errors_of(stage):
-        df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
+        df = gate.read(spark, "kafka").options(**reader_options(flow, stage)).load()
         if stage.derive is not None:
             df = stage.derive(df)
         writer = gate.write(
@@ -413,9 +412,8 @@ def _remote_writer(
 ) -> DataStreamWriter:
     """The query of a stage over Spark Connect, where a batch is derived by the function itself."""
     gate = _gate(flow, stage)
-    channel = flow.graph.links[stage.reads].channel
     with errors_of(stage):
-        df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
+        df = gate.read(spark, "kafka").options(**reader_options(flow, stage)).load()
         writer = gate.write(
             df,
             handler,

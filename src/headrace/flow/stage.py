@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from headrace.execution import Batch, OnFailure
     from headrace.execution.policy import Last, OutageWord
-    from headrace.flow.channel import Channel
     from headrace.flow.flow import Flow
+    from headrace.flow.kafka_channel import KafkaChannel
 
 DEFAULT_CHROOT: Final = "/headrace"
 """The node under which everything is kept, where `hosts` names none."""
@@ -142,15 +142,6 @@ class RunOptions(TypedDict, total=False):
     backfill: str
 
 
-def option_text(value: object) -> str:
-    """A value as Spark writes it in an option.
-
-    >>> option_text(True), option_text(5)
-    ('true', '5')
-    """
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def caller_line() -> str:
     """The line of a user's file that called the function which asks, as ``shop.py:12``."""
     frame = sys._getframe(2)
@@ -186,7 +177,7 @@ class Link:
     """A channel in its flow, with the arguments of `Flow.channel`."""
 
     name: str
-    channel: "Channel"
+    channel: "KafkaChannel"
     schema: Schema | None
     declared_at: str
 
@@ -196,11 +187,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Stages and channels by name, in the order in which they were declared.
-
-    Channels at the same location are one: the lanes of a journal, of which each has one writer, are
-    all read by whoever reads one of them.
-    """
+    """Stages and channels by name, in the order in which they were declared."""
 
     stages: Mapping[str, Stage]
     links: Mapping[str, Link]
@@ -211,26 +198,16 @@ class Graph:
 
     def downstream(self, stage: str) -> tuple[str, ...]:
         """The stages directly after one: those that read what it writes."""
-        written = {self._location(channel) for channel in self.stages[stage].writes}
-        return tuple(
-            other.name for other in self.stages.values() if self._location(other.reads) in written
-        )
+        written = self.stages[stage].writes
+        return tuple(other.name for other in self.stages.values() if other.reads in written)
 
     def writers(self, channel: str) -> tuple[str, ...]:
         """The stages that write a channel."""
-        location = self._location(channel)
-        return tuple(
-            stage.name
-            for stage in self.stages.values()
-            if location in map(self._location, stage.writes)
-        )
+        return tuple(stage.name for stage in self.stages.values() if channel in stage.writes)
 
     def readers(self, channel: str) -> tuple[str, ...]:
         """The stages that read a channel."""
-        location = self._location(channel)
-        return tuple(
-            stage.name for stage in self.stages.values() if self._location(stage.reads) == location
-        )
+        return tuple(stage.name for stage in self.stages.values() if stage.reads == channel)
 
     def cycle(self) -> list[str] | None:
         """Stages of which each comes directly after the one before, and the first is the last."""
@@ -254,9 +231,6 @@ class Graph:
     def _sorter(self) -> TopologicalSorter[str]:
         return TopologicalSorter({name: self.upstream(name) for name in self.stages})
 
-    def _location(self, channel: str) -> str:
-        return self.links[channel].channel.place if channel in self.links else channel
-
 
 _SYNONYMS: Final = {
     "integer": "int",
@@ -279,7 +253,7 @@ def check(flow: "Flow") -> None:
     for link in graph.links.values():
         _check_link(graph, link)
     for one, other in combinations(graph.links.values(), 2):
-        if one.channel.written_place == other.channel.written_place:
+        if one.channel.location == other.channel.location:
             raise OptionError(
                 f"{other} is what {one} is: {one.channel.location}; declare it once, and let every"
                 " stage name that."
@@ -301,13 +275,13 @@ def refuse_aliases(flow: "Flow", identities: Mapping[str, str]) -> None:
 
     Args:
         flow: The flow.
-        identities: The ids of its channels by name, as `Channel.identity` says them.
+        identities: The ids of its channels by name, as `KafkaChannel.identity` returns them.
     """
     first: dict[str, Link] = {}
     for name, identity in identities.items():
         link = flow.graph.links[name]
         other = first.setdefault(identity, link)
-        if other.channel.place != link.channel.place:
+        if other.channel.location != link.channel.location:
             raise OptionError(
                 f"{link} is what {other} is, by another address: {link.channel.location} and"
                 f" {other.channel.location} have the same id; declare it once, and let every stage"
@@ -361,14 +335,6 @@ def _check_link(graph: Graph, link: Link) -> None:
     if not graph.writers(link.name) and not graph.readers(link.name):
         raise OptionError(
             f"{link} is neither written nor read by any stage; let one use it, or leave it out."
-        )
-    writers = [stage for stage in graph.stages.values() if link.name in stage.writes]
-    if len(writers) > 1 and link.channel.has_one_writer:
-        other, stage = writers[:2]
-        raise OptionError(
-            f"{stage} writes the channel {link.name!r} ({link.channel.location}), and so does"
-            f" {other}; a lane of a journal has one writer, so declare another channel for it that"
-            " is another lane of the same journal: whoever reads one lane reads all."
         )
 
 

@@ -23,7 +23,6 @@ from headrace.journal.names import (
     IDENTITY,
     file_name,
     is_foreign,
-    is_staged_folder,
     is_temporary,
     lane_of,
     written_lane,
@@ -323,7 +322,7 @@ def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) 
 def _foreign_in_root(journal: Journal) -> Iterator[JournalFinding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
-        ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
+        ours = name == IDENTITY or is_temporary(name)
         if not ours and lane_of(name) is None and written_lane(name) is None:
             yield _foreign(name, None)
 

@@ -62,10 +62,10 @@ class JournalSource(SourceFormat):
         return JournalReading(options, columns, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: a journal is written by receivers and by flows."""
+        """Refuse: a journal is written by receivers."""
         raise OptionError(
             f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
-            " headrace.journal.Journal.writer append records, or a flow write a channel."
+            " headrace.journal.Journal.writer append records."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:

@@ -68,7 +68,7 @@ class LaneMark:
                 files.storage.put(files.path(end.until, END), [])
             self._marks = (*index.marks, end.until)
         if end.until:
-            self.note()
+            self._note()
         return end
 
     def commit(self, prepared: Prepared, until: int) -> None:
@@ -81,16 +81,16 @@ class LaneMark:
         outdated = [self._files.path(each, END) for each in self._marks[:-1]]
         if prepared.commit(self._files.path(until, END), outdated):
             self._marks = (*self._marks[-1:], until)
-            self.note()
+            self._note()
             return
-        self.note()
+        self._note()
         self._reached = until
         if self._follow is None:
             name = f"headrace-lane-{self._files.lane}-mark"
             self._follow = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._following = self._follow.submit(self._catch_up)
 
-    def note(self) -> None:
+    def _note(self) -> None:
         """Write down, once, that the lane has had records."""
         if not self._noted:
             with suppress(FileExistsError):

@@ -12,7 +12,6 @@ from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headrace.journal.lane_files import Identity, LaneEnd, LaneFiles
 from headrace.journal.lane_mark import LaneMark
-from headrace.journal.manifests import complete
 from headrace.journal.names import MAX_OFFSET, checked_lane, is_temporary
 from headrace.journal.packs import Packer, finish_packing
 from headrace.journal.records import Records, message_ids
@@ -197,9 +196,8 @@ class LaneWriter:
         return self._end, self._checksum
 
     def _recovered(self) -> LaneEnd:
-        """Finish decided batches, remove others; return the end of the last whole block."""
+        """Remove what was being written; return the end of the last whole block."""
         files = self._files
-        complete(files)
         names = files.storage.names(files.folder)
         files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
         return self._mark.settle()

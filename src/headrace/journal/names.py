@@ -12,11 +12,6 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
 
 The root has an empty file ``7.written`` once lane 7 has records, and the journal's identity.
 
-The folder ``.staged-7`` has blocks that are to be in lane 7 in batches::
-
-    5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
-    <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
-
 The folder ``packs`` of a lane has packs, which stand in the place of its small blocks, see `packs`;
 a block whose offsets are within a pack's name is a remainder that nobody reads::
 
@@ -39,8 +34,6 @@ BLOCK: Final = "block"
 LOST: Final = "lost"
 START: Final = "start"
 END: Final = "end"
-STAGED: Final = "staged"
-MANIFEST: Final = "manifest"
 PACKS: Final = "packs"
 
 MAX_LANE: Final = 99_999
@@ -57,10 +50,8 @@ _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.-]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
-_STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
 _WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
 _PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.pack")
-_KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
 def checked_journal_name(name: str) -> str:
@@ -85,16 +76,6 @@ def lane_of(folder: str) -> int | None:
     return int(folder) if _LANE.fullmatch(folder) else None
 
 
-def staged_folder(lane: int) -> str:
-    """The folder of blocks that wait to be in a lane as a whole."""
-    return f".{STAGED}-{lane}"
-
-
-def is_staged_folder(folder: str) -> bool:
-    """Whether a folder of this name is one of those."""
-    return _STAGED_FOLDER.fullmatch(folder) is not None
-
-
 def pack_name(first: int, until: int) -> str:
     """The name of the pack of these offsets."""
     return f"{first:020d}-{until:020d}.pack"
@@ -117,22 +98,6 @@ def written_lane(name: str) -> int | None:
     """The lane that a file of this name marks as written; None for any other name."""
     match = _WRITTEN.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def manifest_name(key: str) -> str:
-    """The name of a batch's manifest; OptionError where the key is none of a batch."""
-    if not _KEY.fullmatch(key):
-        raise OptionError(
-            f"The batch's key {key!r} cannot be used; 1 to 48 lower-case letters and digits are"
-            " allowed."
-        )
-    return f"{key}.{MANIFEST}"
-
-
-def key_of(name: str) -> str | None:
-    """The batch whose manifest has this name; None for any other name."""
-    key, _, kind = name.partition(".")
-    return key if kind == MANIFEST and _KEY.fullmatch(key) else None
 
 
 def file_name(first: int, kind: str) -> str:

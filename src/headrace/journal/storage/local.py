@@ -38,10 +38,6 @@ class Disk:
         """A new file's descriptor; its name must be free."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
 
-    def open(self, path: Path) -> int:
-        """The descriptor of a file that is there, to write over its beginning."""
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         """Write some of the bytes of some of the parts, at least one; answers how many."""
         return os.writev(descriptor, parts[:_MOST_PARTS])
@@ -202,19 +198,6 @@ class LocalStorage(Storage):
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
-
-    def place(
-        self, path: str, to: str, start: bytes, mark: str, outdated: Sequence[str] = ()
-    ) -> None:
-        """Overwrite a file's beginning, then give the file a second name, all durably.
-
-        The mark is a third one, as in ``Prepared.commit``; errors are those of that, too.
-        """
-        source, target = self._root / path, self._root / to
-        self._write(self._disk.open(source), [start])
-        self._disk.link(source, target)
-        _mark(self._disk, source, self._root / mark, [self._root / each for each in outdated])
-        self._disk.sync_folder(target.parent)
 
     def set_aside(self, path: str, to: str) -> None:
         """Give a file another name, durably, before it loses the one it has."""
