@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -19,7 +20,7 @@ from headrace.errors import BatchSplitError, OptionError
 from headrace.execution import Batch
 from headrace.execution.policy import Last
 from headrace.ledger import Status, normalize_url
-from headrace.testing import MemoryFrame, MemoryLog, StreamHarness
+from headrace.testing import MemoryLog, StreamHarness
 
 
 def batch(key: str) -> Batch:
@@ -228,7 +229,7 @@ def test_a_batch_that_failed_although_it_was_committed_is_not_written_again_by_i
     log = MemoryLog("1", "2", "bad", "4")
     commits_lost = [True]
 
-    def handler(df: MemoryFrame, batch: Batch) -> None:
+    def handler(df: Any, batch: Batch) -> None:
         with engine.begin() as connection:
             if not batch.once(connection):
                 return
@@ -248,7 +249,7 @@ def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine)
     good = [f"{number:02}" for number in range(1, 40)]
     log = MemoryLog(*good[:2], "bad", *good[2:])
 
-    def handler(df: MemoryFrame, batch: Batch) -> None:
+    def handler(df: Any, batch: Batch) -> None:
         with engine.begin() as connection:
             if batch.once(connection):
                 for value in (bytes(row.value).decode() for row in df.collect()):

@@ -199,6 +199,7 @@ STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update 
     if isinstance(value, Select | CompoundSelect | Insert | Update | Delete)
 }
 
+
 def value_of(bind: Any) -> object:
     one = b"1" if isinstance(bind.type, LargeBinary) else 1
     return [one] if bind.expanding else one

@@ -22,7 +22,7 @@ from headrace.dashboard.pages import Site, environment
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 from headrace.ledger.gates import GateClaim, GateQuery
-from headrace.metrics.exposition import exposition
+from headrace.metrics.scrape import exposition
 from headrace.status.explanation import explain
 from headrace.status.lags import GateLag
 from headrace.status.limiting import drain_state

@@ -8,7 +8,7 @@ import typer
 from headrace.cli import shared_options as opt
 from headrace.errors import OptionError
 from headrace.ledger import Ledger
-from headrace.metrics import MetricsMemory, alert_rules, exposition, grafana_dashboard
+from headrace.metrics.shipped import alert_rules, grafana_dashboard
 from headrace.status.lags import LagWatch
 from headrace.status.sources import Sources
 
@@ -50,6 +50,8 @@ def metrics(
     if dashboard:
         typer.echo(grafana_dashboard())
         return
+    from headrace.metrics import MetricsMemory, exposition  # noqa: PLC0415  (they need an extra)
+
     with Ledger.open(ledger, create=False) as opened:
         text = exposition(
             opened,

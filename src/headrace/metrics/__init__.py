@@ -3,12 +3,13 @@
 Each module collects one subject from the ledger; `exposition` puts them together.
 """
 
-from headrace.core.system import needs_extra
+from typing import TYPE_CHECKING, Final
 
-with needs_extra("metrics", "Metrics"):
-    from headrace.metrics.exposition import MetricsMemory, exposition
-    from headrace.metrics.families import OPENMETRICS_TYPE, PROMETHEUS_TYPE
+from headrace.core.system import lazy_names
 from headrace.metrics.shipped import alert_rules, grafana_dashboard
+
+if TYPE_CHECKING:
+    from headrace.metrics.scrape import MetricsMemory, exposition
 
 __all__ = [
     "OPENMETRICS_TYPE",
@@ -18,3 +19,15 @@ __all__ = [
     "exposition",
     "grafana_dashboard",
 ]
+
+PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+_FROM: Final = {
+    "MetricsMemory": "headrace.metrics.scrape",
+    "exposition": "headrace.metrics.scrape",
+}
+"""Names that need prometheus_client (an extra), and the modules that have them."""
+
+if not TYPE_CHECKING:  # or a type checker would accept any name
+    __getattr__ = lazy_names("headrace.metrics", _FROM, {"metrics": "Metrics"})

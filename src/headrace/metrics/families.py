@@ -21,9 +21,6 @@ from headrace.ledger.metric_rows import (
     pruned_counts,
 )
 
-PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
 PREFIX: Final = "headrace_"
 
 Labels = dict[str, str]

@@ -24,13 +24,12 @@ with needs_extra("spark", "headrace.testing"):
         SimulatedCrash,
         temporary_ledger,
     )
-    from headrace.testing.memory_reader import MemoryFrame, MemoryReader
+    from headrace.testing.memory_reader import MemoryReader
     from headrace.testing.stream_harness import StreamHarness
 
 __all__ = [
     "Crash",
     "ManualClock",
-    "MemoryFrame",
     "MemoryLog",
     "MemoryReader",
     "Record",

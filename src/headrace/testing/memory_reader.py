@@ -31,7 +31,7 @@ TESTED_GATE: Final = "tested"
 """The gate of a harness, which a frame without records is asked for."""
 
 
-class MemoryFrame:
+class _Rows:
     """Frame that a handler receives without a Spark session.
 
     It has ``collect()``, ``count()`` and ``isEmpty()``.
@@ -74,8 +74,8 @@ class MemoryFrame:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"A MemoryFrame has no {name!r}; for a handler that has Spark compute, give the"
-            " StreamHarness a session: spark=..."
+            f"A test without a session has no DataFrame.{name}; for a handler that has Spark"
+            " compute, give the StreamHarness a session: spark=..."
         )
 
 
@@ -116,8 +116,8 @@ class MemoryReader:
         return memory_connector(self.log)
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """The records in these ranges, as a `MemoryFrame`."""
-        return cast(DataFrame, MemoryFrame(lambda: self.log.read(ranges), headers=self.headers))
+        """The records in these ranges, as the handler receives them without Spark."""
+        return cast(DataFrame, _Rows(lambda: self.log.read(ranges), headers=self.headers))
 
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
         """Have the records in these ranges used."""
@@ -127,7 +127,7 @@ class MemoryReader:
                 return _rows(self.read_again(ranges))
             return _rows(rows_in(self.kept, [planned.offsets for planned in ranges]))
 
-        use(cast(DataFrame, MemoryFrame(read, headers=self.headers)))
+        use(cast(DataFrame, _Rows(read, headers=self.headers)))
 
     def read_again(self, ranges: Sequence[PlannedRange]) -> pa.Table:
         """Read these ranges by the replay options that Spark would be given."""

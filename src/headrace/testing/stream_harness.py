@@ -190,7 +190,7 @@ class StreamHarness:
             ``decode`` a session is needed.
         transform: What your stream derives from a frame before it is written.
         spark: A session, for a handler that has Spark compute. Default: none; no JVM is started,
-            and the handler receives a `MemoryFrame`.
+            and the handler receives an object with ``collect()``, ``count()`` and ``isEmpty()``.
 
     Attributes:
         handler: The handler; may be replaced, as by a new version of the program.
