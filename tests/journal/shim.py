@@ -106,10 +106,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Write:
-    """Bytes of a file, from a place on."""
+    """Bytes of a file, behind those that it has."""
 
     file: int
-    at: int
     data: bytes
 
 
@@ -167,7 +166,6 @@ class Recorder(Fast):
         self._between = between
         self._files = dict(self.before.names)
         self._open: dict[int, int] = {}
-        self._at: dict[int, int] = {}
         self._numbers = count(len(self._files) + 1)
 
     def mark(self, what: str, value: object) -> None:
@@ -178,7 +176,6 @@ class Recorder(Fast):
         self._may_fail()
         descriptor = super().create(path)
         self._open[descriptor] = number = next(self._numbers)
-        self._at[descriptor] = 0
         self._changed(path, number)
         return descriptor
 
@@ -187,9 +184,7 @@ class Recorder(Fast):
         data = b"".join(parts)
         # Never everything at once: the last byte has a call of its own.
         written = super().write(descriptor, [data[:-1] or data])
-        at = self._at[descriptor]
-        self._at[descriptor] += written
-        self._done(Write(self._open[descriptor], at, data[:written]))
+        self._done(Write(self._open[descriptor], data[:written]))
         return written
 
     def sync(self, descriptor: int) -> None:
@@ -247,7 +242,7 @@ class State:
 
     names: dict[Path, int] = field(default_factory=dict)
     data: dict[int, bytes] = field(default_factory=dict)
-    journal_at: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    late: dict[int, bytes] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     @classmethod
@@ -262,23 +257,18 @@ class State:
         return state
 
     def copy(self) -> "State":
-        journal_at = {number: list(late) for number, late in self.journal_at.items()}
-        return State(dict(self.names), dict(self.data), journal_at, list(self.changes))
+        return State(dict(self.names), dict(self.data), dict(self.late), list(self.changes))
 
     def apply(self, operation: Operation) -> None:
         """Let one more thing happen."""
         match operation:
             case Change():
                 self.changes.append(operation)
-            case Write(number, at, data):
-                late = self.journal_at.setdefault(number, [])
-                if late and late[-1][0] + len(late[-1][1]) == at:
-                    at, before = late.pop()
-                    data = before + data
-                late.append((at, data))
+            case Write(number, data):
+                self.late[number] = self.late.get(number, b"") + data
             case Sync(number):
-                self.data[number] = self._late(number, lambda data: data)
-                self.journal_at.pop(number, None)
+                self.data[number] = self._left(number, lambda data: data)
+                self.late.pop(number, None)
             case SyncFolder(path):
                 for change in self.changes:
                     if change.path.parent == path:
@@ -305,16 +295,12 @@ class State:
         for path in sorted(names):
             if path.parent == Path() or path.parent in held:
                 number = names[path]
-                held[path] = None if number == FOLDER else self._late(number, fate)
+                held[path] = None if number == FOLDER else self._left(number, fate)
         return Files(tuple(held.items()))
 
-    def _late(self, number: int, fate: Callable[[bytes], bytes]) -> bytes:
+    def _left(self, number: int, fate: Callable[[bytes], bytes]) -> bytes:
         """A file's bytes, if this becomes of what was written since the last sync."""
-        whole = self.data.get(number, b"")
-        for at, data in self.journal_at.get(number, ()):
-            left = fate(data)
-            whole = whole[:at] + left + whole[at + len(left) :]
-        return whole
+        return self.data.get(number, b"") + fate(self.late.get(number, b""))
 
 
 _FATES: Final[tuple[Callable[[bytes], bytes], ...]] = (
