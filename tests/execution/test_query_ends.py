@@ -144,7 +144,7 @@ def test_an_operator_or_sigterm_ends_a_query_once_its_batch_is_done(job: Job) ->
 
     def says_stopped(by: str) -> bool:
         said = job.says("status", "orders")
-        return "Stopped" in said and f"by {by}:" in said
+        return "Stopped" in said and f"by {by};" in said
 
     query = start()
     wait_until(began.is_set, DEADLINE_S)
