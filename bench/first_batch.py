@@ -15,7 +15,7 @@ from bench.sides import HEADRACE, NATIVE
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
 from headrace.execution import RECOMMENDED_CONF
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 GATED: Final = "gated"
 PARTITIONS: Final = 4

@@ -32,7 +32,7 @@ from bench.stage import Stage
 from headrace.control import HopSettings
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, ZookeeperSettings
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 VALUE_BYTES: Final = 100
 PARTITIONS: Final = 2

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import confluent_kafka
 
 import headrace
-from headrace.local import find_java
+from headrace.operate.local import find_java
 
 
 def cores() -> int:

@@ -10,7 +10,7 @@ from bench.scale import Scale
 from bench.stage import Stage
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
-from headrace.metrics import MetricsMemory, exposition
+from headrace.operate.metrics import MetricsMemory, exposition
 
 GATES: Final = 1_000
 PARTITIONS: Final = 10_000

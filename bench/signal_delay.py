@@ -30,7 +30,7 @@ from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 FLOW: Final = "bench"
 SETTINGS: Final = HopSettings()

@@ -17,7 +17,7 @@ from bench.processes import answers, cpu_seconds, order, resident_mb, stages
 from bench.scale import Scale
 from bench.stage import Stage
 from headrace.control import HopSettings
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 MOST_PROCESSES: Final = 10
 LEAST_SHARE: Final = 5

@@ -12,8 +12,8 @@ from tests.services.connector import connector_jars
 import headrace
 from bench.machine import cores
 from bench.topics import Topics
-from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
-from headrace.local.session import local_spark
+from headrace.operate.local import KafkaBroker, ensure_java, kafka_server_jars
+from headrace.operate.local.session import local_spark
 
 
 class SteadyBroker(KafkaBroker):

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from hypothesis import settings
 from pyspark.sql import SparkSession
-from tests.dashboard.left_out import leave_out_pages
+from tests.operate.dashboard.left_out import leave_out_pages
 from tests.services import spark_classes, tiers
 from tests.services.connector import connector_jars
 from tests.services.examples import FEW, FULL, SOME
@@ -22,7 +22,7 @@ from tests.services.kafka import TopicFactory, Topics
 from tests.services.postgresql import NewUrl, PostgresqlServer, postgresql_server
 from tests.services.spark_home import surroundings
 
-from headrace.local import Java, KafkaBroker, ensure_java, kafka_server_jars
+from headrace.operate.local import Java, KafkaBroker, ensure_java, kafka_server_jars
 
 use_memory()
 os.environ.update(surroundings())

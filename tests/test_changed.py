@@ -13,7 +13,7 @@ FILES = {
     "src/headrace/errors.py": "",
     "src/headrace/control/limits.py": "from headrace.errors import Error\n",
     "src/headrace/ledger/gates.py": "def use():\n    from headrace.control import limits\n",
-    "src/headrace/cli/app.py": "import headrace.ledger\n",
+    "src/headrace/operate/cli/app.py": "import headrace.ledger\n",
     "tests/control/test_limits.py": "",
     "tests/services/kafka.py": "",
 }
@@ -47,15 +47,15 @@ def test_commits_changes_and_new_files_count(repository: Path) -> None:
     change(repository, "src/headrace/errors.py")
     git(repository, "commit", "--all", "--message=Change")
     (repository / "src/headrace/control/limits.py").unlink()
-    change(repository, "src/headrace/cli/new.py")
-    names = ["src/headrace/cli/new.py", "src/headrace/control/limits.py", "src/headrace/errors.py"]
+    change(repository, "src/headrace/operate/cli/new.py")
+    names = ["src/headrace/operate/cli/new.py", "src/headrace/control/limits.py", "src/headrace/errors.py"]
     assert changed_files(repository) == names
     assert packages_of(repository, names) == {"cli", "control", "errors"}
 
 
 def test_what_main_has_changed_since_does_not_count(repository: Path) -> None:
     git(repository, "checkout", "main")
-    change(repository, "src/headrace/cli/app.py")
+    change(repository, "src/headrace/operate/cli/app.py")
     git(repository, "commit", "--all", "--message=Elsewhere")
     git(repository, "checkout", "topic")
     assert changed_files(repository) == []

@@ -12,7 +12,7 @@ import pytest
 import headrace
 import headrace.flow
 import headrace.receivers
-from headrace.cli.app import EXAMPLES
+from headrace.operate.cli.app import EXAMPLES
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:
@@ -67,7 +67,7 @@ WITHOUT_EXTRAS: Final = """if True:
 
 HELP_OF_COMMANDS: Final = """if True:
     import sys
-    from headrace.cli import main
+    from headrace.operate.cli import main
     for words in sys.argv[1:]:
         sys.argv = ["headrace", *words.split(), "--help"]
         try:

@@ -22,9 +22,9 @@ from tests.services.wheels import WHEELS
 from tests.test_exports import HELP_OF_COMMANDS
 
 import headrace
-from headrace.cli.app import COMMANDS, EXAMPLES
+from headrace.operate.cli.app import COMMANDS, EXAMPLES
 from headrace.core.system import EXTRAS
-from headrace.local import Java
+from headrace.operate.local import Java
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 PLATFORM: Final = {
@@ -138,7 +138,7 @@ def test_the_ten_lines_of_the_readme_run(installed: Installed, tmp_path: Path) -
     assert "1,000" in installed.run("headrace", "verify", folder=tmp_path)
 
 
-@pytest.mark.soak  # tests/cli/test_demo.py runs it from the checkout
+@pytest.mark.soak  # tests/operate/cli/test_demo.py runs it from the checkout
 def test_the_demo_runs_and_loses_nothing(installed: Installed, tmp_path: Path) -> None:
     shown = installed.run("headrace", "demo", "--seconds", "25", folder=tmp_path)
     assert re.search(r"arrived.*: none missing, none twice\.$", shown, re.MULTILINE), shown

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.receivers.spark import Receivers
-    from headrace.status.snapshot import GateSnapshot
+    from headrace.operate.status.snapshot import GateSnapshot
 
 __version__ = "0.1.0"
 
@@ -72,7 +72,7 @@ __all__ = [
 _MODULES: Final = {
     "Batch": "headrace.execution.batch",
     "Gate": "headrace.execution.gate",
-    "GateSnapshot": "headrace.status.snapshot",
+    "GateSnapshot": "headrace.operate.status.snapshot",
     "OnFailure": "headrace.execution.policy",
     "Receivers": "headrace.receivers.spark.spark_receivers",
     "SchemaRegistry": "headrace.decoding.registry",

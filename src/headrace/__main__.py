@@ -1,6 +1,6 @@
 """``python -m headrace``: the command."""
 
-from headrace.cli import main
+from headrace.operate.cli import main
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ from bench.topics import Topics
 from pyspark.sql import SparkSession
 
 import headrace
-from headrace.local import KafkaBroker
+from headrace.operate.local import KafkaBroker
 
 TINY = replace(
     QUICK,

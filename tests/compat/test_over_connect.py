@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.compat.connect import Surroundings
 from tests.services.connect import connect_server
 from tests.services.kafka import TopicFactory
@@ -22,7 +22,7 @@ from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
 from headrace.ledger import Ledger, Status, Verdict, verify
-from headrace.local import KafkaBroker
+from headrace.operate.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
 

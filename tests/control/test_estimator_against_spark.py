@@ -18,7 +18,7 @@ from pyspark.java_gateway import launch_gateway
 from tests.services.examples import examples
 
 from headrace.control import PIDRateEstimator
-from headrace.local import Java
+from headrace.operate.local import Java
 
 pytestmark = pytest.mark.nightly
 

@@ -73,7 +73,7 @@ def test_a_command_that_needs_spark_says_so_where_there_is_none() -> None:
         import sys
         sys.modules["pyspark"] = None
         sys.argv = ["headrace", "demo"]
-        from headrace.cli import main
+        from headrace.operate.cli import main
         main()
     """
     ended = subprocess.run(

@@ -17,7 +17,7 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.cli.backfill_run import Job, ManualBackfill, ProgressLines
+from headrace.operate.cli.backfill_run import Job, ManualBackfill, ProgressLines
 from headrace.decoding.decode import link_tasks, open_link
 from headrace.decoding.decode_option import Mode, format_of, has_secret
 from headrace.decoding.formats import Format, option_text
@@ -29,7 +29,7 @@ from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger import Ledger, Verdict, verify
 from headrace.source.decoded_values import DecodedValues
 from headrace.source.readers import SourceBatchReader
-from headrace.status.sources import SourceAccess
+from headrace.operate.status.sources import SourceAccess
 
 DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP"
 ORDERS = headrace.json(DDL)

@@ -12,7 +12,7 @@ import yaml
 from tests.docs.pages import ROOT
 
 import headrace
-from headrace.cli.app import app
+from headrace.operate.cli.app import app
 
 DEPLOY: Final = ROOT / "deploy"
 MANIFESTS: Final = sorted(DEPLOY.glob("kubernetes/**/*.yaml"))

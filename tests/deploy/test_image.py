@@ -20,7 +20,7 @@ from tests.docs.pages import ROOT
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
-from headrace.local import Java
+from headrace.operate.local import Java
 
 DOCKERFILE: Final = (DEPLOY / "Dockerfile").read_text()
 OF_ROOT: Final = ("apt-get", "useradd")

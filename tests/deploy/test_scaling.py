@@ -17,17 +17,17 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.deploy.test_deployments import DEPLOY, documents, pods
-from tests.metrics.fleets import plan
-from tests.metrics.test_shipped import prometheus, serving
+from tests.operate.metrics.fleets import plan
+from tests.operate.metrics.test_shipped import prometheus, serving
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
 from headrace.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
 from headrace.ledger import GateClaim, Ledger
-from headrace.local import Java
-from headrace.local.servers import free_ports
-from headrace.metrics import PROMETHEUS_TYPE, MetricsMemory, exposition
+from headrace.operate.local import Java
+from headrace.operate.local.servers import free_ports
+from headrace.operate.metrics import PROMETHEUS_TYPE, MetricsMemory, exposition
 from headrace.testing import ManualClock
 
 SCALED: Final = yaml.safe_load((DEPLOY / "kubernetes/standalone/scaled-object.yaml").read_text())

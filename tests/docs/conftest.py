@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.cli.outcomes import add_failed
+from tests.operate.cli.outcomes import add_failed
 from tests.docs.pages import ROOT, blocks
 from tests.journal.journals import fill
 from tests.services.kafka import Topic, Topics

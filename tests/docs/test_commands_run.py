@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.cli.commands import in_a_terminal, press_ctrl_c
-from tests.cli.outcomes import invoke
+from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
+from tests.operate.cli.outcomes import invoke
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 from tests.receivers.processes import ReceiverProcess

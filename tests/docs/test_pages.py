@@ -13,7 +13,7 @@ from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
 from tests.services.lakes import DELTA
 
-from headrace.cli.app import app
+from headrace.operate.cli.app import app
 from headrace.execution import RECOMMENDED_CONF
 from headrace.journal.journal_options import OPTIONS as JOURNAL_OPTIONS
 from headrace.kafka.client.config import CONSUMER_OPTIONS, PRODUCER_OPTIONS

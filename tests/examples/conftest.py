@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.local import Java
+from headrace.operate.local import Java
 
 
 @pytest.fixture(autouse=True)

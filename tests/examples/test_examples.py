@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 from pytest import MonkeyPatch
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.docs.pages import blocks
 from tests.services.connector import jdbc_jars
 from tests.services.kafka import Topic, TopicFactory, Topics, leaders
@@ -31,7 +31,7 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Verdict, verify
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 pytestmark = pytest.mark.nightly
 

@@ -19,7 +19,7 @@ from tests.services.lakes import delta_settings
 from tests.services.waiting import wait_until
 
 from headrace.execution import Batch
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 KEY_LENGTH: Final = 32
 RUNS: Final = 4

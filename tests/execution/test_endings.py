@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import READER
 from tests.ledger.samples import stored

@@ -21,7 +21,7 @@ from headrace.execution import Gate
 from headrace.execution.stream_writer import GatedStreamWriter
 from headrace.kafka.kafka_options import parse_options
 from headrace.ledger import Ledger
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 
 PASSWORD = "hunter2"  # noqa: S105  (nobody's)
 

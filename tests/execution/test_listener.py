@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.cli.outcomes import LETTER
+from tests.operate.cli.outcomes import LETTER
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
 from tests.ledger.samples import convict, stored
 

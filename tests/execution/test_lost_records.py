@@ -25,7 +25,7 @@ from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
 import headrace
-from headrace.cli.app import app
+from headrace.operate.cli.app import app
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.execution import Batch, Gate

@@ -10,9 +10,9 @@ from headrace.errors import OptionError
 from headrace.execution import OnFailure
 from headrace.execution.policy import Last
 from headrace.ledger import DeadLetterRecord, Status
-from headrace.status.attention import Need
-from headrace.status.observer import read_histories
-from headrace.status.snapshot import take_snapshot
+from headrace.operate.status.attention import Need
+from headrace.operate.status.observer import read_histories
+from headrace.operate.status.snapshot import take_snapshot
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 REASON = "it lacks the field nosuch"

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.execution.queries import DEADLINE_S, Handled, everything_in, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.execution import Gate
 from headrace.ledger import BatchRecord, Ledger, Status
-from headrace.status.limiting import drain_state
+from headrace.operate.status.limiting import drain_state
 
 
 @pytest.fixture

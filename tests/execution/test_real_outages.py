@@ -31,8 +31,8 @@ from tests.services.postgresql import PostgresqlServer, postgresql_server
 
 from headrace.execution.handler_errors import no_connection
 from headrace.execution.sink_outage import sink_is_away
-from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.servers import free_ports
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local.servers import free_ports
 
 pytestmark = pytest.mark.nightly
 

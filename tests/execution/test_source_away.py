@@ -12,7 +12,7 @@ from tests.services.kafka import Topic, Topics
 
 import headrace
 from headrace.execution import Batch, Gate
-from headrace.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.flow.worlds import LedgerWorld, MemoryWorld, World, ZookeeperWorld
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.local import Java
+from headrace.operate.local import Java
 
 
 @pytest.fixture(scope="session")

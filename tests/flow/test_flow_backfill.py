@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.cli.commands import run
+from tests.operate.cli.commands import run
 from tests.services.kafka import TopicFactory, records_in
 from tests.services.waiting import wait_until
 
-from headrace.cli.backfill import work_of
-from headrace.cli.shared_options import load_handler
+from headrace.operate.cli.backfill import work_of
+from headrace.operate.cli.shared_options import load_handler
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 

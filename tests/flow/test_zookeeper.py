@@ -16,8 +16,8 @@ import headrace.flow
 from headrace.errors import OptionError, SetupError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
 from headrace.flow.signal_codec import UnreachableError
-from headrace.local import Java
-from headrace.local.servers import free_ports
+from headrace.operate.local import Java
+from headrace.operate.local.servers import free_ports
 
 SECRET = "pa55:word/@"  # noqa: S105
 

@@ -13,8 +13,8 @@ from tests.services.zookeeper import ZookeeperServer
 
 from headrace.errors import OptionError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
-from headrace.local import Java
-from headrace.local.servers import free_ports
+from headrace.operate.local import Java
+from headrace.operate.local.servers import free_ports
 
 pytestmark = pytest.mark.nightly
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.journal.journals import fill
 from tests.services.ledgers import new_ledger
 from tests.services.planners import next_batch

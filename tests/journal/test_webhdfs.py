@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.webhdfs import WebHDFS
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.journal.remote_stories import Faulty, Remote, RemoteStories
 from tests.journal.samples import numbered, numbers, values_of
 from tests.kafka.client_certificates import CERTIFICATE
@@ -26,7 +26,7 @@ from headrace.journal import Journal, LaneWriter, verify
 from headrace.journal.names import is_temporary
 from headrace.journal.storage import webhdfs
 from headrace.journal.storage.webhdfs import WebHdfsStorage
-from headrace.local import Java
+from headrace.operate.local import Java
 
 pytestmark = pytest.mark.nightly
 

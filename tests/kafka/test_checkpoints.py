@@ -17,7 +17,7 @@ from tests.services.waiting import wait_until
 from typer.testing import CliRunner, Result
 
 import headrace
-from headrace.cli.app import app
+from headrace.operate.cli.app import app
 from headrace.errors import OptionError, SourceError
 from headrace.ledger import Ledger, Status
 

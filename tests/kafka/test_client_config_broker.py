@@ -16,8 +16,8 @@ from tests.kafka.test_client_sasl import quoted
 from tests.services.waiting import wait_until
 
 from headrace.kafka.client.config import client_config
-from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.servers import HOST, free_ports
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local.servers import HOST, free_ports
 
 pytestmark = pytest.mark.nightly
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 from tests.kafka.reads import offsets, reader_config, whole
 from tests.services.kafka import Topics
 
-from headrace.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

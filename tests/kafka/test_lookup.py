@@ -18,8 +18,8 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.lookup import Lookup
-from headrace.local import KafkaBroker
-from headrace.local.servers import free_ports
+from headrace.operate.local import KafkaBroker
+from headrace.operate.local.servers import free_ports
 
 
 def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:

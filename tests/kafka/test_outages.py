@@ -16,7 +16,7 @@ from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import read_ranges
 from headrace.kafka.topic_log import lookup_with
-from headrace.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 
 pytestmark = pytest.mark.nightly
 

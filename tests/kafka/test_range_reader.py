@@ -16,7 +16,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.kafka.consumers import warm_consumer
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
-from headrace.local import KafkaBroker
+from headrace.operate.local import KafkaBroker
 from headrace.source.log import ARROW_SCHEMA
 from headrace.source.losses import Losses
 

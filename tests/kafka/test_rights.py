@@ -27,8 +27,8 @@ from headrace.kafka.dead_letter_producer import DeadLetterProducer
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.producing import ProducedRecord
 from headrace.kafka.topic_log import GroupOffsets, KafkaLog
-from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.servers import HOST, free_ports
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local.servers import HOST, free_ports
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 USERS = ("reads", "describes", "writes", "commits", "nobody")

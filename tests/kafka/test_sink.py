@@ -15,7 +15,7 @@ import headrace
 from headrace.errors import BrokerError, OptionError
 from headrace.kafka.client.config import producer_config
 from headrace.kafka.producing import ProducedRecord, produce_all
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 
 SINKS = ("headrace-kafka", "kafka")
 PARTITIONS = 3

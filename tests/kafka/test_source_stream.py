@@ -16,7 +16,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, OptionError, SourceError
 from headrace.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.ledger import Ledger
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 
 
 def produce(topic: Topic, *values: str, partition: int = 0) -> None:

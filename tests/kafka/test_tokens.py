@@ -21,8 +21,8 @@ from headrace.errors import BrokerError, OptionError
 from headrace.kafka.client.config import client_config, producer_config
 from headrace.kafka.client.tokens import fetch_token, with_tokens
 from headrace.kafka.consumers import close_idle_consumers
-from headrace.local import Java, KafkaBroker, kafka_server_jars
-from headrace.local.servers import HOST, free_ports
+from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.operate.local.servers import HOST, free_ports
 
 OURS = "tests.services.tokens"
 SASL = {

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.cli import doctor
-from headrace.cli.doctor import Level
+from headrace.operate.cli import doctor
+from headrace.operate.cli.doctor import Level
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database

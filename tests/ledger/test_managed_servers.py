@@ -22,7 +22,7 @@ from tests.services.waiting import wait_until
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.connection import NO_RETRIES, OF_A_QUERY
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 from headrace.testing import ManualClock
 
 pytestmark = pytest.mark.nightly

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from bench.history import fill
-from tests.cli.outcomes import invoke
+from tests.operate.cli.outcomes import invoke
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import a_batch
 from tests.services.postgresql import NewUrl, url_as_new_role

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.cli.commands import COMMAND
+from tests.operate.cli.commands import COMMAND
 from tests.services.waiting import wait_until
 
 

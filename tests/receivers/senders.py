@@ -11,7 +11,7 @@ from tests.receivers.serving import DEADLINE_S, Journal, receiving
 from tests.services.debian import program
 
 from headrace.errors import JournalError
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 from headrace.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
 
 

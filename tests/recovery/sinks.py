@@ -26,7 +26,7 @@ from tests.services.lakes import delta_settings, older_spark
 
 import headrace
 from headrace.ledger import normalize_url
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 Arrived = Mapping[str, tuple[str, ...]]
 """The values that a sink has, by the key of the batch that they came with."""

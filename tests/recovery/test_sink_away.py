@@ -18,9 +18,9 @@ from headrace.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
-from headrace.status.sentences import headline
-from headrace.status.snapshot import GateSnapshot
-from headrace.status.states import GateState
+from headrace.operate.status.sentences import headline
+from headrace.operate.status.snapshot import GateSnapshot
+from headrace.operate.status.states import GateState
 
 
 class Rows:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Final
 
 from pyspark import __version__
 
-from headrace.local.java import Artifact, Java, Progress, fetched_jars, ignore
+from headrace.operate.local.java import Artifact, Java, Progress, fetched_jars, ignore
 
 # The jar of 4.2 runs in 4.3, too.
 _VERSIONS: Final = {"4.0": "4.0.2", "4.1": "4.1.1"}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.local.java import cache_folder, exclusive
+from headrace.operate.local.java import cache_folder, exclusive
 
 PACKAGES: Final = {
     "curl": ("curl",),

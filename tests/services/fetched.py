@@ -14,7 +14,7 @@ from tests.services.hdfs import hdfs_jars
 from tests.services.lakes import delta_jars
 
 from headrace.errors import SetupError
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 
 def main() -> int:

@@ -11,9 +11,9 @@ from typing import Self
 import pyspark
 from tests.kafka.client_certificates import PASSWORD, PKCS12
 
-from headrace.local import Java
-from headrace.local.java import Artifact, Progress, fetched_jars, ignore
-from headrace.local.servers import ServerProcess, free_ports
+from headrace.operate.local import Java
+from headrace.operate.local.java import Artifact, Progress, fetched_jars, ignore
+from headrace.operate.local.servers import ServerProcess, free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import SetupError
-from headrace.local.java import Artifact, Java, Progress, ensure_java, fetched_jars, ignore
+from headrace.operate.local.java import Artifact, Java, Progress, ensure_java, fetched_jars, ignore
 
 DELTA: Final = (
     Artifact("io.delta", "delta-spark_4.2_2.13", "4.4.0"),

@@ -10,7 +10,7 @@ from typing import Self
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
-from headrace.local.servers import free_ports
+from headrace.operate.local.servers import free_ports
 
 
 class Mosquitto:

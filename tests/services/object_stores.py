@@ -21,8 +21,8 @@ from typing import NamedTuple
 import requests
 from tests.services.waiting import wait_until
 
-from headrace.local.java import Progress, cache_folder, exclusive, ignore
-from headrace.local.servers import free_ports
+from headrace.operate.local.java import Progress, cache_folder, exclusive, ignore
+from headrace.operate.local.servers import free_ports
 
 BUCKET = "bucket"
 

@@ -12,7 +12,7 @@ from tests.services.certificates import CertificateFiles
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
-from headrace.local.servers import ServerProcess, free_ports
+from headrace.operate.local.servers import ServerProcess, free_ports
 
 MODES = ("transaction", "session")
 

@@ -17,7 +17,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from tests.services.spark_home import surroundings
 
-from headrace.local import ensure_java
+from headrace.operate.local import ensure_java
 
 _ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
 _USE: Final = "use"

@@ -12,8 +12,8 @@ from typing import Self
 
 import pyspark
 
-from headrace.local import Java
-from headrace.local.servers import ServerProcess, free_ports
+from headrace.operate.local import Java
+from headrace.operate.local.servers import ServerProcess, free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

@@ -50,7 +50,7 @@ from headrace.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
 if TYPE_CHECKING:
-    from headrace.status.snapshot import GateSnapshot
+    from headrace.operate.status.snapshot import GateSnapshot
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -288,7 +288,7 @@ class Gate:
             OptionError: the gate is not declared yet: no query has started behind it.
         """
         # Above this package: what operators see is worked out from all that is below it.
-        from headrace.status.observer import Observer  # noqa: PLC0415
+        from headrace.operate.status.observer import Observer  # noqa: PLC0415
 
         with Ledger.open(self._ledger_url, create=False) as ledger:
             record = ledger.gates.get(self.name)

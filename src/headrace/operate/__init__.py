@@ -1,0 +1,1 @@
+"""What operators see and do: commands, dashboard, status, metrics, local services."""

@@ -1,0 +1,37 @@
+"""The command ``headrace``."""
+
+import io
+import sys
+
+try:
+    from headrace.operate.cli.exits import ExitStatus, interrupts_kept
+    from headrace.core.system import needs_extra
+    from headrace.errors import HeadraceError
+except KeyboardInterrupt:  # somebody has thought again at once
+    sys.exit(130)
+
+
+def main() -> None:
+    """Run the command line of this process.
+
+    The exit status is 0 when all is well, 1 after an error, 2 for a command that cannot be
+    understood and 130 after Ctrl-C. An error that a user can solve is one sentence, without a
+    trace. A character that the output's encoding does not have is replaced.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        with interrupts_kept():
+            # Inside, because Ctrl-C may come while pyspark is still being imported.
+            from headrace.operate.cli.app import app  # noqa: PLC0415
+
+            with needs_extra("spark", "This command"):
+                app(prog_name="headrace")
+    except HeadraceError as error:
+        from headrace.operate.status.words import printable  # noqa: PLC0415  (it is slow)
+
+        # It may name what a terminal would obey, such as a gate.
+        sys.stderr.write(f"headrace: {printable(str(error))}\n")
+        sys.exit(ExitStatus.ERROR)
+    except KeyboardInterrupt:
+        sys.exit(ExitStatus.INTERRUPTED)

@@ -1,0 +1,198 @@
+"""The commands by group and name. Each is imported when it is run: all of them take a second."""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+import headrace
+from headrace.operate.cli.help_text import help_text
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "": ("headrace status", "headrace why orders", "headrace failures --since 2h"),
+        "demo": ("headrace demo",),
+        "up": ("headrace up", "headrace up --topic orders --without postgresql"),
+        "status": ("headrace status --watch", "headrace status orders --json"),
+        "why": ("headrace why orders", "headrace why orders --batch 1234"),
+        "dashboard": ("headrace dashboard --ledger postgresql://headrace@db/headrace",),
+        "pause": ('headrace pause orders --why "sink migration"',),
+        "resume": ("headrace resume orders", "headrace resume --flow shop.flows:orders"),
+        "limit": ("headrace limit 200 orders --for 2h", "headrace limit off orders"),
+        "drain": ("headrace drain orders --timeout 5min",),
+        "stop": ('headrace stop orders --after-drain --why "a new version"',),
+        "retry": ('headrace retry orders --why "the database is back"',),
+        "metrics": ("headrace metrics --per-partition", "headrace metrics --rules"),
+        "batches": (
+            "headrace batches orders --since 2h",
+            "headrace batches 1a2b3c4d",
+            "headrace batches --status failed --status dead --watch",
+        ),
+        "failures": ("headrace failures orders --since 2h --error ValueError",),
+        "dead-letters": ("headrace dead-letters list orders",),
+        "dead-letters list": ("headrace dead-letters list orders --since 2h --json",),
+        "dead-letters export": ("headrace dead-letters export orders",),
+        "dead-letters drop": ('headrace dead-letters drop 17 --why "a test order"',),
+        "dead-letters send": ("headrace dead-letters send 17", "headrace dead-letters send --all"),
+        "verify": ("headrace verify orders --checkpoint ckpt/orders",),
+        "accept": ('headrace accept orders --records 150 --why "begun anew on purpose"',),
+        "adopt": ('headrace adopt orders 0f3a5b7c9d1e2f40 --why "the ledger is a new one"',),
+        "restart": ('headrace restart orders --why "the table is built anew"',),
+        "backfill": (
+            "headrace backfill orders --handler shop.orders:write --dry-run",
+            "headrace backfill 1a2b3c4d --handler shop.orders:write",
+        ),
+        "drop": ('headrace drop 1a2b3c4d --why "processed manually"',),
+        "prune": ("headrace prune --older-than '30 days'",),
+        "receive": ("headrace receive http --journal /data/orders --lane 0 --gate orders",),
+        "receive http": (
+            "headrace receive http --journal /data/orders --lane 0 --gate orders --port 8080",
+        ),
+        "receive tcp": ("headrace receive tcp --journal /data/orders --lane 0 --port 5140",),
+        "receive mqtt": (
+            "headrace receive mqtt --journal /data/orders --url mqtt://broker --topic 'orders/#'",
+        ),
+        "journal": ("headrace journal ls /data/orders",),
+        "journal ls": ("headrace journal ls /data/orders --lane 0",),
+        "journal verify": ("headrace journal verify /data/orders",),
+        "journal repair": ("headrace journal repair /data/orders",),
+        "journal prune": ("headrace journal prune /data/orders --older-than '7 days' --dry-run",),
+        "checkpoint": ("headrace checkpoint offsets orders",),
+        "checkpoint offsets": ("headrace checkpoint offsets orders",),
+        "checkpoint export": ("headrace checkpoint export ckpt/orders --to ckpt/orders-native",),
+        "flow": ("headrace flow show shop.flows:orders",),
+        "flow show": ("headrace flow show shop.flows:orders",),
+        "flow run": ("headrace flow run shop.flows:orders --stage parse",),
+        "doctor": ("headrace doctor --ledger postgresql://headrace@db/headrace",),
+    }
+)
+
+
+GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
+    {
+        "See how gates fare": {
+            "status": ("status", "What needs somebody, and how gates fare."),
+            "why": ("status", "Why a batch has its size."),
+            "batches": ("batches_command", "The newest batches, or all about one."),
+            "failures": ("failures", "What failed, was lost or skipped, and is unresolved."),
+            "dead-letters": ("dead_letters_command", "Records that cannot be processed."),
+            "verify": ("verify", "Prove that no offset was left out."),
+            "dashboard": ("dashboard_command", "The same as web pages that stay live."),
+            "metrics": ("metrics_command", "Metrics, alert rules and a dashboard for Prometheus."),
+        },
+        "Act on running queries": {
+            "pause": ("operator_limits", "Plan no batch until it is resumed."),
+            "resume": ("operator_limits", "End a pause or a drain."),
+            "limit": ("operator_limits", "Cap the rate."),
+            "drain": ("operator_limits", "Let what is admitted finish, and admit nothing more."),
+            "stop": ("operator_limits", "End the query once its batch is done."),
+            "retry": ("operator_limits", "Run at once what waits for its sink or a backfill."),
+            "flow": ("flows", "List a flow of queries, or run it."),
+        },
+        "Repair": {
+            "backfill": ("backfill", "Run failed batches again."),
+            "drop": ("failures", "Resolve dead batches without processing them."),
+            "accept": ("operator_limits", "Accept records that are lost or skipped."),
+            "adopt": ("operator_limits", "Start with an older checkpoint, or another ledger's."),
+            "restart": ("operator_limits", "Have a new checkpoint read everything again."),
+            "checkpoint": ("checkpoint_command", "A gate's position, and a checkpoint for Spark."),
+            "prune": ("batches_command", "Delete batches that ended long ago."),
+        },
+        "Receive records": {
+            "receive": ("receive", "Take records from senders into a journal."),
+            "journal": ("journal_command", "List, verify, repair or prune a journal."),
+        },
+        "Try it": {
+            "demo": ("demo", "One stream in two queries: without a gate, and with one."),
+            "up": ("up", "A Kafka broker, a PostgreSQL and a journal until Ctrl-C."),
+            "doctor": ("doctor", "Check that this machine has what a query needs."),
+        },
+    }
+)
+"""The module of a command, which is imported when it is run, and the line that lists it."""
+
+COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        name: f"headrace.operate.cli.{module}"
+        for group in GROUPS.values()
+        for name, (module, _) in group.items()
+    }
+)
+
+
+class Commands(TyperGroup):
+    """All commands.
+
+    Any stands for the click that typer brings, which has no public name.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # Their names are enough to list them, and to suggest one of them.
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names
+
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, if there is one."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        if isinstance(found, typer.Typer):
+            group = found
+        else:
+            group = typer.Typer(add_completion=False)
+            group.command()(found)
+        command = typer.main.get_command(group)
+        command.name = cmd_name
+        _give_help(cmd_name, command)
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by group; none is imported for it."""
+        groups = {
+            title: {name: line for name, (_, line) in group.items()}
+            for title, group in GROUPS.items()
+        }
+        formatter.write(help_text(self, ctx, groups=groups, examples=EXAMPLES[""]))
+
+
+def _give_help(words: str, command: Any) -> None:
+    def write(context: Any, formatter: Any) -> None:
+        formatter.write(help_text(command, context, examples=EXAMPLES.get(words, ())))
+
+    command.format_help = write
+    for name, each in getattr(command, "commands", {}).items():
+        _give_help(f"{words} {name}", each)
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="headrace",
+    help="Backpressure and zero loss for PySpark Structured Streaming.",
+    no_args_is_help=True,
+    # Rich takes longer to import than a list of commands to print.
+    rich_markup_mode=None,
+    # The commands have it from this one.
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def commands(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Backpressure and zero loss for PySpark Structured Streaming."""

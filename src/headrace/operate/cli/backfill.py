@@ -1,0 +1,384 @@
+"""``headrace backfill``: run failed batches again, manually: which ones, and with what."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+from rich.table import Table
+
+from headrace.backfill import MAX_BACKFILLS
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.batches_command import gate_or_batch, key_text, owner_word
+from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.cli.shared_options import load_flow, load_handler
+from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.operate.status.sources import SourceAccess, source_access
+
+if TYPE_CHECKING:
+    from headrace.execution.batch import Handler
+    from headrace.flow.stage import Stage
+
+RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
+"""The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
+
+_NO_LIMIT: Final = 2**31 - 1
+_IN_ONE_WAY: Final = (
+    "Name the batches to run in one way: by their KEYs; by one GATE, of which --status, --since and"
+    " --until choose some; or with --all."
+)
+
+
+class FailurePolicy(StrEnum):
+    """Policy for an exception in the handler."""
+
+    DEFER = "defer"
+    ISOLATE = "isolate"
+
+
+class Pace(StrEnum):
+    """Records that are run at once."""
+
+    SPARE = "spare"
+    UNLIMITED = "unlimited"
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="GATE|KEY",
+        help="A gate, for all of it that failed; or the batches' keys, or how they begin.",
+        autocompletion=opt.complete_gates,
+    ),
+]
+HandlerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Called as handler(df, batch) for each batch, as the stream's handler is.",
+    ),
+]
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FLOW",
+        help="In place of a handler: the flow whose stage the gate is. The batches are read, "
+        "handled and written as that stage does it.",
+    ),
+]
+Everything = Annotated[
+    bool,
+    typer.Option("--all", help="Run all that failed, of the gate that is named or the only one."),
+]
+OfStatus = Annotated[
+    Status | None,
+    typer.Option(
+        metavar="STATUS",
+        help=f"Run those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
+    ),
+]
+TransformName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Called as transform(df) before the handler, for a stream that was derived from "
+        "what was read before it was written.",
+    ),
+]
+OnFailureOption = Annotated[
+    FailurePolicy,
+    typer.Option(
+        help="What follows an exception: defer leaves the batch failed; isolate halves it "
+        "until what cannot be processed stands alone, as dead letters.",
+    ),
+]
+MaxBackfills = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="A batch of which so many backfills have failed, in the stream's process too, is "
+        "dead.",
+    ),
+]
+PaceOption = Annotated[
+    Pace,
+    typer.Option(
+        help="spare: what the live stream leaves of its rate, larger batches in parts, and "
+        "waiting while it leaves nothing; unlimited: each batch whole, and at once, for when "
+        "the stream is stopped, or may wait.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
+]
+
+
+def backfill(
+    *,
+    words: Words = None,
+    handler: HandlerName = None,
+    flow: FlowName = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    everything: Everything = False,
+    status: OfStatus = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
+    transform: TransformName = None,
+    on_failure: OnFailureOption = FailurePolicy.DEFER,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
+    max_backfills: MaxBackfills = MAX_BACKFILLS,
+    pace: PaceOption = Pace.SPARE,
+    dry_run: DryRun = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Run failed batches again, the earliest first, in an application of its own.
+
+    Name them by KEY; by their GATE, of which --status, --since and --until choose some; or with
+    --all, where batches of one gate alone have failed.
+    What is read is reached where the stream reached it; Kafka's security settings are given with
+    --option or --options-file.
+    Spark is set up by its environment, as with spark-submit.
+    Ctrl-C ends it after the current batch, and once more at once.
+    With --json there is an object for each event, and one at the end.
+    Exit status 0: all is done, or there is nothing to do.
+    Exit status 1: something failed again, is dead or was not run, or there was an error.
+    """
+    window = opt.window_ms(since, until, wall_clock_ms())
+    choice = Choice(words or (), everything, status, *window)
+    given = opt.source_options(option or (), options_file)
+    work = work_of(handler, transform, flow, ledger)
+    ledger = work.ledger
+    with Ledger.open(ledger, create=False) as reader:
+        batches, sources = _found(reader, ledger, choice, work, given)
+        if dry_run:
+            _print_plan(reader, batches, sources, as_json=as_json)
+            return
+    if not batches:
+        typer.echo("No batch that is meant has failed, so there is nothing to do.", err=True)
+        return
+    from headrace.operate.cli.backfill_run import Job, run_manually  # noqa: PLC0415  (it takes a second)
+
+    handle, unlimited = work.handler(batches[0].gate), pace is Pace.UNLIMITED
+    job = Job(handle, sources, on_failure.value, unlimited, max_backfills)
+    if not run_manually(ledger, job, batches, as_json=as_json):
+        raise typer.Exit(ExitStatus.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Choice of the command line, in one way: by keys, by what batches have in common, or all.
+
+    ``words`` are keys, or one gate.
+    """
+
+    words: Sequence[str]
+    everything: bool
+    status: Status | None
+    since_ms: int | None
+    until_ms: int | None
+
+    def __post_init__(self) -> None:
+        if self.is_filtered if self.everything else not (self.words or self.is_filtered):
+            raise OptionError(_IN_ONE_WAY)
+        if self.status is not None and self.status not in RUNNABLE:
+            raise OptionError(
+                f"--status is '{self.status}', but only batches that are"
+                f" {' or '.join(RUNNABLE)} can be run; name one of these."
+            )
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some batches are chosen by what they have in common."""
+        return any(each is not None for each in (self.status, self.since_ms, self.until_ms))
+
+    def includes(self, batch: BatchRecord) -> bool:
+        """Whether a failed batch is meant, where no keys are named."""
+        return (
+            self.status in {None, batch.status}
+            and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
+            and (self.until_ms is None or batch.created_time_ms < self.until_ms)
+        )
+
+
+def _found(
+    ledger: Ledger, url: str, choice: Choice, work: "Work", given: Mapping[str, str]
+) -> tuple[list[BatchRecord], dict[str, SourceAccess]]:
+    batches = _chosen(ledger, url, choice)
+    options = {**(work.options(batches[0].gate) if batches else {}), **given}
+    gate_of = {each.batch_key: each.gate for each in batches}
+    return batches, source_access(ledger, gate_of, options)
+
+
+def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
+    is_gate = choice.everything or choice.is_filtered
+    named = [gate_or_batch(ledger, each, url, is_gate=is_gate) for each in choice.words]
+    keyed = {each.batch_key: each for each in named if isinstance(each, BatchRecord)}
+    gate = next((each for each in named if isinstance(each, str)), None)
+    if gate is not None and len(named) > 1:
+        raise OptionError(_IN_ONE_WAY)
+    for batch in keyed.values():
+        _refuse_unless_runnable(ledger, batch)
+    found = list(keyed.values())
+    if not keyed:
+        found = [b for b in ledger.batches.failed(gate, _NO_LIMIT) if choice.includes(b)]
+    gates = sorted({batch.gate for batch in found})
+    if len(gates) > 1:
+        raise OptionError(
+            f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
+            " gate's; name one of them."
+        )
+    return sorted(found, key=lambda batch: (batch.created_time_ms, batch.batch_key))
+
+
+def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
+    key = batch.batch_key
+    match batch.status:
+        case Status.FAILED:
+            return
+        case Status.BACKFILLING:
+            now_ms = ledger.database_time_ms()
+            if owner_word(batch, now_ms) != "busy":
+                return
+            why = (
+                "is run by another backfill, which has it at least until"
+                f" {out.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
+            )
+        case Status.IN_PROGRESS:
+            why = (
+                "is in_progress, so the live stream runs it; if that has ended, start its query"
+                " again, which runs or fails the batch"
+            )
+        case Status.SUCCESS:
+            why = (
+                "is success, so it is processed; name one that failed, as `headrace failures` does"
+            )
+        case Status.DEAD:
+            error = (
+                "" if batch.error is None else f", by {out.printable(out.short_error(batch.error))}"
+            )
+            why = (
+                f"is dead{error}, which is final; a record that is kept as a dead letter can be"
+                " sent again with `headrace dead-letters send`, and of a whole batch"
+                f" `headrace batches {key}` lists the ranges, to read them with Spark itself"
+            )
+    raise OptionError(f"Batch {key} of gate {batch.gate!r} {why}.")
+
+
+class Work(NamedTuple):
+    """Options and handler for the batches of a gate, by its name."""
+
+    options: Callable[[str], dict[str, str]]
+    """With which they are read again, as far as they are known."""
+    handler: Callable[[str], "Handler"]
+    ledger: str
+    """The URL of their ledger: the flow's, or the one that is named."""
+
+
+def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
+    """Return the work that ``--handler`` and ``--transform``, or ``--flow``, name."""
+    if flow is None:
+        if handler is None:
+            raise OptionError(
+                "Neither --handler nor --flow is given; name the function that is called with each"
+                " batch as --handler module:function, or the flow whose stage it is as --flow"
+                " module:flow."
+            )
+        handle = load_handler(handler, transform)
+        return Work(lambda _gate: {}, lambda _gate: handle, ledger)
+    if handler is not None or transform is not None:
+        other = "--handler" if handler is not None else "--transform"
+        raise OptionError(
+            f"--flow is {flow!r}, and {other} is given too; leave that out, for the stage has its"
+            " own."
+        )
+    return _work_of_flow(flow, ledger)
+
+
+def _work_of_flow(name: str, ledger: str) -> Work:
+    named = load_flow(name)
+    url = opt.ledger_of_flow(named, ledger)
+    from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
+
+    flow = named
+    stages = {flow.gate(stage.name): stage for stage in flow.graph.stages.values()}
+
+    def stage_of(gate: str) -> "Stage":
+        if gate not in stages:
+            raise OptionError(
+                f"The batches are of the gate {gate!r}, which is no stage of flow {flow.name!r};"
+                f" its stages have the gates {', '.join(map(repr, stages))}."
+            )
+        return stages[gate]
+
+    def handler(gate: str) -> "Handler":
+        stage = stage_of(gate)
+        handle, derive = writing_handler(flow, stage), stage.derive
+        return handle if derive is None else lambda df, batch: handle(derive(df), batch)
+
+    return Work(lambda gate: reader_options(flow, stage_of(gate)), handler, url)
+
+
+def _print_plan(
+    ledger: Ledger,
+    batches: Sequence[BatchRecord],
+    sources: Mapping[str, SourceAccess],
+    *,
+    as_json: bool,
+) -> None:
+    gone_of = {
+        batch.batch_key: sources[batch.batch_key].connector.gone(
+            sources[batch.batch_key].options,
+            batch.open_ranges(ledger.batches.ranges(batch.batch_key)),
+        )
+        for batch in batches
+    }
+    if as_json:
+        for batch in batches:
+            out.print_json(
+                {
+                    "batch_key": batch.batch_key,
+                    "created_time_ms": batch.created_time_ms,
+                    "gate": batch.gate,
+                    "records": batch.records_left,
+                    "attempts": batch.attempts,
+                    "error": batch.error and asdict(batch.error),
+                    "gone": [asdict(each) for each in gone_of[batch.batch_key]],
+                }
+            )
+        return
+    if batches:
+        out.show(plan_table(batches, gone_of))
+        typer.echo()
+    records = out.plural(sum(batch.records_left for batch in batches), "record")
+    typer.echo(
+        f"{out.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
+    )
+
+
+def plan_table(
+    batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]]
+) -> Table:
+    """The batches that would be run, and what of them has left Kafka, by key."""
+
+    def still_there(batch: BatchRecord) -> str:
+        left = batch.records_left - sum(each.count for each in gone_of[batch.batch_key])
+        if left == batch.records_left:
+            return "all"
+        return f"only {out.count(left)}" if left else "nothing"
+
+    return out.table(
+        batches,
+        ("key", key_text),
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("gate|16", lambda batch: out.line(batch.gate)),
+        (">records", lambda batch: out.count(batch.records_left)),
+        ("in Kafka", still_there),
+        ("*error", lambda batch: out.Shortened(out.short_error(batch.error))),
+    )

@@ -1,0 +1,385 @@
+"""Runs chosen batches, one after the other, and says while it goes on what becomes of them."""
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from itertools import groupby
+from typing import Final, Self
+
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from headrace.backfill import (
+    MAX_BACKFILLS,
+    BackfillEvent,
+    BackfillScheduler,
+    ExternalBudget,
+    OwnerSettings,
+    UnlimitedBudget,
+)
+from headrace.backfill.monitor import (
+    Claimed,
+    Done,
+    Failed,
+    LeaseLost,
+    Lost,
+    MarkedDead,
+    PartlyDone,
+    Skipped,
+)
+from headrace.operate.cli.exits import stopped_by_signals
+from headrace.operate.cli.printing import count, plural, print_json, printable
+from headrace.operate.cli.shared_options import start_spark
+from headrace.core.system import new_owner
+from headrace.core.timing import cancel_when, wall_clock_ms
+from headrace.execution.batch import Batch, Handler, call_handler
+from headrace.execution.batch_reader import SparkBatchReader
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_errors import exits_as_errors
+from headrace.execution.handler_runs import RunContext
+from headrace.execution.policy import STOP, OnFailure, parse_on_failure
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.ledger.connection import OF_A_QUERY
+from headrace.operate.status.sentences import SHORT
+from headrace.operate.status.sources import SourceAccess
+
+_NO_LIMIT: Final = 2**31 - 1
+_CANCEL_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work on each batch, and access to its source, by the batch's key."""
+
+    handler: Handler
+    sources: Mapping[str, SourceAccess]
+    policy: str | OnFailure = STOP
+    unlimited: bool = False
+    max_backfills: int = MAX_BACKFILLS
+
+
+class ManualBackfill:
+    """Runs batches of one gate, one at least, each once and in this order."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        spark: SparkSession,
+        job: Job,
+        view: "ProgressLines",
+        batches: Sequence[BatchRecord],
+    ) -> None:
+        self.tally = Tally(ledger, batches)
+        self._ledger = ledger
+        self._spark = spark
+        self._job = job
+        self._view = view
+        self._owner = new_owner()
+        gate = batches[0].gate
+        self._budget = (
+            UnlimitedBudget() if job.unlimited else ExternalBudget(ledger, gate, wall_clock_ms)
+        )
+        self._current: BatchRecord | None = None
+        keys = [batch.batch_key for batch in batches]
+        self._schedulers = [
+            (self._scheduler_of(source), list(same_source))
+            for source, same_source in groupby(keys, job.sources.__getitem__)
+        ]
+
+    def run(self) -> None:
+        """Run them until they are done, or `stop` is called.
+
+        Raises:
+            LedgerError: The ledger cannot be read or written. A batch may be this process's, and
+                can be claimed again when its lease has run out.
+            KeyboardInterrupt: Somebody wants the end at once; the current batch was released.
+        """
+        try:
+            for scheduler, keys in self._schedulers:
+                scheduler.run_manually(keys)
+        except (KeyboardInterrupt, SystemExit):
+            self._release()
+            raise
+
+    def stop(self) -> None:
+        """End as soon as the outcome of the current batch is known; from any thread."""
+        for scheduler, _ in self._schedulers:
+            scheduler.close()
+
+    def _scheduler_of(self, source: SourceAccess) -> BackfillScheduler:
+        settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
+        reader = SparkBatchReader(self._spark, source.connector, source.options)
+        context = RunContext(
+            ledger=self._ledger,
+            handler=_without_exit(self._job.handler),
+            policy=parse_on_failure(self._job.policy),
+            reader=reader,
+            owner=self._owner,
+            max_backfills=self._job.max_backfills,
+        )
+        return BackfillScheduler(
+            self._ledger,
+            BatchExecutor(context).run,
+            reader,
+            settings,
+            budget=self._budget,
+            on_event=self._report,
+            clock=wall_clock_ms,
+        )
+
+    def _report(self, event: BackfillEvent) -> None:
+        self._current = event.batch if isinstance(event, Claimed) else None
+        self.tally.add(event)
+        self._view.event(event, self.tally)
+
+    def _release(self) -> None:
+        """Make the current batch failed at once; that its run was ended makes nothing dead."""
+        if self._current is None:
+            return
+        # Cancel in a thread, for Java may be what hangs.
+        cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
+        cancel.start()
+        cancel.join(_CANCEL_S)
+        report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
+        with cancel_when(lambda: True, "the backfill was ended"):
+            self._ledger.batches.release(
+                self._current.batch_key,
+                self._owner,
+                report,
+                max_backfills=_NO_LIMIT,
+                outcome_unknown=True,
+            )
+
+
+def _without_exit(handler: Handler) -> Handler:
+    """A handler whose ``sys.exit()`` fails its batch, with the reason, and not ends the command."""
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        try:
+            call_handler(handler, df, batch)
+        except SystemExit:
+            with exits_as_errors(batch.key):
+                raise
+
+    return handle
+
+
+def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
+    """Run batches of one gate in a Spark session of its own; answers whether all is done."""
+    view = progress_view(sum(batch.records_left for batch in batches), as_json=as_json)
+    with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
+        # The view prints the events that are logged there.
+        logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
+        spark = start_spark("headrace backfill")
+        work = ManualBackfill(ledger, spark, job, view, batches)
+
+        def stop() -> None:
+            view.say("It stops after the current batch; Ctrl-C once more ends that at once, too.")
+            work.stop()
+
+        try:
+            with view, stopped_by_signals(stop):
+                work.run()
+        finally:
+            view.end(work.tally)
+        spark.stop()
+    return work.tally.is_good
+
+
+class Outcome(IntEnum):
+    """Outcome of a batch or a record."""
+
+    DONE = 0
+    SKIPPED = 1
+    """Somebody else has it now."""
+    FAILED = 2
+    DEAD = 3
+    """Also what has left the source."""
+    NOT_RUN = 4
+    """The backfill has ended before."""
+
+
+_OUTCOMES: Final = {
+    Status.SUCCESS: Outcome.DONE,
+    Status.FAILED: Outcome.FAILED,
+    Status.DEAD: Outcome.DEAD,
+}
+_WORDS: Final = {
+    Outcome.DONE: "done",
+    Outcome.SKIPPED: "skipped",
+    Outcome.FAILED: "failed again",
+    Outcome.DEAD: "dead",
+    Outcome.NOT_RUN: "not run",
+}
+
+
+class Tally:
+    """Counts outcomes of the chosen batches as events report them, and the ledger has them.
+
+    Records of a batch that is run in parts count by what became of their part.
+    """
+
+    def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
+        self._ledger = ledger
+        self._left = {batch.batch_key: batch.records_left for batch in chosen}
+        self._outcomes: dict[str, Outcome] = {}
+        self._records: Counter[Outcome] = Counter()
+
+    def add(self, event: BackfillEvent) -> None:
+        """Count what an event reports."""
+        match event:
+            case PartlyDone(batch, left):
+                self._count(batch.batch_key, Outcome.DONE, self._left[batch.batch_key] - left)
+            case Lost(batch, ranges):
+                lost = sum(offsets.count for offsets in ranges)
+                self._count(batch.batch_key, Outcome.DEAD, lost)
+            case Skipped(batch_key):
+                self._end(batch_key)
+            case Done() | Failed() | MarkedDead() | LeaseLost():
+                self._end(event.batch.batch_key)
+
+    @property
+    def known_records(self) -> int:
+        """The records whose outcome is known."""
+        return self._records.total()
+
+    @property
+    def records(self) -> dict[Outcome, int]:
+        """Number of records by outcome."""
+        found = self._records + Counter({Outcome.NOT_RUN: sum(self._left.values())})
+        return {outcome: found[outcome] for outcome in Outcome}
+
+    @property
+    def batches(self) -> dict[Outcome, int]:
+        """Number of the chosen batches by outcome."""
+        found = Counter(self._outcomes.get(key, Outcome.NOT_RUN) for key in self._left)
+        return {outcome: found[outcome] for outcome in Outcome}
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing has failed again, is dead, or was not run."""
+        bad = (Outcome.FAILED, Outcome.DEAD, Outcome.NOT_RUN)
+        return not any(self.batches[outcome] or self.records[outcome] for outcome in bad)
+
+    def _end(self, key: str) -> None:
+        batch = self._ledger.batches.get(key)
+        outcome = Outcome.SKIPPED if batch is None else _OUTCOMES.get(batch.status, Outcome.SKIPPED)
+        letters = self._ledger.dead_letters.count_rejected([key]).get(key, 0)
+        self._outcomes[key] = Outcome.DEAD if letters and outcome is Outcome.DONE else outcome
+        if batch is not None and outcome is Outcome.FAILED:
+            self._count(key, Outcome.DONE, self._left[key] - batch.records_left)
+        self._count(key, outcome, self._left[key])
+        if letters:
+            self._records += Counter({Outcome.DONE: -letters, Outcome.DEAD: letters})
+
+    def _count(self, key: str, outcome: Outcome, records: int) -> None:
+        self._records[outcome] += records
+        self._left[key] -= records
+
+
+def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
+    """Return the view for the output: JSON, a bar on a terminal, lines in a pipe."""
+    if as_json:
+        return ProgressJson()
+    console = Console()
+    return ProgressBar(records, console) if console.is_terminal else ProgressLines()
+
+
+class ProgressLines:
+    """A line for each event, within ``with``, and a sentence at the end."""
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Print an event, which is in the tally already."""
+        typer.echo(printable(str(event)))
+
+    def say(self, words: str) -> None:
+        """Print something for whoever watches, beside the output."""
+        typer.echo(words, err=True)
+
+    def end(self, tally: "Tally") -> None:
+        """Print what became of all; after the ``with``."""
+        typer.echo(summary(tally))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None: ...
+
+
+def _event_name(event: BackfillEvent) -> str:
+    return re.sub(r"\B(?=[A-Z])", "_", type(event).__name__).lower()
+
+
+class ProgressJson(ProgressLines):
+    """A JSON object for each event, with times in ms since the epoch, and one at the end."""
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Print it."""
+        print_json({"event": _event_name(event), **asdict(event)})
+
+    def end(self, tally: "Tally") -> None:
+        """Print how many batches and records came to each outcome."""
+        batches, records = (
+            {outcome.name.lower(): number for outcome, number in each.items()}
+            for each in (tally.batches, tally.records)
+        )
+        print_json({"event": "summary", "batches": batches, "records": records})
+
+
+class ProgressBar(ProgressLines):
+    """A bar over the records, above it a line for each event but what goes well."""
+
+    def __init__(self, records: int, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TextColumn("records"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+        )
+        self._task = self._progress.add_task("waiting", total=records)
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Move the bar."""
+        doing = "waiting"
+        if isinstance(event, Claimed):
+            doing = f"batch {event.batch.batch_key[:SHORT]}"
+        self._progress.update(self._task, description=doing, completed=tally.known_records)
+        if not isinstance(event, Claimed | Done | Skipped):
+            self.say(printable(str(event)))
+
+    def say(self, words: str) -> None:
+        """Print it above the bar."""
+        self._progress.console.print(words, markup=False, highlight=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._progress.stop()
+
+
+def summary(tally: Tally) -> str:
+    """Return the outcome of all batches and records, in one sentence."""
+    batches, records = (
+        ", ".join(
+            f"{count(number)} {_WORDS[outcome]}" for outcome, number in each.items() if number
+        )
+        for each in (tally.batches, tally.records)
+    )
+    of_all = sum(tally.batches.values()), sum(tally.records.values())
+    return f"{plural(of_all[0], 'batch')}: {batches}; {plural(of_all[1], 'record')}: {records}."

@@ -1,0 +1,388 @@
+"""``headrace batches``: what the gates have read; ``headrace prune`` deletes what is old."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.printing import show_or_watch
+from headrace.core.options import age_ms
+from headrace.core.timing import is_in_force, wall_clock_ms
+from headrace.errors import OptionError
+from headrace.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Ledger,
+    Loss,
+    PlannedRange,
+    Status,
+    lost_records,
+    redact_url,
+)
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.operate.status.sentences import SHORT
+from headrace.operate.status.states import batch_time_ms
+
+_DIGITS: Final = re.compile("[0-9a-f]{4,32}")
+_COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
+_NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
+_NO_NUMBERS: Final[Mapping[str, int]] = {}
+_STYLES: Final = {
+    Status.SUCCESS: "green",
+    Status.IN_PROGRESS: "bold",
+    Status.BACKFILLING: "yellow",
+    Status.FAILED: "bold red",
+    Status.DEAD: "bold red",
+}
+
+
+GateOrKey = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="GATE|KEY",
+        help="Show only this gate; or all about the batch whose key is this, or begins so.",
+        autocompletion=opt.complete_gates,
+    ),
+]
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        metavar="STATUS", help=f"Show those of this status: {', '.join(Status)}; can be repeated."
+    ),
+]
+
+
+@opt.sharing(opt.Listing)
+def batches(listing: opt.Listing, *, word: GateOrKey = None, status: Statuses = None) -> None:
+    """List the newest batches, or show everything about one.
+
+    A KEY is 4 to 32 hexadecimal digits. A word that is a gate of the ledger is that gate.
+    In JSON, times are milliseconds since the epoch.
+    """
+    filtered = any((status, listing.since, listing.until))
+    url = listing.ledger
+    with Ledger.open(url, create=False) as opened:
+        chosen = None
+        if word is not None:
+            chosen = gate_or_batch(opened, word, url, is_gate=filtered or listing.watch)
+        if isinstance(chosen, BatchRecord):
+            _show_one(opened, chosen, as_json=listing.as_json)
+            return
+        gate = chosen
+
+        def draw(_height: int | None) -> RenderableType | None:
+            now_ms = wall_clock_ms()
+            since_ms, until_ms = listing.window_ms(now_ms)
+            gates = opt.gates_of(opened, gate, url)
+            found = opened.batches.newest(
+                gate,
+                listing.limit + 1,
+                statuses=status or (),
+                since_ms=since_ms,
+                until_ms=until_ms,
+            )
+            shown = found[: listing.limit]
+            keys = [batch.batch_key for batch in shown]
+            losses = opened.history.losses_of(keys)
+            rejected = opened.dead_letters.count_rejected(keys)
+            if listing.as_json:
+                for batch in shown:
+                    out.print_json(_with_missing(batch, losses, rejected))
+                return None
+            if not shown:
+                is_some = filtered or gate is not None
+                return Text(
+                    "There is no such batch." if is_some else "The ledger has no batch yet."
+                )
+            several = len(gates) > 1
+            view = batches_view(
+                shown,
+                now_ms,
+                name_gates=several,
+                losses=losses,
+                rejected=rejected,
+                reported_ms=opened.rates.reported_ms(shown),
+            )
+            return Group(view, *out.if_more(len(found), listing.limit, "newest"))
+
+        show_or_watch(draw, watch=listing.watch)
+
+
+def gate_or_batch(ledger: Ledger, word: str, url: str, *, is_gate: bool) -> str | BatchRecord:
+    """The gate of this name, or else the batch whose key begins so.
+
+    Args:
+        ledger: The ledger.
+        word: A gate's name, or 4 to 32 hexadecimal digits.
+        url: The ledger's URL, for errors.
+        is_gate: Whether another argument goes with a gate only.
+
+    Raises:
+        OptionError: There is neither, or both.
+    """
+    digits = word.strip().lower()
+    keys = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
+    known = ledger.gates.all()
+    if any(each.name == word for each in known):
+        if keys and not is_gate:
+            raise OptionError(
+                f"{word!r} is a gate, and batch {keys[0].batch_key} begins so too; give more digits"
+                " of the batch's key, or for the gate a filter, such as --since 2000-01-01."
+            )
+        return word
+    if keys and is_gate:
+        raise OptionError(
+            f"{word!r} is one batch, which no --all, --watch or filter such as --since goes"
+            " with; leave that out."
+        )
+    if not keys:
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate {word!r}; the gates it has:"
+            f" {opt.listed(known)}. It has no batch whose key, 4 to 32 hexadecimal digits, begins"
+            " so; `headrace batches` lists the newest."
+        )
+    return find_batch(ledger, word, url)
+
+
+def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
+    """The one batch whose key begins so; `OptionError` where there is none, or several."""
+    digits = key.strip().lower()
+    found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
+    if len(found) == 1:
+        return found[0]
+    where = f"The ledger {redact_url(url)}"
+    if found:
+        several = " and ".join(batch.batch_key for batch in found)
+        raise OptionError(
+            f"{where} has several batches whose key begins with {key!r}, such as {several}; "
+            "give more digits."
+        )
+    raise OptionError(
+        f"{where} has no batch {key!r}; `headrace batches` lists those it has, with their keys."
+    )
+
+
+def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
+    ranges = ledger.batches.ranges(batch.batch_key)
+    keys = [batch.batch_key]
+    losses = ledger.history.losses_of(keys)
+    rejected = ledger.dead_letters.count_rejected(keys)
+    if not as_json:
+        now_ms = ledger.database_time_ms()
+        reported = ledger.rates.reported_ms([batch])
+        out.show(batch_view(batch, ranges, losses, now_ms, rejected=rejected, reported_ms=reported))
+        return
+    own = losses.get(batch.batch_key, ())
+    out.print_json(
+        {
+            **_with_missing(batch, losses, rejected),
+            "ranges": [out.flat(each) for each in ranges],
+            "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
+        }
+    )
+
+
+def batch_values(batch: BatchRecord) -> dict[str, Any]:
+    """A batch in JSON: its row, what is left, and whether a stop of its query interrupted it."""
+    row = asdict(batch)
+    del row["progress"]
+    return {**row, "records_left": batch.records_left, "interrupted": batch.interrupted}
+
+
+def _with_missing(
+    batch: BatchRecord, losses: Mapping[str, Sequence[Loss]], rejected: Mapping[str, int]
+) -> dict[str, Any]:
+    key = batch.batch_key
+    lost = lost_records(losses.get(key, ()))
+    return {**batch_values(batch), "lost": lost, "rejected": rejected.get(key, 0)}
+
+
+def batches_view(
+    batches: Sequence[BatchRecord],
+    now_ms: int,
+    *,
+    name_gates: bool,
+    losses: Mapping[str, Sequence[Loss]] = _NO_LOSSES,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
+) -> Table:
+    """One line for each batch; what is known of them besides is by key."""
+
+    def remark(batch: BatchRecord) -> RenderableType:
+        key = batch.batch_key
+        counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
+        said = "".join(f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        if batch.resolution is not None and not said:
+            return out.Shortened(f"resolved: {batch.resolution}")
+        if batch.error is not None and not batch.interrupted and not said:
+            return out.Shortened(_error(batch, batch.error))
+        return out.line(said, style="bold red").append_text(_error_or_reason(batch))
+
+    return out.table(
+        batches,
+        ("batch", lambda batch: out.batch_number(batch.query_batch_id)),
+        ("key", key_text),
+        ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("status", status_text),
+        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
+        (">time", lambda batch: out.duration(batch_time_ms(batch, reported_ms, now_ms))),
+        ("*error, or limited by", remark),
+    )
+
+
+def batch_view(
+    batch: BatchRecord,
+    ranges: Sequence[PlannedRange],
+    losses: Mapping[str, Sequence[Loss]],
+    now_ms: int,
+    *,
+    rejected: Mapping[str, int] = _NO_NUMBERS,
+    reported_ms: Mapping[str, int] = _NO_NUMBERS,
+) -> RenderableType:
+    """Everything about one batch."""
+    facts = (
+        (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
+        for name, value in _facts(batch, rejected.get(batch.batch_key, 0), reported_ms, now_ms)
+    )
+    shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
+    if own := losses.get(batch.batch_key, ()):
+        headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
+    if batch.error is not None:
+        shown.append(Text())
+        if batch.error.is_of_whole:
+            shown.append(out.line(f"{FAILS_AS_A_WHOLE}; each whole run ended with:"))
+        elif batch.status is Status.SUCCESS:
+            shown.append(out.line(_COMMITTED))
+        elif batch.resolution is not None:
+            shown.append(out.line("Its error, before it was resolved:"))
+        shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
+        # A trace ends with the message; what the engine reports has none.
+        lines = (batch.error.trace or batch.error.message).splitlines()
+        shown += [Text(out.printable(each), overflow="fold") for each in lines]
+    return Group(*shown)
+
+
+def _facts(
+    batch: BatchRecord, rejected: int, reported_ms: Mapping[str, int], now_ms: int
+) -> Iterator[tuple[str, str | Text]]:
+    yield "batch", Text(batch.batch_key, style="bold")
+    yield "gate", batch.gate
+    yield "checkpoint", batch.checkpoint_id
+    yield "status", status_text(batch)
+    by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
+    yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"
+    if batch.outcome_unknown:
+        yield "outcome", "unknown of an interrupted attempt; the sink may have its records"
+    yield "planned", out.full_time(batch.created_time_ms, now_ms)
+    yield "started", out.full_time(batch.start_time_ms, now_ms)
+    yield "ended", out.full_time(batch.end_time_ms, now_ms)
+    yield "took", out.duration(batch_time_ms(batch, reported_ms, now_ms))
+    processed = None if batch.records is None else batch.records - rejected
+    planned = f"{out.count(processed)} processed, {out.count(batch.planned_records)} planned"
+    yield "records", planned
+    if rejected:
+        records = out.plural(rejected, "record")
+        yield "rejected", f"{records}; see headrace dead-letters list"
+    if batch.progress is not None:
+        done = f"{out.count(batch.done_records)} records done, {out.count(batch.records_left)} left"
+        yield "in parts", f"{done}, {out.plural(batch.parts.runs, 'run')}"
+    yield "limited by", batch.reason
+    yield "lag", f"{out.count(batch.lag)} when it was planned"
+    yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"
+    yield (
+        "in Spark",
+        out.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
+    )
+    if batch.resolution is not None:
+        yield "dropped", batch.resolution
+    if batch.owner is not None:
+        yield "owner", f"{batch.owner} ({owner_word(batch, now_ms)})"
+        yield "leased until", out.full_time(batch.lease_until_ms, now_ms)
+
+
+def _ranges(ranges: Sequence[PlannedRange]) -> Table:
+    return out.table(
+        ranges,
+        ("range", lambda each: out.line(str(each.offsets))),
+        (">offsets", lambda each: out.count(each.offsets.count)),
+        (">latest", lambda each: out.UNKNOWN if each.latest is None else str(each.latest)),
+        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
+    )
+
+
+def _losses(losses: Sequence[Loss]) -> Table:
+    return out.table(
+        losses,
+        ("range", lambda loss: out.line(str(loss.offsets))),
+        (">offsets", lambda loss: out.count(loss.offsets.count)),
+        ("*why", lambda loss: out.line(loss.reason or out.UNKNOWN)),
+    )
+
+
+def _error_or_reason(batch: BatchRecord) -> Text:
+    if batch.error is None:
+        return out.line(batch.reason, style="dim")
+    if batch.interrupted:
+        return out.line(batch.error.message)
+    return out.line(_error(batch, batch.error))
+
+
+def _error(batch: BatchRecord, error: ErrorReport) -> str:
+    already = "already committed, then " if batch.status is Status.SUCCESS else ""
+    return already + out.short_error(error)
+
+
+def status_text(batch: BatchRecord) -> Text:
+    """Return a batch's state, and how often it was begun if that was more than once."""
+    times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
+    style = "yellow" if batch.interrupted else _STYLES[batch.status]
+    return out.line(f"{out.status_word(batch)}{times}", style=style)
+
+
+def key_text(batch: BatchRecord) -> Text:
+    """The first digits of its key."""
+    return out.line(batch.batch_key[:SHORT])
+
+
+def owner_word(batch: BatchRecord, now_ms: int) -> str:
+    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``.
+
+    ``now_ms`` is the time by the clock of its ledger's database.
+    """
+    if batch.owner is None or batch.lease_until_ms is None:
+        return "nobody"
+    return "busy" if is_in_force(batch.lease_until_ms, now_ms) else "gone"
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
+    ],
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
+
+    Whatever is not processed, or is dead and unresolved, stays at any age; so do losses, the
+    newest batch of each gate, and what headrace verify needs to find a gap or an overlap.
+    It may be done while queries run.
+    """
+    kept_ms = age_ms("--older-than", older_than)
+    # Only an existing ledger can be pruned: none is created here.
+    Ledger.open(ledger, create=False).close()
+    with Ledger.open(ledger) as opened:
+        pruned = opened.history.prune(wall_clock_ms() - kept_ms)
+    if as_json:
+        out.print_json(asdict(pruned))
+    else:
+        deleted = out.plural(pruned.batches, "batch"), out.plural(pruned.rates, "rate")
+        typer.echo(f"Deleted: {' and '.join(deleted)}.")

@@ -1,0 +1,85 @@
+"""``headrace dashboard``: the ledger as web pages."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.printing import logged
+
+TOKEN_VARIABLE: Final = "HEADRACE_DASHBOARD_TOKEN"  # noqa: S105  # its name
+
+
+def dashboard(
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    *,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on. On any but this machine's own, reading needs the token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")
+    ] = 8480,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"A file with the token to sign in with; or set {TOKEN_VARIABLE}. Without either, "
+            "one is made and printed.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another name that browsers ask for it by, as a proxy's; can be repeated.",
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
+    ] = None,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
+) -> None:
+    """Show gates, failures, flows and receivers as web pages that stay live, and act on them.
+
+    Reading is free on this machine; every action needs somebody to sign in with the token, and is
+    kept with who, when and why.
+    --option and --options-file say how dead letters are sent again.
+    Ctrl-C and SIGTERM end it.
+    Exit status 0: it was ended so.
+    Exit status 1: there was an error; the port is taken, for one.
+    """
+    # Help needs no extra.
+    from headrace.operate.dashboard import DashboardSettings, serve  # noqa: PLC0415
+    from headrace.operate.dashboard.security import is_loopback, new_token  # noqa: PLC0415
+
+    given = opt.secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+    # One that is made is known to nobody else, and good while this process runs.
+    made = new_token() if given is None and is_loopback(host) else None
+    settings = DashboardSettings(
+        ledger=ledger,
+        host=host,
+        port=port,
+        token=given or made,
+        allowed_hosts=tuple(allow_host or ()),
+        certificate=tls_certificate,
+        key=tls_key,
+        source_options=opt.source_options(option or (), options_file),
+    )
+
+    def started(address: str) -> None:
+        typer.echo(f"The dashboard is at {address}")
+        if made is not None:
+            typer.echo(f"To act there, sign in with the token {made}")
+        sys.stdout.flush()
+
+    with logged(sys.stderr, of="headrace.dashboard"):
+        serve(settings, started)

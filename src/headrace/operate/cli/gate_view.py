@@ -1,0 +1,338 @@
+"""Gates as pictures for the terminal, which also read well without colours and piped."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headrace.operate.cli import printing as out
+from headrace.ledger import IsolationProgress
+from headrace.operate.status.attention import Need, NeedGroup, Where, grouped
+from headrace.operate.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
+from headrace.operate.status.sentences import SHORT, drained_in, headline, since
+from headrace.operate.status.snapshot import (
+    BatchSnapshot,
+    GateSnapshot,
+    PartitionSnapshot,
+    ReceiverSnapshot,
+)
+from headrace.operate.status.states import ReceiverState, Urgency
+from headrace.operate.status.trends import Trend
+
+BATCHES: Final = 6
+"""Batches that have a bar of their own."""
+
+PARTITIONS: Final = 8
+"""Rows for partitions: beyond it the last of them is for all the others together."""
+
+NEEDS: Final = 5
+"""Most needs of a gate that are shown; beyond it, their number."""
+
+WIDE: Final = 100
+"""From this width on an overview has all of its columns."""
+
+_URGENT: Final = {
+    Urgency.NOW: "bold red",
+    Urgency.SOON: "red",
+    Urgency.WATCH: "yellow",
+    Urgency.FINE: "default",
+}
+_OWN_SENTENCES: Final = {"bad records", "failing wholes", "new checkpoint"}
+"""Kinds of needs that are shown whole."""
+_MOST_NAME: Final = 18
+"""Characters of a gate's name in a narrow overview."""
+_DRAIN_TRENDS: Final = {
+    Trend.FALLING: "getting shorter",
+    Trend.STEADY: "staying so",
+    Trend.RISING: "getting longer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """One gate in full: at most 38 lines, from 80 characters wide."""
+
+    snapshot: GateSnapshot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _panel(self.snapshot, options.max_width)
+
+
+def _panel(snapshot: GateSnapshot, width: int) -> Panel:
+    parts: list[RenderableType] = [
+        out.Shortened(headline(snapshot), f"bold {snapshot.state.colour}", lines=3),
+        *_needs(snapshot),
+        Text(),
+        _facts(snapshot),
+    ]
+    if snapshot.batches:
+        parts += [Text(), _durations(snapshot)]
+    if snapshot.partitions:
+        parts += [Text(), _partitions(snapshot)]
+    title = (snapshot.gate, snapshot.source, f"every {out.duration(snapshot.interval_ms)}")
+    query = snapshot.query
+    ended = "ended" if query and query.ended_ms is not None else ""
+    behind = filter(None, [ended, query.program, query.checkpoint]) if query else ()
+    return Panel(
+        Group(*parts),
+        title=out.line(out.fitting(title, width - 6), style="bold"),
+        title_align="left",
+        subtitle=out.line(out.fitting(behind, width - 6), style="dim"),
+        subtitle_align="right",
+        border_style="dim",
+        padding=(0, 1),
+    )
+
+
+def needs_view(needs: Sequence[Need], most: int) -> RenderableType:
+    """Return a sentence for each need, and below it the command that acts on it.
+
+    If there are more needs than ``most``, needs of one kind are one sentence.
+    """
+    if len(needs) <= most:
+        return Group(*(each for need in needs for each in _need(need)))
+    groups = grouped(needs)
+    shown = [each for group in groups[:most] for each in _group(group)]
+    if left := sum(len(group.needs) for group in groups[most:]):
+        shown.append(out.line(f"and {left} more, less urgent", style="yellow"))
+    return Group(*shown)
+
+
+def _need(need: Need) -> Iterator[RenderableType]:
+    yield Text(out.printable(f"{need.about}: {need.sentence}"), style=_URGENT[need.urgency])
+    yield _command(need)
+
+
+def _group(group: NeedGroup) -> Iterator[RenderableType]:
+    worst = group.needs[0]
+    if len(group.needs) == 1:
+        yield from _need(worst)
+        return
+    names = ", ".join(dict.fromkeys(need.about for need in group.needs))
+    yield out.line(f"{group.sentence.rstrip('.')}: {names}", style=_URGENT[group.urgency])
+    yield _command(group)
+
+
+def _needs(snapshot: GateSnapshot) -> Iterator[RenderableType]:
+    said = headline(snapshot)
+    for need in sorted(snapshot.needs, key=lambda each: each.sentence != said)[:NEEDS]:
+        style = _URGENT[need.urgency]
+        # Headrace's own sentences are whole; an error's message may be of any length.
+        whole = need.kind in _OWN_SENTENCES or need.where is Where.RECEIVERS
+        if whole or need.sentence in snapshot.advice:
+            yield Text(out.printable(need.sentence), style=style)
+        elif need.sentence != said:
+            yield out.Shortened(need.sentence, style, lines=2)
+        yield _command(need)
+    if len(snapshot.needs) > NEEDS:
+        yield out.line(f"and {len(snapshot.needs) - NEEDS} more; see --json", style="yellow")
+
+
+def _command(need: Need | NeedGroup) -> Padding:
+    # Wrapped, and never cut: somebody pastes it.
+    return Padding(Text(out.printable(need.command), style="dim", overflow="fold"), (0, 0, 0, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Several gates, one line for each; where it is narrow, the columns that matter most."""
+
+    snapshots: Sequence[GateSnapshot]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= WIDE
+        columns = [
+            (_header(column, wide=wide), partial(_cell, column, wide=wide))
+            for column in GATE_COLUMNS
+            if column.in_table == "always" or (wide and column.in_table == "wide")
+        ]
+        yield out.table(self.snapshots, *columns)
+
+
+def _header(column: GateColumn, *, wide: bool) -> str:
+    if column is GATE_COLUMNS[-1]:
+        return f"*{column.header}"
+    mark = ">" if column.is_number else ""
+    most = f"|{_MOST_NAME}" if column.header == "gate" and not wide else ""
+    return f"{mark}{column.header}{most}"
+
+
+def _cell(column: GateColumn, snapshot: GateSnapshot, *, wide: bool) -> Text:
+    text = column.text if wide or column.narrow is None else column.narrow
+    styles = {"gate": "bold", "state": snapshot.state.colour}
+    return out.line(text(snapshot), style=styles.get(column.header, ""))
+
+
+def overview(snapshots: Sequence[GateSnapshot], others: int = 0) -> RenderableType:
+    """Several gates, one line for each, and how many ``others`` there are."""
+    hint = "headrace status GATE shows one of them in full."
+    if others:
+        hint = f"and {out.plural(others, 'other gate')}, less urgent. {hint}"
+    return Group(Overview(snapshots), Text(), out.line(hint, style="dim"))
+
+
+def _facts(snapshot: GateSnapshot) -> Table:
+    def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
+        known = [each for each in details if each and out.UNKNOWN not in each]
+        return Text(name, style="dim"), Text(value, style="bold"), out.Facts(tuple(known))
+
+    return out.grid((row(*each) for each in _named_facts(snapshot)), "lr*")
+
+
+def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
+    lag = snapshot.lag if snapshot.lag_now is None else snapshot.lag_now
+    yield "lag", out.count(lag), *_lag_details(snapshot)
+    longer = snapshot.drain_trend if snapshot.left_over else None
+    trend = f"{ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
+    if snapshot.drain_s is not None or not _has_ended(snapshot):
+        yield "drained in", drained_in(snapshot.drain_s), trend
+    processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
+    terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
+    signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
+    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed
+    if snapshot.fixed_ms is not None:
+        yield "batch cost", out.duration(round(snapshot.fixed_ms)), *_cost_details(snapshot)
+    newest = snapshot.newest
+    limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
+    planned = f"planned {since(snapshot, newest.planned_ms if newest else None)} ago"
+    if snapshot.operator_limits is not None:
+        yield "operator", "", snapshot.operator_limits
+    if snapshot.ceiling is not None:
+        most = snapshot.ceiling_records
+        yield "ceiling", out.count(most), "records in a batch" if most else "", snapshot.ceiling
+    yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
+    if snapshot.isolating is not None:
+        yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
+    present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
+    if present:
+        yield "receivers", out.count(len(present)), *_receiving(present)
+
+
+def _cost_details(snapshot: GateSnapshot) -> list[str]:
+    words = ["before its first record"]
+    if snapshot.record_us is not None:
+        words.append(f"{out.fine_duration(snapshot.record_us / 1000)} a record")
+    if snapshot.noise is not None:
+        words.append(f"noise {snapshot.noise:.0%}")
+    if snapshot.cost_changed_ms is not None:
+        words.append(f"changed {since(snapshot, snapshot.cost_changed_ms)} ago")
+    return words
+
+
+def _lag_details(snapshot: GateSnapshot) -> list[str]:
+    trend, change = snapshot.lag_trend, snapshot.lag_change_per_s
+    moving = "" if trend is None else f"{ARROWS[trend]} {trend}"
+    if change is not None and trend is not Trend.STEADY and round(abs(change)):
+        moving += f" {out.count(abs(change))}/s"
+    old = ""
+    if snapshot.lag_now is not None:
+        old = "now"
+    elif snapshot.lag_is_old or (snapshot.lag is None and snapshot.left_over == 0):
+        before = "" if snapshot.lag is not None else "none was left "
+        old = f"{before}{out.duration(snapshot.lag_age_ms)} ago"
+    oldest = ""
+    if snapshot.lag_seconds:
+        oldest = f"oldest {out.duration(snapshot.lag_seconds * 1000)}"
+    kept = ""
+    if snapshot.retention_left_s is not None:
+        kept = f"deleted in {out.duration(snapshot.retention_left_s * 1000)}"
+    arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
+    return [
+        old,
+        moving,
+        oldest,
+        kept,
+        arriving,
+        f"admitted {out.count(snapshot.throughput_per_s)}/s",
+    ]
+
+
+def _isolating(found: IsolationProgress) -> list[str]:
+    return ["runs", f"{out.count(found.left)} of {out.plural(found.records, 'record')} left"]
+
+
+def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
+    words = [f"taking in {out.count(sum(each.records_per_s for each in present))}/s"]
+    limits = [each.limit_per_s for each in present if each.limit_per_s is not None]
+    if len(limits) == len(present):
+        words.append(f"at most {out.count(sum(limits))}/s")
+    numbers = Counter(each.state for each in present)
+    return words + [
+        str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
+        for state in (ReceiverState.REFUSING, ReceiverState.LIMITED, ReceiverState.IDLE)
+        if numbers[state]
+    ]
+
+
+def _durations(snapshot: GateSnapshot) -> Table:
+    shown = snapshot.batches[:BATCHES]
+    longest_ms = 2 * snapshot.interval_ms
+    while longest_ms < max(batch.duration_ms for batch in shown):
+        longest_ms *= 2
+    history = [batch.duration_ms for batch in reversed(snapshot.batches[:40])]
+    curve = out.sparkline(history, highest=2 * snapshot.interval_ms)
+    title = out.line(f"│ = {out.duration(snapshot.interval_ms)}   ", style="dim")
+    names = [out.line(name, style="dim") for name in ("batch", "key", "records", "time")]
+    rows: list[tuple[RenderableType, ...]] = [(*names, title.append(curve, style="cyan"))]
+    for batch in shown:
+        bar = out.duration_bar(batch.duration_ms, snapshot.interval_ms, longest_ms)
+        took = out.duration(batch.duration_ms)
+        key = out.line(batch.key[:SHORT])
+        rows.append((_batch_name(batch), key, out.count(batch.records), took, bar))
+    return out.grid(rows, "llrr*")
+
+
+def _batch_name(batch: BatchSnapshot) -> Text:
+    number = out.batch_number(batch.id)
+    if batch.status == "success":
+        return Text(number)
+    word = batch.status.replace("in_progress", "running")
+    return Text(f"{number} {word}".strip(), style="bold" if batch.running else "bold red")
+
+
+def _has_ended(snapshot: GateSnapshot) -> bool:
+    """Whether its query is known to have ended, or gives no sign of life."""
+    query = snapshot.query
+    return snapshot.ended_ms is not None or (query is not None and query.ended_ms is not None)
+
+
+def _partitions(snapshot: GateSnapshot) -> Table:
+    """The partitions of the last batch; what it left in them, once no other follows it."""
+    partitions = snapshot.partitions
+    ended = _has_ended(snapshot)
+    shown, rest = list(partitions), list[PartitionSnapshot]()
+    if len(shown) > PARTITIONS:
+        by_lag = sorted(partitions, key=lambda p: (-(p.lag or 0), -p.admitted))
+        shown, rest = by_lag[: PARTITIONS - 1], by_lag[PARTITIONS - 1 :]
+    names = (
+        "partition",
+        "left" if ended else "lag",
+        "admitted",
+        "█ admitted  ░ waiting",
+        "limited by",
+    )
+    rows: list[tuple[RenderableType, ...]] = [tuple(out.line(name, style="dim") for name in names)]
+    longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
+    for each in shown:
+        lag = each.admitted if each.lag is None else each.lag
+        bar = out.lag_bar(lag, each.admitted, longest)
+        reason = out.line(each.reason or out.UNKNOWN, style="dim")
+        name = out.line(f"{each.topic}-{each.partition}")
+        waits = out.count(each.left if ended else each.lag)
+        rows.append((name, waits, out.count(each.admitted), bar, reason))
+    if rest:
+        lags = [p.left if ended else p.lag for p in rest]
+        known = [each for each in lags if each is not None]
+        others = out.line(f"and {out.plural(len(rest), 'other')}", style="dim")
+        admitted = sum(p.admitted for p in rest)
+        rows.append((others, out.count(sum(known) if known else None), out.count(admitted)))
+    made = out.grid(rows, "lrr*l")
+    made.columns[0].max_width = 34
+    return made

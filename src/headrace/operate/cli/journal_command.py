@@ -1,0 +1,357 @@
+"""``headrace journal``: what a journal holds, whether it is whole, and what makes it so."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ExitStatus
+from headrace.core.options import age_ms
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.journal import (
+    DEFECTS,
+    Journal,
+    JournalFinding,
+    JournalFindingKind,
+    JournalVerification,
+    KeptReason,
+    LanePruning,
+    lost_records,
+)
+from headrace.journal import prune as prune_journal
+from headrace.journal import repair as repair_journal
+from headrace.journal import verify as verify_journal
+from headrace.journal.names import MAX_OFFSET, lane_of
+from headrace.ledger import Ledger, Processed, Status
+
+FINDINGS: Final = 100
+"""Findings with a line of their own; beyond it they are counted."""
+
+_STYLES: Final = {
+    **dict.fromkeys(DEFECTS, "bold red"),
+    JournalFindingKind.LOST: "red",
+}
+_BECAUSE: Final = {
+    KeptReason.YOUNG: "the next block is too young",
+    KeptReason.LAST: "the last block of a lane stays",
+    None: "there is no block",
+}
+
+journal = typer.Typer(
+    help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
+    ),
+]
+Reached = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LANE:OFFSET",
+        help="A lane and how far it is known to have been read, as a query says that refuses it.",
+    ),
+]
+GatesLedger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="The ledger of the gates that read it, which knows how far they have read.",
+    ),
+]
+
+
+@journal.command("ls")
+def list_lanes(
+    url: Url,
+    lane: Annotated[int | None, typer.Option(metavar="N", help="Show only this lane.")] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
+    opened = Journal.open(url)
+    lanes = opened.lanes()
+    if lane is not None and lane not in lanes:
+        there = ", ".join(map(str, lanes)) or "none at all"
+        raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {there}.")
+    listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
+    if as_json:
+        for listing in listings:
+            out.print_json(listing)
+    elif listings:
+        out.show(lanes_table(listings, wall_clock_ms()))
+    else:
+        typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
+
+
+def _listing(opened: Journal, lane: int) -> dict[str, Any]:
+    """A lane as in JSON: offsets from ``start`` to before ``until``; no block is read."""
+    start, until = opened.lane_bounds(lane)
+    blocks = opened.blocks(lane)
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "lane": lane,
+        "start": start,
+        "until": until,
+        "lost": sum(each.until - max(each.first, start) for each in opened.lost(lane)),
+        "blocks": len(blocks),
+        "stored_bytes": sum(block.stored_bytes for block in blocks),
+        "oldest_ms": blocks[0].created_ms if blocks else None,
+        "newest_ms": blocks[-1].created_ms if blocks else None,
+    }
+
+
+def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
+    """A line for each lane."""
+
+    def age(ms: int | None) -> str:
+        return out.UNKNOWN if ms is None else out.duration(max(now_ms - ms, 0))
+
+    return out.table(
+        lanes,
+        (">lane", lambda each: str(each["lane"])),
+        (">start", lambda each: str(each["start"])),
+        (">until", lambda each: str(each["until"])),
+        (">lost", lambda each: Text(out.count(each["lost"]), "bold red" if each["lost"] else "")),
+        (">blocks", lambda each: out.count(each["blocks"])),
+        (">MiB", lambda each: out.mebibytes(each["stored_bytes"])),
+        (">oldest", lambda each: age(each["oldest_ms"])),
+        (">newest", lambda each: age(each["newest_ms"])),
+        wide=False,
+    )
+
+
+@journal.command("verify")
+def verify_blocks(
+    url: Url,
+    *,
+    ledger: GatesLedger = None,
+    reached: Reached = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Read every block, and prove that they are what was written, all there.
+
+    A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
+    --reached it is held to what was read of it, too.
+
+    Exit status 0: it is whole, but for what was declared lost.
+    Exit status 4: something is damaged or missing.
+    Exit status 1: there was an error, and nobody knows.
+    """
+    opened = Journal.open(url)
+    found = verify_journal(opened, _reached(opened, ledger, reached))
+    if as_json:
+        out.print_json(_values(opened, found))
+    else:
+        out.show(journal_view(opened.name, found))
+    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
+
+
+@journal.command("repair")
+def repair_blocks(
+    url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
+) -> None:
+    """Declare lost what is damaged or missing, so that the journal can be read again.
+
+    No block is deleted: a damaged one is set aside under another name. Restore it first from a
+    backup, if there is one. No lane may be written meanwhile. With --ledger or --reached, a lane
+    that ends before what was read of it goes on behind that, and what is between is lost.
+
+    Exit status 0: the journal is whole now, but for what was declared lost.
+    Exit status 4: something has to be mended by hand.
+    Exit status 1: there was an error, and nobody knows.
+    """
+    opened = Journal.open(url)
+    known = _reached(opened, ledger, reached)
+    mended = repair_journal(opened, known)
+    found = verify_journal(opened, known)
+    lost = lost_records(mended)
+    if as_json:
+        done = {"lost": lost, "mended": [asdict(each) for each in mended]}
+        out.print_json({**_values(opened, found), **done})
+    else:
+        if mended:
+            out.show(_findings(mended))
+        what = f"{out.plural(lost, 'record')} declared lost"
+        after = f"It is {_whole(found)} now." if found.whole else "It is not whole yet:"
+        typer.echo(f"{out.plural(len(mended), 'finding')} mended: {what}. {after}")
+        if left := [each for each in found.findings if each.kind in DEFECTS]:
+            out.show(_findings(left))
+    raise typer.Exit(ExitStatus.DONE if found.whole else ExitStatus.BROKEN)
+
+
+def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "whole": found.whole,
+        "lost": lost_records(found.findings),
+        "lanes": [asdict(lane) for lane in found.lanes],
+        "findings": [asdict(finding) for finding in found.findings],
+    }
+
+
+def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
+    reached: dict[int, int] = {}
+    if ledger is not None:
+        with Ledger.open(ledger, create=False) as reader:
+            reached = reader.history.reached(opened.id)
+    for each in given or ():
+        name, _, digits = each.partition(":")
+        lane, offset = lane_of(name), int(digits[:20]) if digits.isdecimal() else -1
+        if lane is None or not 0 <= offset <= MAX_OFFSET or len(digits) > len(str(MAX_OFFSET)):
+            raise OptionError(
+                f"--reached is {each!r}; write a lane, a colon and an offset, such as 0:500."
+            )
+        reached[lane] = max(offset, reached.get(lane, 0))
+    return reached
+
+
+def journal_view(name: str, found: JournalVerification) -> RenderableType:
+    """Return the view of a journal's verification: a verdict, and the findings."""
+    records = out.plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
+    if found.whole:
+        headline = out.line(f"{name}: {_whole(found)}, {holds}", style="green")
+    else:
+        lost = out.plural(lost_records(found.findings), "record")
+        broken = f"{name}: BROKEN; {holds} can be read, {lost} cannot"
+        headline = out.line(broken, style="bold red")
+    if not found.findings:
+        return headline
+    return Group(headline, Text(), _findings(found.findings))
+
+
+def _whole(found: JournalVerification) -> str:
+    kinds = {finding.kind for finding in found.findings}
+    return "whole but for what is declared lost" if JournalFindingKind.LOST in kinds else "whole"
+
+
+def _findings(findings: Sequence[JournalFinding]) -> Table:
+    rows = [
+        (
+            Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
+            Text(out.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+        )
+        for finding in findings[:FINDINGS]
+    ]
+    if len(findings) > FINDINGS:
+        more = f"and {len(findings) - FINDINGS:,} more; --json tells them all."
+        rows.append((Text(), Text(more)))
+    return out.grid(rows)
+
+
+def _offsets(finding: JournalFinding) -> str:
+    return "" if finding.first is None else f" [{finding.first}, {finding.until})"
+
+
+OlderThan = Annotated[
+    str,
+    typer.Option(
+        metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
+    ),
+]
+Lanes = Annotated[
+    list[int] | None, typer.Option(metavar="N", help="Prune this lane; without it, all.")
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
+]
+Unread = Annotated[
+    bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
+
+
+@journal.command("prune")
+def prune_blocks(
+    url: Url,
+    *,
+    older_than: OlderThan,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    lane: Lanes = None,
+    without: Without = None,
+    unread: Unread = False,
+    dry_run: DryRun = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
+
+    The ledger has to be that of the gates that read the journal: it says what is processed. The
+    last batch of each gate is kept, and the last block of each lane. A gate that has read the
+    journal holds all its lanes, for it may come to each; of one that by its option `lanes` never
+    will, prune the other lanes apart: --lane 3 --without GATE.
+
+    Exit status 0: what could be removed is removed, be it nothing.
+    Exit status 1: there was an error.
+    """
+    min_age_ms = age_ms("--older-than", older_than)
+    opened = Journal.open(url)
+    with Ledger.open(ledger, create=False) as reader:
+        for gate in without or ():
+            opt.gates_of(reader, gate, ledger)
+        lanes = prune_journal(
+            opened,
+            reader,
+            min_age_ms,
+            now_ms=wall_clock_ms(),
+            only=lane,
+            without=without or (),
+            unread=unread,
+            dry_run=dry_run,
+        )
+    if as_json:
+        for each in lanes:
+            of = {"journal": opened.name, "id": opened.id, "dry_run": dry_run}
+            out.print_json({**of, **asdict(each)})
+    else:
+        _show_pruned(lanes, "would be removed" if dry_run else "removed")
+
+
+def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
+    if lanes:
+        out.show(pruned_table(lanes))
+    blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
+    records = out.plural(sum(lane.records for lane in lanes), "record")
+    removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
+    typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
+
+
+def pruned_table(lanes: Sequence[LanePruning]) -> Table:
+    """A line for each lane: what is removed, what is kept, and why there is not more to remove."""
+    return out.table(
+        lanes,
+        (">lane", lambda each: str(each.lane)),
+        (">start", lambda each: str(each.until)),
+        (">removed", lambda each: out.count(each.blocks)),
+        (">MiB", lambda each: out.mebibytes(each.stored_bytes)),
+        (">kept", lambda each: out.count(each.kept_blocks)),
+        (">MiB", lambda each: out.mebibytes(each.kept_bytes)),
+        ("because", lambda each: out.line(_because(each))),
+        wide=False,
+    )
+
+
+def _because(lane: LanePruning) -> str:
+    by: Processed | None = lane.needed_by
+    if by is None:
+        return _BECAUSE[lane.kept]
+    if by.batch_key is None:
+        has_read = f"has read up to {by.until}" if by.until else "has read nothing of it yet"
+        return f"{by.gate} {has_read}"
+    batch = f"{by.gate}: batch {by.batch_key[:8]}"
+    return f"{batch} is its last" if by.status is Status.SUCCESS else f"{batch} is {by.status}"

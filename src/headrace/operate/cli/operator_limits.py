@@ -1,0 +1,395 @@
+"""``headrace pause``, ``resume``, ``limit``, ``drain``, ``retry``, ``accept``: operators' work."""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ExitStatus
+from headrace.operate.cli.shared_options import load_flow
+from headrace.control import OperatorLimits
+from headrace.core.options import age_ms
+from headrace.errors import HeadraceError, OptionError
+from headrace.ledger import Ledger
+from headrace.ledger.repairs import MOST_AT_ONCE
+from headrace.operate.status.limiting import (
+    GATE_ACTIONS,
+    NO_CEILING,
+    DrainState,
+    FlowDrain,
+    GateAction,
+    WantedLimit,
+)
+from headrace.operate.status.sources import WAIT_FOR_SOURCES_S, Sources
+from headrace.operate.status.states import query_behind
+
+LOOK_S: Final = 0.2
+"""Interval at which a drain is looked at (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """Arguments of each of these commands: the gates, the operator and the reason, the ledger."""
+
+    gate: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GATE",
+            help="The gates to act on; the only one of a ledger needs no name.",
+            autocompletion=opt.complete_gates,
+        ),
+    ] = None
+    flow: opt.FlowName = None
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="Give the reason, shown wherever the gate is.")
+    ] = ""
+    by: opt.Author = None
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER
+    as_json: opt.AsJson = False
+
+    @property
+    def who(self) -> str:
+        """Name of the operator."""
+        return opt.acting_user(self.by)
+
+    def chosen(self) -> tuple[dict[str, tuple[str, ...]], str]:
+        """Return the gates, those of a flow in its order, and the URL of their ledger.
+
+        Each gate of a flow has those directly before it; one that is named, or the only one of its
+        ledger, has none. The ledger has all of them: either all of them are changed, or none.
+        """
+        upstream: dict[str, tuple[str, ...]] = dict.fromkeys(self.gate or (), ())
+        url = self.ledger
+        if upstream and self.flow is not None:
+            raise OptionError("Name gates or a --flow, and not both.")
+        if self.flow is not None:
+            found = load_flow(self.flow)
+            upstream = {
+                found.gate(name): tuple(map(found.gate, found.graph.upstream(name)))
+                for layer in found.graph.layers()
+                for name in layer
+            }
+            url = opt.ledger_of_flow(found, url)
+        # Only an existing ledger can be changed: none is created here.
+        with Ledger.open(url, create=False) as reader:
+            for each in upstream:
+                opt.gates_of(reader, each, url)
+            return upstream or {opt.the_gate(reader, None, url).name: ()}, url
+
+
+_acting: Final = opt.sharing(Acting)
+
+
+@_acting
+def pause(acting: Acting) -> None:
+    """Have gates plan no batch from their next plan on, until they are resumed.
+
+    What runs already is finished, and failed batches are run again as before. Receivers go on.
+    Of a flow the first stages are paused; the others process what is on its way.
+    """
+    _act(acting, GATE_ACTIONS["pause"])
+
+
+@_acting
+def resume(acting: Acting) -> None:
+    """End a pause or a drain; of a flow, in all of its stages. A limit stays."""
+    _act(acting, GATE_ACTIONS["resume"], all_stages=True)
+
+
+@_acting
+def limit(
+    acting: Acting,
+    *,
+    rate: Annotated[
+        str,
+        typer.Argument(metavar="RATE", help="Records/s over all partitions; or: off, no-ceiling."),
+    ],
+    lasts: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="End it by itself after so long: 2h, 30min."),
+    ] = None,
+) -> None:
+    """Cap the rate of gates from their next batch on, besides all that limits them already.
+
+    Of a flow the first stages are limited. The word no-ceiling lifts what batches have taught that
+    failed for their size: the handler takes larger ones now.
+    """
+    if rate == NO_CEILING:
+        if lasts is not None:
+            raise OptionError(f"--for is the time of a limit, and {rate!r} is none; leave it out.")
+        _act(acting, GATE_ACTIONS["lift-ceiling"])
+    else:
+        _act(acting, WantedLimit.parse(rate, lasts, "--for").action)
+
+
+@_acting
+def drain(
+    acting: Acting,
+    *,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
+    ] = "10min",
+) -> None:
+    """Admit nothing more, let what is admitted finish, and say when the query can be stopped.
+
+    A flow is drained from its first stages to its last: each stops when nothing more can come.
+    After a restart a gate goes on only once it is resumed.
+    Exit status 3: the time is over, or somebody has resumed it, and it is not done; the same
+    command goes on from there.
+    """
+    timeout_s = age_ms("--timeout", timeout) / 1000
+    (upstream, url), as_json = acting.chosen(), acting.as_json
+    with Ledger.join(url) as opened:
+        states = _drain(opened, acting, upstream, time.monotonic() + timeout_s)
+        if as_json:
+            for state in states:
+                out.print_json({**asdict(state), "can_stop": state.can_stop})
+    if not all(state.can_stop for state in states):
+        raise typer.Exit(ExitStatus.OPEN)
+
+
+@_acting
+def stop(
+    acting: Acting,
+    *,
+    after_drain: Annotated[
+        bool, typer.Option("--after-drain", help="Drain it first: let what is admitted finish.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Wait so long at most: 0s, 5min.")
+    ] = "10min",
+) -> None:
+    """End the query behind gates, wherever it runs, once its batch is done.
+
+    It plans no batch more, and the program that has it ends it: of queries that a handler's batches
+    run through (Gate.write), over Spark Connect too. Its next start goes on where it was.
+    Exit status 1: no query runs behind a gate.
+    Exit status 3: the time is over, and it still runs; it ends when its batch is done.
+    """
+    deadline_s = time.monotonic() + age_ms("--timeout", timeout) / 1000
+    upstream, url = acting.chosen()
+    with Ledger.join(url) as opened:
+        _refuse_without_a_query(opened, upstream)
+        if after_drain:
+            states = _drain(opened, acting, upstream, deadline_s)
+            if not all(state.can_stop for state in states):
+                raise typer.Exit(ExitStatus.OPEN)
+        for each in upstream:
+            opened.operator_limits.stop(each, acting.who, acting.why)
+        running = list(upstream)
+        while running and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+            for each in [name for name in running if query_behind(opened, name)[0] is None]:
+                running.remove(each)
+                _say_stopped(each, runs=False, as_json=acting.as_json)
+        for each in running:
+            _say_stopped(each, runs=True, as_json=acting.as_json)
+    if running:
+        raise typer.Exit(ExitStatus.OPEN)
+
+
+@_acting
+def restart(acting: Acting) -> None:
+    """Have the next start of a gate's query with a new checkpoint read everything again.
+
+    It begins by its startingOffsets, and what the gate has processed may be processed again. Open
+    batches that it reads again are settled then, and no backfill runs any until then. It is obeyed
+    once, within a day; a start with the old checkpoint leaves it as it is.
+    Without this, a query whose checkpoint was deleted goes on where the ledger stands.
+    """
+    _act(acting, GATE_ACTIONS["restart"], all_stages=True)
+
+
+def adopt(
+    gate: Annotated[
+        str, typer.Argument(metavar="GATE", help="The gate.", autocompletion=opt.complete_gates)
+    ],
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="The id that the refusal of the query names.")
+    ],
+    *,
+    why: Annotated[
+        str, typer.Option(metavar="REASON", help="Give the reason, kept with the gate.")
+    ],
+    by: opt.Author = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Let a gate's query start with an older checkpoint, or with one of another ledger.
+
+    Of an older checkpoint it goes on where the ledger stands. What a checkpoint of another ledger
+    has committed becomes one dead batch, for nobody knows what was deferred there.
+    """
+    # Only an existing ledger can be changed: none is created here.
+    with Ledger.open(ledger, create=False) as reader:
+        opt.gates_of(reader, gate, ledger)
+        record, known = reader.gates.get(gate), reader.history.checkpoints(gate)
+        own = {each.checkpoint_id for each in known}
+        is_other = _GATE_ID.fullmatch(which) and record is not None and record.gate_id != which
+        if which not in own and not is_other:
+            raise OptionError(
+                f"The ID is {which!r}; give the one that the refused start of {gate!r} names: of a"
+                " checkpoint that this ledger knows, or 16 hexadecimal digits of another ledger's."
+            )
+    with Ledger.join(ledger) as opened:
+        opened.operator_limits.adopt(gate, which, opt.acting_user(by), why)
+    typer.echo(out.printable(f"{gate}: its next start goes on with {which}."))
+
+
+_GATE_ID: Final = re.compile("[0-9a-f]{16}")
+
+
+def _refuse_without_a_query(ledger: Ledger, gates: Iterable[str]) -> None:
+    missing = [each for each in gates if query_behind(ledger, each)[0] is None]
+    if missing:
+        raise HeadraceError(
+            f"No query runs behind {', '.join(map(repr, missing))}, so there is nothing to stop;"
+            " `headrace status` lists the gates with their states."
+        )
+
+
+def _drain(
+    ledger: Ledger, acting: Acting, upstream: Mapping[str, tuple[str, ...]], deadline_s: float
+) -> list[DrainState]:
+    draining = FlowDrain(
+        ledger,
+        upstream,
+        partial(_waiting, ledger),
+        lambda each: ledger.operator_limits.drain(each, acting.who, acting.why),
+    )
+    return _wait(draining, deadline_s, quiet=acting.as_json)
+
+
+def _say_stopped(gate: str, *, runs: bool, as_json: bool) -> None:
+    if as_json:
+        out.print_json({"gate": gate, "stopped": not runs})
+        return
+    said = "still runs, and ends when its batch is done" if runs else "has ended"
+    typer.echo(out.printable(f"{gate}: its query {said}."))
+
+
+def _wait(draining: FlowDrain, deadline_s: float, *, quiet: bool) -> list[DrainState]:
+    said: set[str] = set()
+    while True:
+        states = list(draining.step())
+        for state in states:
+            if state.sentence not in said and not quiet:
+                said.add(state.sentence)
+                typer.echo(out.printable(state.sentence))
+        is_over = all(state.can_stop for state in states) or any(s.resumed_by for s in states)
+        if is_over or time.monotonic() >= deadline_s:
+            return states
+        time.sleep(LOOK_S)
+
+
+def _waiting(ledger: Ledger, name: str) -> int | None:
+    sources = Sources(with_times=False)
+    sources.ask(ledger, [name], WAIT_FOR_SOURCES_S)
+    answer = sources.answers().get(name)
+    return None if answer is None else answer.lag
+
+
+def _act(acting: Acting, action: GateAction, *, all_stages: bool = False) -> None:
+    upstream, url = acting.chosen()
+    with Ledger.join(url) as opened:
+        # Of a flow the first stages are enough: pausing them pauses all.
+        for each in (gate for gate, before in upstream.items() if all_stages or not before):
+            operator_limits, sentence = action.act(opened, each, acting.who, acting.why)
+            if acting.as_json:
+                out.print_json(operator_limit_values(operator_limits))
+            else:
+                typer.echo(out.printable(sentence))
+
+
+def operator_limit_values(operator_limits: OperatorLimits) -> dict[str, Any]:
+    """Return a gate's limits in force, for JSON; times are ms since the epoch."""
+    return {
+        **asdict(operator_limits),
+        "seen": operator_limits.seen,
+        "described": operator_limits.describe(),
+    }
+
+
+@_acting
+def retry(acting: Acting) -> None:
+    """Have gates run at once what waits: for their sink, or for their next backfill.
+
+    A batch whose sink is away is run within two seconds. Failed batches do not wait for their next
+    backfill any more: the gate's own process runs them next, between two batches of its stream.
+    """
+    gates, url = acting.chosen()
+    why = acting.why or "to try now"
+    with Ledger.join(url) as opened:
+        waiting = {
+            each: (
+                opened.sink_outages.get(each) is not None,
+                [batch.batch_key for batch in opened.batches.failed(each, MOST_AT_ONCE)],
+            )
+            for each in gates
+        }
+        done = {
+            each: {
+                "sink": opened.repairs.retry_sink(each, acting.who, why) if waits else 0,
+                "batches": opened.repairs.retry(each, keys, acting.who, why) if keys else 0,
+            }
+            for each, (waits, keys) in waiting.items()
+        }
+    if not any(any(each.values()) for each in done.values()):
+        names = " and ".join(map(repr, gates))
+        raise OptionError(f"Nothing of gate {names} waits to be run again; see `headrace status`.")
+    for gate, each in done.items():
+        if acting.as_json:
+            out.print_json({"gate": gate, **each, "sink": bool(each["sink"])})
+        else:
+            typer.echo(out.printable(_retried_sentence(gate, each)))
+
+
+def _retried_sentence(gate: str, done: Mapping[str, int]) -> str:
+    said = []
+    if done["sink"]:
+        said.append("the batch that waits for its sink is run now")
+    if number := done["batches"]:
+        does = "does" if number == 1 else "do"
+        failed = out.plural(number, "failed batch")
+        said.append(f"{failed} {does} not wait for the next backfill any more")
+    return f"{gate}: {', and '.join(said) or 'nothing waits to be run again'}."
+
+
+def accept(
+    *,
+    gate: opt.TheGate = None,
+    records: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Say how many are lost or skipped, as headrace verify does."
+        ),
+    ],
+    why: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="Say why they need not be processed; kept with them."),
+    ],
+    by: opt.Author = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Accept what a gate has lost, or skipped between two checkpoints; this is final.
+
+    It is about what is there now: where the number is another one, nothing is changed. Then
+    headrace verify counts it as accepted, and headrace status asks nobody to look at it any more.
+    """
+    # Only an existing ledger can be changed: none is created here.
+    with Ledger.open(ledger, create=False) as reader:
+        gate = opt.the_gate(reader, gate, ledger).name
+    with Ledger.join(ledger) as opened:
+        missed = opened.proofs.missed(gate)
+        opened.repairs.accept(gate, missed, records, opt.acting_user(by), why)
+    typer.echo(
+        out.printable(
+            f"{gate}: {out.count(missed.lost)} lost and {out.count(missed.skipped)} skipped records"
+            " are accepted."
+        )
+    )

@@ -1,0 +1,406 @@
+"""Options of several commands, and the functions and flows of a user that they name.
+
+Only the module that a user names is imported.
+"""
+
+import getpass
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import reduce, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+
+import typer
+
+from headrace.operate.cli.printing import Watch, printable
+from headrace.core.options import duration_ms
+from headrace.errors import HeadraceError, OptionError, SetupError
+from headrace.ledger import GateRecord, Ledger, normalize_url, redact_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.execution.batch import Batch, Handler
+    from headrace.flow import Flow
+
+DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
+
+_MOST_NAMES: Final = 20
+"""Gates that an error names."""
+
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        envvar="HEADRACE_LEDGER",
+        help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
+    ),
+]
+
+
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        "--flow",
+        metavar="MODULE:FLOW",
+        help="Take a whole flow, such as shop.flows:orders, in the ledger that it declares.",
+    ),
+]
+
+
+def ledger_of_flow(flow: "Flow", url: str) -> str:
+    """The ledger that a flow declares.
+
+    Raises:
+        OptionError: ``--ledger`` names another one; the usual one, which a command takes by itself,
+            does not count.
+    """
+    usual = os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
+    if url != usual and normalize_url(url) != flow.ledger:
+        raise OptionError(
+            f"The ledger of flow {flow.name!r} is {redact_url(flow.ledger)}, and --ledger is"
+            f" {redact_url(url)}; leave --ledger out."
+        )
+    return flow.ledger
+
+
+def complete_gates(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of gates that begin so, for a shell: those of the ledger that is meant."""
+    url = context.params.get("ledger") or os.environ.get("HEADRACE_LEDGER") or DEFAULT_LEDGER
+    try:
+        with Ledger.open(url, create=False) as ledger:
+            return [each.name for each in ledger.gates.all() if each.name.startswith(incomplete)]
+    except HeadraceError:
+        return []
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")]
+Gate = Annotated[
+    str | None,
+    typer.Argument(metavar="GATE", help="Show only this gate.", autocompletion=complete_gates),
+]
+Gates = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GATE", help="Show only these gates.", autocompletion=complete_gates),
+]
+TheGate = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="GATE",
+        help="The gate to take; the only one of a ledger needs no name.",
+        autocompletion=complete_gates,
+    ),
+]
+Author = Annotated[
+    str | None,
+    typer.Option(
+        "--by", metavar="NAME", help="Say who does it.", show_default="the name of the user"
+    ),
+]
+Limit = Annotated[
+    int, typer.Option(metavar="N", help="Show so many at most.", min=1, max=1_000_000)
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Take what is since then: '2024-11-21 14:00', '2h', '30 minutes ago'.",
+    ),
+]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Take what is before then.")]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Give an option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
+    ),
+]
+OptionsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--options-file",
+        metavar="FILE",
+        help="Read such options from a file, one NAME=VALUE a line, # for comments: for secrets.",
+    ),
+]
+
+
+def with_parameters(
+    command: Callable[..., None],
+    shared: Sequence[inspect.Parameter],
+    made_of: Callable[[dict[str, Any]], object],
+) -> Callable[..., None]:
+    """Add parameters to a command, which gets what is made of their values as its first one.
+
+    They follow its own: the rate is the first word after ``headrace limit``.
+    """
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        first = made_of({each.name: values.pop(each.name) for each in shared})
+        command(first, **values)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *shared]]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def sharing(kind: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the fields of a dataclass to a command as parameters; it gets an instance first."""
+    hints = get_type_hints(kind, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(kind)  # type: ignore[arg-type]
+    ]
+    return lambda command: with_parameters(command, shared, lambda values: kind(**values))
+
+
+def acting_user(by: str | None) -> str:
+    """Return the operator's name: as given, or the user of this process."""
+    if by is not None:
+        return by
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise OptionError("The user has no name here; say with --by who does it.") from error
+
+
+def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
+    """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
+    known = ledger.gates.all()
+    wanted = [each for each in known if gate is None or each.name == gate]
+    if gate is not None and not wanted:
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {listed(known)}."
+        )
+    return wanted
+
+
+def named_gates(ledger: Ledger, names: Iterable[str] | None, url: str) -> list[GateRecord]:
+    """The gates of these names, in their order; all of the ledger where none is named."""
+    named = [gates_of(ledger, each, url)[0] for each in dict.fromkeys(names or ())]
+    return named or gates_of(ledger, None, url)
+
+
+def the_gate(ledger: Ledger, gate: str | None, url: str, *, say: bool = False) -> GateRecord:
+    """The gate of this name; without a name the only one, and ``say`` prints which that is.
+
+    Raises:
+        OptionError: The ledger has no such gate, or several, and none is named.
+    """
+    known = gates_of(ledger, gate, url)
+    if len(known) == 1:
+        if gate is None and say:
+            typer.echo(f"Gate {known[0].name}, the only one of this ledger.", err=True)
+        return known[0]
+    if not known:
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate yet; a gated query declares its own when it"
+            " starts."
+        )
+    raise OptionError(f"The ledger {redact_url(url)} has several gates; name one: {listed(known)}.")
+
+
+def listed(gates: Sequence[GateRecord]) -> str:
+    """The first gates by name, and how many more there are."""
+    names = [each.name for each in gates[:_MOST_NAMES]]
+    more = f" and {len(gates) - len(names):,} more" if len(gates) > len(names) else ""
+    return ", ".join(names) + more or "none at all"
+
+
+def moment_ms(option: str, text: str, now_ms: int) -> int:
+    """A moment (ms since the epoch) from an ISO date or time, or from how long ago it is.
+
+    >>> moment_ms("--since", "2 hours ago", now_ms=7_200_001)
+    1
+    >>> moment_ms("--since", "2024-11-21T14:00:00Z", now_ms=0)
+    1732197600000
+    """
+    try:
+        return max(_parsed_ms(option, text.strip(), now_ms), 0)
+    except (ValueError, OverflowError) as error:
+        raise OptionError(
+            f"{option} is {text!r}; it must be a time such as '2024-11-21 14:00' or "
+            "'2024-11-21T13:00:00Z', or how long ago it was, such as '2h' or '30 minutes ago'."
+        ) from error
+
+
+def _parsed_ms(option: str, written: str, now_ms: int) -> int:
+    if written.isdecimal():
+        raise ValueError("a number without a unit")
+    try:
+        return round(datetime.fromisoformat(written).timestamp() * 1_000)
+    except ValueError:
+        return now_ms - duration_ms(option, written.lower().removesuffix("ago"))
+
+
+def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    """The moments (ms since the epoch) of ``--since`` and ``--until``."""
+    return (
+        None if since is None else moment_ms("--since", since, now_ms),
+        None if until is None else moment_ms("--until", until, now_ms),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Options of each list."""
+
+    since: Since = None
+    until: Until = None
+    limit: Limit = 20
+    watch: Watch = False
+    ledger: LedgerUrl = DEFAULT_LEDGER
+    as_json: AsJson = False
+
+    def window_ms(self, now_ms: int) -> tuple[int | None, int | None]:
+        """The moments (ms since the epoch) of ``--since`` and ``--until``."""
+        return window_ms(self.since, self.until, now_ms)
+
+
+def secret_of(file: Path | None, option: str, variable: str) -> str | None:
+    """Return the text in the file of this option, else in this environment variable, else None."""
+    return os.environ.get(variable) if file is None else _text_of(file, option).strip()
+
+
+def _text_of(file: Path, option: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise OptionError(
+            f"The file {file} of {option} cannot be read: {reason}; name another one."
+        ) from error
+
+
+def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
+    """The options of a file, and those given by themselves, which replace the file's.
+
+    Names are the same in any case, and the last one counts. No error shows a value.
+    """
+    named = dict[str, tuple[str, str]]()
+    for where, text in [*_lines(file), *(("--option", each) for each in given)]:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise OptionError(
+                f"{where} is not NAME=VALUE; write it as kafka.security.protocol=SSL."
+            )
+        named[name.strip().lower()] = (name.strip(), value.strip())
+    return dict(named.values())
+
+
+def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
+    lines = [] if file is None else _text_of(file, "--options-file").splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield f"Line {number} of {file}", line
+
+
+def load_handler(handler: str, transform: str | None) -> "Handler":
+    """The function of ``--handler``, called with what ``--transform`` makes of each batch."""
+    from headrace.execution.batch import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
+
+    handle = load_function("--handler", handler)
+    check_handler(handle)
+    derive = None if transform is None else load_function("--transform", transform)
+
+    def handle_derived(df: "DataFrame", batch: "Batch") -> None:
+        answer = handle(df if derive is None else derive(df), batch)
+        refuse_unrun(answer)
+        if answer is not None:
+            # If a stage's handler is called by itself, nobody writes its output.
+            raise OptionError(
+                f"--handler is {handler!r}, which has answered a value of type"
+                f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
+                " be called by that: --flow module:flow in its place."
+            )
+
+    return handle_derived
+
+
+def load_function(option: str, name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    >>> load_function("--handler", "json:dumps")([1])
+    '[1]'
+    """
+    found = _load(option, name, "a function", "module:function, such as shop.jobs:handle")
+    if not callable(found):
+        raise OptionError(
+            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
+            " name a function."
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def load_flow(name: str) -> "Flow":
+    """The flow that ``module:flow`` names, checked."""
+    from headrace.flow import Flow  # noqa: PLC0415  (handlers do without)
+
+    found = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
+    if not isinstance(found, Flow):
+        raise OptionError(
+            f"The flow is {name!r}, which is of type {type(found).__name__}; name a"
+            " headrace.flow.Flow."
+        )
+    found.check()
+    return found
+
+
+def _load(option: str, name: str, kind: str, form: str) -> object:
+    module_name, colon, path = name.partition(":")
+    if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
+        raise OptionError(f"{option} is {name!r}; write {form}.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise OptionError(
+            f"{option} is {name!r}, and {module_name} cannot be imported"
+            f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
+        ) from error
+    try:
+        found: object = reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        raise OptionError(
+            f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name"
+            f" {kind} that it has."
+        ) from error
+    return found
+
+
+def start_spark(name: str) -> "SparkSession":
+    """The session of an application of this name, set up by its environment."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from headrace.execution import configure, register  # noqa: PLC0415
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        spark = configure(SparkSession.builder.appName(name)).getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SetupError(
+            f"Spark does not start ({error.getCondition()}); `headrace doctor` says what it needs."
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark

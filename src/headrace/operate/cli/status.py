@@ -1,0 +1,168 @@
+"""``headrace status`` and ``why``: how the gates in a ledger fare, as text."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.gate_view import GateView, needs_view, overview
+from headrace.operate.cli.printing import Watch, show_or_watch
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.ledger import Ledger
+from headrace.operate.status.attention import urgency_of
+from headrace.operate.status.explanation import Explanation, explain
+from headrace.operate.status.lags import LagWatch
+from headrace.operate.status.observer import Observer
+from headrace.operate.status.snapshot import GateSnapshot
+from headrace.operate.status.sources import Sources
+from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs, stages_of
+
+NEEDS: Final = 20
+"""Sentences about what needs somebody; of more, how many there are."""
+
+FEWEST_GATES: Final = 3
+"""Number of gates that have a line even on the shortest terminal."""
+
+_STAGE_STYLES: Final = {"throttled": "yellow", BOTTLENECK: "red"}
+
+
+def status(
+    *,
+    gate: opt.Gates = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    flow: opt.FlowName = None,
+    watch: Watch = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show what needs somebody, then how gates fare: lag, rate, batch times, what limits them.
+
+    Where no batch has come for a while it asks the brokers or the journal what waits there now, if
+    they answer without secrets, and says how old the last figure is.
+    Of flows that run it shows each stage too: its queue, what throttles it, and the bottleneck.
+    """
+    if gate and flow is not None:
+        raise OptionError("Name gates or a --flow, and not both.")
+    wanted = None if flow is None else opt.load_flow(flow)
+    url = ledger if wanted is None else opt.ledger_of_flow(wanted, ledger)
+    with Ledger.open(url, create=False) as opened:
+        observer = Observer(opened, LagWatch(Sources()))
+
+        def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
+            if wanted is None:
+                gates = observer.look(opt.named_gates(opened, gate, url))
+                return gates, [] if gate else stages_of(opened, wall_clock_ms())
+            names = [wanted.gate(name) for layer in wanted.graph.layers() for name in layer]
+            known = [each for each in opt.gates_of(opened, None, url) if each.name in names]
+            if not known:
+                opt.gates_of(opened, names[0], url)  # which raises, with the gates that there are
+            known.sort(key=lambda each: names.index(each.name))
+            stages = [
+                each for each in stages_of(opened, wall_clock_ms()) if each.flow == wanted.name
+            ]
+            return observer.look(known), stages
+
+        def draw(height: int | None) -> RenderableType | None:
+            gates, stages = look()
+            if not as_json:
+                return status_view(gates, stages, height)
+            for gate_now in gates:
+                out.print_json(asdict(gate_now))
+            for stage in stages:
+                out.print_json(asdict(stage))
+            return None
+
+        show_or_watch(draw, watch=watch)
+
+
+def status_view(
+    gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot], height: int | None = None
+) -> RenderableType:
+    """Return the needs, then one gate in full, or a line for each; below a line a stage.
+
+    On a terminal of this height (lines) the needs stay, and of the gates the most urgent ones.
+    """
+    if not gates:
+        return "The ledger has no gate yet; a gated query declares its own when it starts."
+    last = [Text(), stages_view(stages, wall_clock_ms())] if stages else []
+    is_one = len(gates) == 1  # whose own view begins with what it needs
+    needs = [need for each in gates if not is_one for need in each.needs]
+    needs = sorted([*needs, *flow_needs(stages)], key=lambda need: need.urgency)
+    room = NEEDS if height is None else max(height // 4, 1)
+    first = [needs_view(needs, room), Text()] if needs else []
+    if is_one:
+        return Group(*first, GateView(gates[0]), *last)
+    left = len(gates)
+    if height is not None:
+        left = max(height - 2 * min(len(needs), room) - 6, FEWEST_GATES)
+    some = sorted(gates, key=urgency_of)[:left]
+    return Group(*first, overview(some, len(gates) - len(some)), *last)
+
+
+def _throttled_by(stage: StageSnapshot, now_ms: int) -> str:
+    if stage.throttled_by is None:
+        return out.UNKNOWN
+    if stage.throttled_since_ms is None:
+        return stage.throttled_by
+    return f"{stage.throttled_by} for {out.duration(max(now_ms - stage.throttled_since_ms, 0))}"
+
+
+def stages_view(stages: Sequence[StageSnapshot], now_ms: int) -> RenderableType:
+    """A line for each stage, with the rate in force."""
+    return out.table(
+        stages,
+        ("flow", lambda each: out.line(each.flow)),
+        ("stage", lambda each: out.line(each.stage, style="bold")),
+        ("state", lambda each: Text(each.state, style=_STAGE_STYLES.get(each.state, "green"))),
+        (">queue", lambda each: out.size(each.queue_bytes)),
+        (">busy", lambda each: f"{each.busy:.0%}"),
+        (">rate/s", lambda each: out.count(each.in_force_per_s)),
+        (">learnt", lambda each: out.count(each.rate_per_s)),
+        ("*throttled by", lambda each: out.line(_throttled_by(each, now_ms))),
+    )
+
+
+def why(
+    *,
+    gate: opt.TheGate = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Explain this batch, by its number in Spark: 1234."),
+    ] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Explain the size of a gate's last batch: lag, rate, the law's terms, caps, operators.
+
+    What a batch costs is not kept for each: it is said as it is known now.
+    """
+    with Ledger.open(ledger, create=False) as opened:
+        record = opt.the_gate(opened, gate, ledger, say=True)
+        found = explain(opened, record, batch)
+    gate = record.name
+    if found is None and batch is None:
+        raise OptionError(f"Gate {gate!r} has planned no batch yet; there is nothing to explain.")
+    if found is None:
+        raise OptionError(
+            f"Gate {gate!r} has no batch {batch}; `headrace batches {shlex.quote(gate)}` lists"
+            " those it has."
+        )
+    if as_json:
+        out.print_json(asdict(found))
+    else:
+        out.show(explanation_view(found))
+
+
+def explanation_view(found: Explanation) -> Table:
+    """A sentence for each thing, each on lines of its own."""
+    return out.grid(
+        (Text(each.about, style="dim"), Text(out.printable(each.sentence)))
+        for each in found.sentences
+    )

@@ -1,0 +1,100 @@
+"""``headrace up``: a broker, a PostgreSQL and a journal on this machine, to try things with."""
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ENDS
+from headrace.errors import SetupError
+from headrace.journal import Journal
+
+PARTITIONS: Final = 3
+
+
+class Service(StrEnum):
+    """Service that can be left out."""
+
+    KAFKA = "kafka"
+    POSTGRESQL = "postgresql"
+
+
+def up(
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Topic to make; can be repeated.", show_default="orders"),
+    ] = None,
+    without: Annotated[
+        list[Service] | None,
+        typer.Option(metavar="SERVICE", help="Leave out kafka or postgresql; can be repeated."),
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Run a Kafka broker and a PostgreSQL, with a journal, on this machine until Ctrl-C.
+
+    They listen on 127.0.0.1 alone, and are gone with all of their data at the end.
+    The first start fetches Kafka (about 43 MB) into the cache, and needs a Java.
+    Ctrl-C and SIGTERM end it.
+    Exit status 0: it was ended so.
+    Exit status 1: one of them cannot be had; a sentence says which, and why.
+    """
+    for number in ENDS:
+        signal.signal(number, lambda *_: sys.exit(0))
+    try:
+        with ExitStack() as cleanup:
+            services = _start(cleanup, list(dict.fromkeys(topic or ["orders"])), set(without or ()))
+            # First of what is done at the end: what is closed then is not interrupted.
+            for number in (signal.SIGINT, *ENDS):
+                cleanup.callback(signal.signal, number, signal.SIG_IGN)
+            typer.echo(json.dumps(services) if as_json else "\n".join(_lines(services)))
+            while True:
+                time.sleep(0.2)
+    except KeyboardInterrupt:
+        return
+
+
+def _start(cleanup: ExitStack, topics: list[str], left_out: set[Service]) -> dict[str, Any]:
+    """Start the services; return what ``--json`` prints, in which ``kafka`` may be None."""
+    from headrace.operate.local.servers import local_postgresql, start_kafka  # noqa: PLC0415
+
+    folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headrace-up-")))
+    # A server of another user, as root's PostgreSQL is, gets to its own folder through this one.
+    folder.chmod(0o711)
+    kafka, ledger, journal = None, f"sqlite:///{folder}/headrace.db", str(folder / "journal")
+    Journal.open(journal, create=True)
+    service = Service.POSTGRESQL
+    try:
+        if service not in left_out:
+            (folder / service).mkdir()
+            ledger = cleanup.enter_context(local_postgresql(folder / service))
+        service = Service.KAFKA
+        if service not in left_out:
+            progress = lambda line: typer.echo(line, err=True)  # noqa: E731
+            kafka = start_kafka(cleanup, topics, PARTITIONS, progress)
+    except SetupError as error:
+        raise SetupError(f"{error} Or leave it out: --without {service}.") from error
+    values = {"kafka": kafka, "topics": topics if kafka else [], "ledger": ledger}
+    return values | {"journal": journal, "folder": str(folder)}
+
+
+def _lines(services: dict[str, Any]) -> list[str]:
+    kafka, topics = services["kafka"], services["topics"]
+    lines = [f"journal     {services['journal']}", f"ledger      {services['ledger']}"]
+    if kafka is not None:
+        lines.insert(0, f"Kafka       {kafka}   topics of 3 partitions: {', '.join(topics)}")
+    lines += ["", "For the commands and your program:", ""]
+    lines.append(f"  export HEADRACE_LEDGER='{services['ledger']}'")
+    if kafka is not None:
+        first = f'.option("kafka.bootstrap.servers", "{kafka}")'
+        lines.append(f'  {first}.option("subscribe", "{topics[0]}")')
+    lines.append(f"  headrace receive http --journal {services['journal']} --lane 0")
+    return [*lines, "", "Ctrl-C ends it and deletes all of it."]

@@ -1,0 +1,307 @@
+"""``headrace verify``: the proof that the gates in a ledger leave nothing out.
+
+It prints a verdict, a line for each span, and the findings.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ExitStatus
+from headrace.errors import OptionError
+from headrace.ledger import (
+    DEFECTS,
+    CheckpointRecord,
+    Finding,
+    FindingKind,
+    Ledger,
+    Span,
+    Verdict,
+    Verification,
+    extended,
+    redact_url,
+)
+from headrace.ledger import verify as verify_gate
+from headrace.operate.status.sentences import (
+    CANNOT,
+    ELSEWHERE,
+    PROVES,
+    PRUNED,
+    SHORT,
+    finding_sentences,
+    gone_offsets,
+)
+from headrace.operate.status.sources import source_access
+
+if TYPE_CHECKING:
+    from headrace.source.comparison import Comparison
+
+_EXIT_STATUS: Final = {
+    Verdict.PROVEN: ExitStatus.DONE,
+    Verdict.EMPTY: ExitStatus.DONE,
+    Verdict.OPEN: ExitStatus.OPEN,
+    Verdict.SKIPPED: ExitStatus.BROKEN,
+    Verdict.BROKEN: ExitStatus.BROKEN,
+}
+
+_WORST: Final = (Verdict.BROKEN, Verdict.SKIPPED, Verdict.OPEN)
+
+SPANS: Final = 20
+"""Lines for spans: beyond it only those of which there is something to say have one."""
+
+_COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
+
+_FINE: Final = ("processed", "pruned")
+_HEADLINES: Final = {
+    Verdict.PROVEN: ("proven", "green"),
+    Verdict.OPEN: ("no gap or overlap, but not all is processed yet", "yellow"),
+    Verdict.SKIPPED: ("no gap or overlap within a run, but records between two are skipped", "red"),
+    Verdict.BROKEN: ("BROKEN: gaps, overlaps, or batches that are gone", "bold red"),
+}
+
+_STYLES: Final = {
+    **dict.fromkeys(DEFECTS, "bold red"),
+    FindingKind.OPEN: "yellow",
+    FindingKind.DEAD: "red",
+    FindingKind.REJECTED: "red",
+    FindingKind.LOST: "red",
+    FindingKind.SKIPPED: "red",
+}
+
+
+CheckpointPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Compare with this checkpoint of the gate's query, in a folder of this machine.",
+    ),
+]
+WithSource = Annotated[
+    bool,
+    typer.Option(
+        "--source", help="Compare with where the topics or the journal begin and end now."
+    ),
+]
+
+
+def verify(
+    *,
+    gate: opt.Gates = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    checkpoint: CheckpointPath = None,
+    source: WithSource = False,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what is proven, and what cannot be.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Prove that every offset from a gate's first to its last is accounted for.
+
+    With --source, Kafka's security settings are given with --option or --options-file.
+    Exit status 0: each is processed, or explained as dead or lost and resolved or accepted; or
+    there is none yet.
+    Exit status 3: there is no gap and no overlap, but some batches are not done yet, or headrace
+    failures lists something; or the ledger has no gate, or not the one that is named, so that
+    nothing is proven.
+    Exit status 4: there is a gap or an overlap, or a batch is gone; or records between two
+    checkpoints are skipped, and nobody has accepted that (headrace accept).
+    Exit status 1: there was an error, and nobody knows.
+    """
+    if (option or options_file) and not source:
+        raise OptionError(
+            "--option and --options-file say how the source is reached; add --source."
+        )
+    given = opt.source_options(option or (), options_file) if source else None
+    words = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
+    verdicts: list[Verdict] = []
+    is_unresolved = False
+    with Ledger.open(ledger, create=False) as opened:
+        names = _names(opened, gate or (), ledger)
+        if checkpoint is not None:
+            from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
+            from headrace.source.comparison import refuse_a_stranger  # noqa: PLC0415
+
+            refuse_a_stranger(Checkpoint.read(checkpoint), names)
+        for each in names:
+            verification, notes = _verified(opened, each, checkpoint, given)
+            verdicts.append(verification.verdict)
+            is_unresolved |= _is_unresolved(opened, each)
+            if as_json:
+                out.print_json(_values(each, verification, notes, words))
+            else:
+                if len(verdicts) > 1:
+                    typer.echo()
+                out.show(verification_view(each, verification, notes))
+    last = ["headrace failures lists what waits for somebody."] if is_unresolved else []
+    for sentences in [*last, *([words] if explain else [])] if not as_json else []:
+        out.show(Text(f"\n{sentences}"))
+    best = Verdict.OPEN if is_unresolved else Verdict.PROVEN
+    worst = next((each for each in _WORST if each in verdicts), best)
+    raise typer.Exit(_EXIT_STATUS[worst])
+
+
+def _is_unresolved(ledger: Ledger, gate: str) -> bool:
+    batches = ledger.batches.count_unresolved(gate)
+    missed = ledger.proofs.missed(gate).offsets
+    return bool(batches.failed or batches.dead or batches.letters or missed)
+
+
+def _names(ledger: Ledger, gates: Sequence[str], url: str) -> list[str]:
+    known = sorted(each.name for each in ledger.gates.all())
+    unknown = [each for each in gates if each not in known]
+    if known and not unknown:
+        return list(dict.fromkeys(gates)) or known
+    if not known:
+        sentence = (
+            f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
+            "declares its own when it starts. See that it is the right database, and a whole copy: "
+            "a SQLite file is copied with its -wal."
+        )
+    else:
+        sentence = (
+            f"The ledger {redact_url(url)} has no gate {unknown[0]!r}, so nothing is proven; the"
+            f" gates it has: {', '.join(known)}."
+        )
+    typer.echo(f"headrace: {sentence}", err=True)
+    raise typer.Exit(ExitStatus.OPEN)
+
+
+def _verified(
+    ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
+) -> tuple[Verification, list[str]]:
+    known = ledger.history.checkpoints(gate)
+    verification, notes = verify_gate(ledger, gate), list[str]()
+    for each in _comparisons(ledger, gate, known, checkpoint, given):
+        verification = extended(verification, each.findings, each.contradictions)
+        notes += each.notes
+    return verification, notes
+
+
+def _comparisons(
+    ledger: Ledger,
+    gate: str,
+    known: Sequence[CheckpointRecord],
+    checkpoint: str | None,
+    given: Mapping[str, str] | None,
+) -> "Iterator[Comparison]":
+    # They read what sources write; a proof from the ledger alone does without.
+    if checkpoint is not None:
+        from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
+
+        yield compare_with_checkpoint(ledger, gate, checkpoint, known)
+    newest = () if given is None else ledger.batches.newest(gate, 1)
+    if newest and given is not None:
+        from headrace.source.comparison import compare_with_log  # noqa: PLC0415
+
+        key = newest[0].batch_key
+        connector, options = source_access(ledger, {key: gate}, given)[key]
+        yield compare_with_log(ledger, gate, known, lambda each: connector.log_of(options, each))
+
+
+def _values(
+    gate: str, verification: Verification, notes: Sequence[str], words: str
+) -> dict[str, Any]:
+    return {
+        "gate": gate,
+        "verdict": verification.verdict,
+        "spans": [out.flat(span) for span in verification.spans],
+        "findings": [
+            {**out.flat(finding), "interrupted": finding.interrupted}
+            for finding in verification.findings
+        ],
+        "contradictions": verification.contradictions,
+        "notes": notes,
+        "proves": words,
+    }
+
+
+def verification_view(
+    gate: str, verification: Verification, notes: Sequence[str] = ()
+) -> RenderableType:
+    """Return the view of a gate's verification, with these notes."""
+    last = [Text(out.printable(each), style="dim") for each in notes]
+    if verification.verdict is Verdict.EMPTY:
+        nothing = f"nothing to prove yet: gate {gate} has begun no batch"
+        return Group(out.line(nothing), *last)
+    words, style = _HEADLINES[verification.verdict]
+    gone, accepted = gone_offsets(verification.findings)
+    counted = "".join(f", {out.count(number)} {kind}" for kind, number in gone.items())
+    headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
+    if accepted:
+        headline.append(f", {out.count(accepted)} lost or skipped and accepted")
+    shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
+    if any(span.pruned for span in verification.spans):
+        shown += [Text(), Text(PRUNED, style="dim")]
+    if verification.findings:
+        shown += [Text(), _findings_table(verification.findings)]
+    if verification.contradictions:
+        shown += [Text(), _contradictions_table(verification.contradictions)]
+    if missed := gone.get(FindingKind.LOST, 0) + gone.get(FindingKind.SKIPPED, 0):
+        command = f"headrace accept {shlex.quote(gate)} --records {missed} --why '...'"
+        words = f"{command} says that this is known."
+        shown += [Text(), Text(out.printable(words), style="dim")]
+    if last:
+        shown += [Text(), *last]
+    return Group(*shown)
+
+
+def _contradictions_table(contradictions: Sequence[str]) -> Table:
+    kind = Text("disagree", style="bold red")
+    return out.grid((kind, Text(out.printable(each))) for each in contradictions)
+
+
+def _spans_table(spans: Sequence[Span]) -> Table:
+    columns = [*_COUNTS]
+    if any(span.pruned for span in spans):
+        columns.insert(1, "pruned")
+    ids = Counter(topic for topic, _ in {(span.offsets.topic, span.topic_id) for span in spans})
+
+    def row(run: str, read: str, those: Sequence[Span]) -> tuple[str, str, dict[str, int]]:
+        return run, read, {name: sum(getattr(span, name) for span in those) for name in columns}
+
+    def cell(name: str, numbers: dict[str, int]) -> Text:
+        bad = numbers[name] and name not in _FINE
+        return Text(out.count(numbers[name]), style="bold red" if bad else "")
+
+    shown, others = _divided(spans)
+    rows = []
+    for span in shown:
+        of_id = f" topic id {span.topic_id or 'unknown'}" if ids[span.offsets.topic] > 1 else ""
+        rows.append(row(span.checkpoint_id[:SHORT], f"{span.offsets}{of_id}", [span]))
+    if others:
+        more = f"and {len(others):,} more" if shown else f"{len(others):,} partitions"
+        rows.append(row("", more, others))
+    several = len({span.checkpoint_id for span in spans}) > 1
+    return out.table(
+        rows,
+        ("run", lambda each: out.line(each[0])) if several else None,
+        ("read", lambda each: out.line(each[1])),
+        *((f">{name}", lambda each, name=name: cell(name, each[2])) for name in columns),
+        wide=False,
+    )
+
+
+def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+    if len(spans) <= SPANS:
+        return list(spans), []
+    telling = [span for span in spans if span.processed + span.pruned < span.offsets.count]
+    shown = telling[:SPANS]
+    return shown, [span for span in spans if span not in shown]
+
+
+def _findings_table(findings: Sequence[Finding]) -> Table:
+    rows = [
+        (Text(kind, _STYLES.get(kind, "dim")), Text(out.printable(sentence)))
+        for kind, sentence in finding_sentences(findings)
+    ]
+    return out.grid(rows)

@@ -1,0 +1,196 @@
+"""Actions of forms: each is kept with who did it, when and why."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
+from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
+from headrace.errors import HeadraceError, OptionError
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.operate.status.letter_sending import LetterSender
+from headrace.operate.status.limiting import GATE_ACTIONS, WantedLimit
+from headrace.operate.status.words import count, plural
+
+Form = Mapping[str, str]
+
+
+def perform(site: Site, what: str, form: Form, who: str) -> str:
+    """Do what a form asks for; what was done, in a sentence.
+
+    Raises:
+        OptionError: A field is missing, or wrong.
+        LedgerError: The ledger cannot be written.
+        NotFoundError: There is no such action, or what it is about is gone.
+    """
+    action = _ACTIONS.get(what)
+    if action is None:
+        raise NotFoundError("There is no such action.")
+    why = form.get("why", "").strip()
+    if not why:
+        raise OptionError("The reason is empty; say why, for whoever looks at this later.")
+    with site.link.writing() as ledger:
+        gate = form.get("gate", "")
+        if gate and ledger.gates.get(gate) is None:
+            raise NotFoundError(f"The ledger has no gate {gate!r}.")
+        return action(site, ledger, form, who, why)
+
+
+Action = Callable[[Site, Ledger, Form, str, str], str]
+
+
+def _on_gate(name: str, _site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    if name == "stop" and ledger.gates.query(gate) is None:
+        raise OptionError(f"No query runs behind gate {gate}; load its page again.")
+    if name == "limit":
+        lasts = form.get("for")
+        action = WantedLimit.parse(_field(form, "records_per_s"), lasts, "The time").action
+    else:
+        action = GATE_ACTIONS[name]
+    _, sentence = action.act(ledger, gate, who, why)
+    return sentence
+
+
+def _retry(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, key = _field(form, "gate"), _field(form, "key")
+    if not ledger.repairs.retry(gate, [key], who, why):
+        raise OptionError(f"Batch {key} is not failed any more; load its page again.")
+    return f"Batch {key} does not wait for its next backfill any more."
+
+
+def _retry_sink(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate = _field(form, "gate")
+    if not ledger.repairs.retry_sink(gate, who, why):
+        raise OptionError(f"Gate {gate} does not wait for its sink any more; load its page again.")
+    return f"Gate {gate} tries its sink now."
+
+
+def _retry_alike(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, error = _field(form, "gate"), _given(form, "error")
+    last = _number(form, "last")
+    found = [each for each in failed_alike(ledger, gate, error) if each.created_time_ms <= last]
+    _refuse_others(form, len(found), "batch")
+    keys = [each.batch_key for each in found]
+    number = ledger.repairs.retry(gate, keys, who, why)
+    return f"{plural(number, 'batch')} of gate {gate} {_do(number)} not wait any more."
+
+
+def _drop_batch(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, key = _field(form, "gate"), _field(form, "key")
+    if not ledger.repairs.drop_batch(gate, key, who, why):
+        raise OptionError(f"Batch {key} is not dead, or was dropped already.")
+    return f"Batch {key} is dropped."
+
+
+def _drop_letters(_site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, letters = _letters(ledger, form)
+    number = ledger.repairs.drop_letters(gate, [each.dead_letter_id for each in letters], who, why)
+    return f"{plural(number, 'dead letter')} of gate {gate} {_are(number)} dropped."
+
+
+def _send_letters(site: Site, ledger: Ledger, form: Form, who: str, why: str) -> str:
+    gate, letters = _letters(ledger, form)
+    numbers = [each.dead_letter_id for each in letters]
+    topic = form.get("topic", "").strip() or None
+    sender = LetterSender(ledger, site.source_options, topic)
+    if "value" in form:
+        sender.edit, sender.change = who, _correction(form, letters)
+    action = ledger.repairs.begin_send(gate, numbers, who, why)
+    try:
+        sender.send(letters)
+    except HeadraceError as error:
+        ledger.repairs.end_send(action, f"{sender.outcome()}; then: {error}")
+        raise
+    ledger.repairs.end_send(action, sender.outcome())
+    if not sender.sent:
+        raise OptionError(
+            "Somebody else is sending these dead letters, or has resolved them; load the page"
+            " again."
+        )
+    return f"Gate {gate}: {sender.outcome()}."
+
+
+def _correction(
+    form: Form, letters: Sequence[DeadLetterRecord]
+) -> Callable[[DeadLetter], DeadLetter]:
+    if "letter" not in form:
+        raise OptionError("A value is for one dead letter; send the form from that one's page.")
+    value = corrected(letters[0].letter.value, form["value"])
+    if value is None:
+        raise OptionError(
+            "This value cannot be corrected here; use `headrace dead-letters send ID --value FILE`."
+        )
+    if value == letters[0].letter.value:
+        raise OptionError("The value is as it was; correct it, or send the dead letter as it is.")
+    return partial(_with_value, value)
+
+
+def _with_value(value: bytes, letter: DeadLetter) -> DeadLetter:
+    return replace(letter, value=value)
+
+
+def _letters(ledger: Ledger, form: Form) -> tuple[str, list[DeadLetterRecord]]:
+    gate = _field(form, "gate")
+    if "letter" in form:
+        found = ledger.dead_letters.get(_number(form, "letter"))
+        waits = found is not None and found.status is DeadLetterStatus.WAITING
+        if found is None or found.gate != gate or not waits:
+            raise OptionError("No such dead letter waits any more; load the page again.")
+        return gate, [found]
+    error, last = _given(form, "error"), _number(form, "last")
+    alike = [each for each in letters_alike(ledger, gate, error) if each.dead_letter_id <= last]
+    _refuse_others(form, len(alike), "dead letter")
+    return gate, alike
+
+
+def _refuse_others(form: Form, number: int, noun: str) -> None:
+    shown = _number(form, "number")
+    if number != shown or not number:
+        raise OptionError(
+            f"The page showed {plural(shown, noun)} alike, and by now it is {count(number)}; load"
+            " the page again."
+        )
+
+
+def _given(form: Form, name: str) -> str:
+    if name not in form:
+        raise OptionError(f"The field {name!r} is missing; send the form from its page.")
+    return form[name]
+
+
+def _number(form: Form, name: str) -> int:
+    number = whole_number(_given(form, name))
+    if number is None:
+        raise OptionError(
+            f"The field {name!r} is {form[name][:40]!r}, which is no number; send the form from its"
+            " page."
+        )
+    return number
+
+
+def _field(form: Form, name: str) -> str:
+    value = form.get(name, "").strip()
+    if not value:
+        raise OptionError(f"The field {name!r} is empty; fill it in.")
+    return value
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _do(number: int) -> str:
+    return "does" if number == 1 else "do"
+
+
+_ACTIONS: Final[Mapping[str, Action]] = {
+    **{name: partial(_on_gate, name) for name in (*GATE_ACTIONS, "limit") if name != "restart"},
+    "retry": _retry,
+    "retry-sink": _retry_sink,
+    "retry-alike": _retry_alike,
+    "drop-batch": _drop_batch,
+    "drop-letters": _drop_letters,
+    "send-letters": _send_letters,
+}

@@ -1,0 +1,279 @@
+"""Pages of failures: groups of alike, a batch, a record; each with what can be done about it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from markupsafe import escape
+
+from headrace.operate.dashboard.fleet import Fleet
+from headrace.operate.dashboard.live import View
+from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, whole_number
+from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.operate.status.limiting import RetryQueue, is_queued
+
+MOST_BYTES: Final = 20_000
+"""The longest value that a form has; each byte may take three in what a browser sends."""
+
+_KEPT: Final = "\n\t"
+
+
+def correctable(value: bytes | None) -> str | None:
+    r"""The text of a value that a form can have; None for any other value.
+
+    It is UTF-8, not too long, and has no character that a browser changes or nobody sees. Lines end
+    all with LF, or all with CR LF, for a browser makes them one.
+
+    >>> correctable(b'{"a": "12,50"}'), correctable(b"a\r\nb"), correctable(b"\xff")
+    ('{"a": "12,50"}', 'a\nb', None)
+    """
+    if value is None or len(value) > MOST_BYTES:
+        return None
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if _ends_with_crlf(text):
+        text = text.replace("\r\n", "\n")
+    is_shown = all(each.isprintable() or each in _KEPT for each in text)
+    return text if is_shown else None
+
+
+def corrected(before: bytes | None, text: str) -> bytes | None:
+    r"""The value that a form has sent, its lines as they ended before.
+
+    None where the value before is not one that a form can have.
+
+    >>> corrected(b"a\nb", "a\r\nc"), corrected(b"a\r\nb", "a\r\nc")
+    (b'a\nc', b'a\r\nc')
+    """
+    if before is None or correctable(before) is None:
+        return None
+    text = text.replace("\r\n", "\n")
+    if _ends_with_crlf(before.decode("utf-8")):
+        text = text.replace("\n", "\r\n")
+    return text.encode("utf-8", "strict")
+
+
+def _ends_with_crlf(text: str) -> bool:
+    return 0 < text.count("\r\n") == text.count("\n")
+
+
+GROUPS: Final = 100
+"""Groups of batches, and of records, on a page."""
+
+MOST_ALIKE: Final = 1_000
+"""Batches or records that one form acts on; the oldest first."""
+
+ROWS: Final = 100
+"""Batches or records on a page of a group; the oldest, for they are resolved first."""
+
+PARTS: Final = 200
+"""Ranges and dead letters of a batch on a page."""
+
+
+def failures_page(site: Site, _name: str, query: Query) -> Page:
+    """Groups of what failed for the same reason, of all gates or of ``gate``."""
+    gate = query.get("gate") or None
+    skip = whole_number(query.get("skip", "")) or 0
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        batches = ledger.repairs.alike_batches(gate, GROUPS + 1, skip=skip)
+        letters = ledger.repairs.alike_letters(gate, GROUPS + 1, skip=skip)
+        values = {
+            "values": ledger.dead_letters.values_of([each.letter for each in letters[:GROUPS]]),
+            "batches": batches[:GROUPS],
+            "letters": letters[:GROUPS],
+            "gate": gate,
+            "skipped": skip,
+            "next": skip + GROUPS if max(len(batches), len(letters)) > GROUPS else None,
+            "now_ms": now_ms,
+        }
+        return View({"groups": site.render("failure_groups.html", **values)})
+
+    return Page(
+        key=f"/failures?{gate}&{skip}",
+        title="Failures" if gate is None else f"Failures of {gate}",
+        template="list.html",
+        look=look,
+        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
+        about={"gate": gate, "all": "/failures"},
+    )
+
+
+def _seen(fleet: Fleet, gate: str | None) -> object:
+    return fleet.revisions if gate is None else fleet.revisions.get(gate)
+
+
+def failed_alike(ledger: Ledger, gate: str, error: str) -> list[BatchRecord]:
+    """The batches of a gate that failed with this class of exception, the oldest first.
+
+    With an empty class, the batches that failed without an exception.
+    """
+    found = ledger.batches.unresolved(gate, MOST_ALIKE, error_class=error or None)
+    own = (each for each in found if error or each.error is None)
+    return [each for each in own if each.status is Status.FAILED]
+
+
+def letters_alike(ledger: Ledger, gate: str, error: str) -> list[DeadLetterRecord]:
+    """The dead letters of a gate that wait with this class of exception, the oldest first."""
+    waiting = [DeadLetterStatus.WAITING]
+    return list(
+        ledger.dead_letters.oldest(gate, statuses=waiting, limit=MOST_ALIKE, error_class=error)
+    )
+
+
+def group_page(site: Site, _name: str, query: Query) -> Page:
+    """Batches (``what=batch``) or records (``what=letter``) that failed alike."""
+    gate, error = query.get("gate", ""), query.get("error", "")
+    what = "letter" if query.get("what") == "letter" else "batch"
+    begin = whole_number(query.get("after", "")) or 0
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        values = {"now_ms": now_ms, "most": ROWS, "gate": gate, "error": error}
+        if what == "batch":
+            return _look_at_batches(site, ledger, begin, values)
+        letters = ledger.dead_letters.oldest(
+            gate,
+            statuses=[DeadLetterStatus.WAITING],
+            limit=ROWS + 1,
+            after=begin,
+            error_class=error,
+        )
+        messages = [each.letter.error.message for each in letters]
+        return _alike(site, "group_letters.html", messages, values | {"rows": letters})
+
+    def beside(ledger: Ledger) -> dict[str, Any]:
+        if what == "batch":
+            failed = failed_alike(ledger, gate, error)
+            return {"number": len(failed), "last": failed[-1].created_time_ms if failed else 0}
+        letters = letters_alike(ledger, gate, error)
+        return {"number": len(letters), "last": letters[-1].dead_letter_id if letters else 0}
+
+    return Page(
+        key=f"/failures/alike?{what}&{gate}&{error}&{begin}",
+        title=f"{error or 'Failures'} in {gate}",
+        template="group.html",
+        look=look,
+        revision=lambda fleet: (_seen(fleet, gate), fleet.acted),
+        about={"gate": gate, "error": error, "what": what},
+        beside=beside,
+    )
+
+
+def _look_at_batches(site: Site, ledger: Ledger, begin: int, values: Mapping[str, Any]) -> View:
+    gate, error = values["gate"], values["error"]
+    found = ledger.batches.unresolved(
+        gate, ROWS + 1, since_ms=begin or None, error_class=error or None
+    )
+    rows = [each for each in found if error or each.error is None]
+    messages = [each.error.message for each in rows if each.error is not None]
+    queued = {each.batch_key for each in rows if is_queued(each)}
+    queue = RetryQueue.read(ledger, gate) if queued else None
+    waits_for = queue.waits_for() if queue else None
+    return _alike(
+        site,
+        "group_batches.html",
+        messages,
+        {**values, "rows": rows, "queued": queued, "waits_for": waits_for},
+    )
+
+
+def _alike(site: Site, template: str, messages: Sequence[str], values: Mapping[str, Any]) -> View:
+    shown = {
+        "queued": (),
+        "waits_for": None,
+        **values,
+        "reason": messages[0] if messages else None,
+        "differ": len(set(messages)) > 1,
+    }
+    why = site.render("group_why.html", **shown | {"queued": len(shown["queued"])})
+    return View({"why": why, "group": site.render(template, **shown)})
+
+
+def batch_page(site: Site, name: str, query: Query) -> Page:
+    """Everything about one batch; of its ranges and dead letters those after the first ``skip``."""
+    skip = whole_number(query.get("skip", "")) or 0
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        batch = ledger.batches.get(name)
+        if batch is None:
+            raise NotFoundError(f"The ledger has no batch {name!r}.")
+        values = _parts_of(ledger, name, skip) | {"batch": batch, "now_ms": now_ms}
+        queue = RetryQueue.read(ledger, batch.gate) if is_queued(batch) else None
+        values["waits_for"] = queue.waits_for(name) if queue else None
+        why = site.render(
+            "why.html",
+            error=batch.error,
+            after_commit=batch.status is Status.SUCCESS,
+            retry_ms=batch.retry_ms,
+            waits_for=values["waits_for"],
+        )
+        return View({"why": why, "batch": site.render("batch.html", **values)})
+
+    def beside(ledger: Ledger) -> dict[str, Any]:
+        batch = ledger.batches.get(name)
+        can_drop = batch is not None and batch.status is Status.DEAD and batch.resolution is None
+        return {
+            "batch": batch,
+            "can_retry": batch is not None and batch.status is Status.FAILED,
+            "can_drop": can_drop,
+        }
+
+    if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
+        raise NotFoundError(f"{name[:40]!r} is no key of a batch; it has 32 hexadecimal digits.")
+    return Page(
+        key=f"/batch/{name}?{skip}",
+        title=f"Batch {name[:8]}",
+        template="batch.html",
+        look=look,
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
+        about={"name": name},
+        beside=beside,
+    )
+
+
+def _parts_of(ledger: Ledger, key: str, skip: int) -> dict[str, Any]:
+    ranges = ledger.batches.ranges(key)
+    letters = ledger.repairs.letters_of(key, PARTS + 1, skip=skip)
+    shown = slice(skip, skip + PARTS)
+    has_more = max(len(ranges), skip + len(letters)) > skip + PARTS
+    return {
+        "ranges": ranges[shown],
+        "letters": letters[:PARTS],
+        "next": skip + PARTS if has_more else None,
+        "losses": ledger.history.losses_of([key]),
+        "rejected": ledger.dead_letters.count_rejected([key]),
+    }
+
+
+def letter_page(site: Site, name: str, _query: Query) -> Page:
+    """One record that cannot be processed: its bytes, why, and what became of it."""
+    number = whole_number(name)
+    if number is None:
+        raise NotFoundError(f"{name[:40]!r} is no number of a dead letter.")
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        record = ledger.dead_letters.get(number)
+        if record is None:
+            raise NotFoundError(f"The ledger has no dead letter {number}.")
+        html = site.render("letter.html", record=record, letter=record.letter, now_ms=now_ms)
+        error = record.letter.error
+        why = site.render("why.html", error=error, after_commit=False, waits_for=None)
+        return View({"why": why, "letter": html})
+
+    def beside(ledger: Ledger) -> dict[str, Any]:
+        record = ledger.dead_letters.get(number)
+        waits = record is not None and record.status is DeadLetterStatus.WAITING
+        text = correctable(record.letter.value) if record is not None else None
+        # Written as it is: what a page shows in other places has escapes in it.
+        return {"record": record, "waits": waits, "text": None if text is None else escape(text)}
+
+    return Page(
+        key=f"/letter/{number}",
+        title=f"Dead letter {number}",
+        template="letter.html",
+        look=look,
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
+        about={"number": number},
+        beside=beside,
+    )

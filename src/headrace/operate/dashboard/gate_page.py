@@ -1,0 +1,394 @@
+"""One gate in full: how it fares, its history, its partitions, its batches, what limits it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from headrace.control import OperatorAction, OperatorLimits
+from headrace.operate.dashboard.fleet import Fleet
+from headrace.operate.dashboard.live import View
+from headrace.operate.dashboard.pages import (
+    Page,
+    Query,
+    Site,
+    path,
+    refuse_a_long_name,
+    refuse_no_gate,
+    whole_number,
+)
+from headrace.operate.dashboard.timeline import timeline_of
+from headrace.ledger import Ledger, SeriesPoint
+from headrace.operate.status.attention import BY_OPERATORS, Need
+from headrace.operate.status.limiting import drain_state
+from headrace.operate.status.observer import Observer, read_histories
+from headrace.operate.status.sentences import headline
+from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot, take_snapshot
+from headrace.operate.status.states import GateHistory
+from headrace.operate.status.words import plural
+
+SPANS: Final[Mapping[str, int | None]] = {
+    "15 min": 900_000,
+    "1 h": 3_600_000,
+    "6 h": 21_600_000,
+    "24 h": 86_400_000,
+    "7 d": 604_800_000,
+    "all": None,
+}
+"""Spans of the charts, up to now (ms); None is as far back as the ledger goes."""
+
+SPAN: Final = "15 min"
+"""The one that is shown if the address names none."""
+
+POINTS: Final = 900
+"""Points of a chart; batches of a longer time are drawn together."""
+
+SHORTEST_MS: Final = 60_000
+"""Shortest range of a chart (ms), for a gate that has just begun."""
+
+SHORTEST_RANGE_MS: Final = 1_000
+"""The shortest range that can be looked at."""
+
+CLOCKS_APART_MS: Final = 60_000
+
+
+def named_range(query: Query) -> tuple[int, int] | None:
+    """The range that an address names (ms since the epoch); None if it names none.
+
+    >>> named_range({"from": "60000", "until": "90000"})
+    (60000, 90000)
+    """
+    since_ms, until_ms = whole_number(query.get("from", "")), whole_number(query.get("until", ""))
+    if since_ms is None or until_ms is None or not since_ms < until_ms < 2**53:
+        return None
+    return since_ms, max(until_ms, since_ms + SHORTEST_RANGE_MS)
+
+
+def chart_range(
+    query: Query,
+    now_ms: int,
+    oldest_ms: Callable[[int], int | None],
+    newest_ms: int | None,
+) -> tuple[int, int]:
+    """Return the range of the charts (ms since the epoch): a named one, or the span up to now.
+
+    A span begins with the first batch in it: a gate that has run for three minutes fills its
+    charts with them. It ends with the last batch where that would leave more than half of the
+    charts empty, as for a gate whose query has ended.
+
+    Args:
+        query: The address.
+        now_ms: The time.
+        oldest_ms: Answers when the first batch since a time was planned; None if there is none.
+        newest_ms: When the last batch was planned; None if there is none.
+    """
+    named = named_range(query)
+    if named is not None:
+        return named
+    span_ms = SPANS.get(query.get("span", ""), SPANS[SPAN])
+
+    def up_to(until_ms: int) -> tuple[int, int]:
+        earliest_ms = 0 if span_ms is None else until_ms - span_ms
+        first_ms = oldest_ms(earliest_ms)
+        since_ms = until_ms if first_ms is None else first_ms
+        return max(min(since_ms, until_ms - SHORTEST_MS), earliest_ms), until_ms
+
+    since_ms, until_ms = up_to(now_ms)
+    if newest_ms is None or 2 * newest_ms >= since_ms + until_ms:
+        return since_ms, until_ms
+    return up_to(newest_ms + SHORTEST_RANGE_MS)
+
+
+def series_of(ledger: Ledger, name: str, query: Query, now_ms: int) -> dict[str, Any]:
+    """The history of a gate as columns for charts, and the marks in it.
+
+    ``from`` and ``until`` (ms since the epoch) name a range, ``span`` how far back it goes from now
+    if they do not; ``after`` leaves out what is older than that.
+
+    Raises:
+        NotFoundError: The ledger has no such gate.
+    """
+    gate = refuse_no_gate(ledger, name)
+    newest = ledger.batches.newest(name, 1)
+    newest_ms = newest[0].created_time_ms if newest else None
+    since_ms, until_ms = chart_range(
+        query, now_ms, lambda ms: ledger.fleet.oldest_ms(name, ms), newest_ms
+    )
+    bucket_ms = max((until_ms - since_ms) // POINTS, 1)
+    start_ms = max(since_ms, whole_number(query.get("after", "")) or 0)
+    start_ms -= start_ms % bucket_ms
+    # A batch that was planned by a clock ahead of this one's is there all the same.
+    ahead_ms = CLOCKS_APART_MS if until_ms == now_ms else 0
+    points = ledger.fleet.series(name, start_ms, until_ms + ahead_ms, bucket_ms)
+    return {
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "is_now": until_ms == now_ms,
+        "interval_ms": gate.interval_ms,
+        "time": [each.time_ms / 1000 for each in points],
+        "lag": [each.lag for each in points],
+        "rate": [each.rate_per_s for each in points],
+        "capacity": [each.capacity_per_s for each in points],
+        "batch": [None if p.duration_ms is None else p.duration_ms / 1000 for p in points],
+        "marks": _marks(
+            points,
+            [
+                each
+                for each in ledger.operator_limits.history(name, 100)
+                if start_ms <= each.time_ms <= until_ms
+            ],
+            (until_ms - since_ms) // 60,
+        ),
+    }
+
+
+def _marks(
+    points: Sequence[SeriesPoint],
+    actions: Sequence[OperatorAction],
+    apart_ms: int,
+) -> list[dict[str, Any]]:
+    marks = _failures(points, apart_ms)
+    marks += [
+        {"time": here.time_ms / 1000, "kind": "restart", "text": "another checkpoint"}
+        for before, here in pairwise(points)
+        if before.checkpoint_id != here.checkpoint_id
+    ]
+    marks += [
+        {"time": each.time_ms / 1000, "kind": "action", "text": f"{each.kind} by {each.by}"}
+        for each in actions
+    ]
+    return marks
+
+
+def _failures(points: Sequence[SeriesPoint], apart_ms: int) -> list[dict[str, Any]]:
+    """Return marks of failed batches; failures less apart than this have one mark."""
+    groups: list[tuple[int, int, int]] = []
+    for each in points:
+        if not each.failed:
+            continue
+        if groups and each.time_ms - groups[-1][1] < apart_ms:
+            first, _, number = groups.pop()
+            groups.append((first, each.time_ms, number + each.failed))
+        else:
+            groups.append((each.time_ms, each.time_ms, each.failed))
+    return [
+        {"time": first / 1000, "kind": "failed", "text": f"{plural(number, 'batch')} failed"}
+        for first, _, number in groups
+    ]
+
+
+ROWS: Final = 100
+"""Batches, or partitions, on a page."""
+
+
+def batches_page(site: Site, _name: str, query: Query) -> Page:
+    """The live batches of ``gate``, the newest first; those planned before ``before`` (ms)."""
+    gate = query.get("gate", "")
+    before_ms = whole_number(query.get("before", ""))
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        record = refuse_no_gate(ledger, gate)
+        found = ledger.batches.newest(gate, ROWS + 1, until_ms=before_ms)
+        batches, more = found[:ROWS], None
+        if len(found) > ROWS:
+            more = f"/batches?{urlencode({'gate': gate, 'before': batches[-1].created_time_ms})}"
+        losses = ledger.history.losses_of([each.batch_key for each in batches])
+        history = GateHistory(
+            record,
+            batches,
+            ledger.rates.history(gate, ROWS),
+            losses=tuple(chain.from_iterable(losses.values())),
+        )
+        shown = take_snapshot(history, now_ms).batches
+        html = site.render(
+            "gate_batches.html",
+            heading=None,
+            rows=list(zip(batches, shown, strict=True)),
+            interval_ms=record.interval_ms,
+            more=more,
+            more_words="The next ones",
+        )
+        return View({"list": html})
+
+    return _page(f"/batches?{gate}&{before_ms}", "Batches of", gate, look)
+
+
+def partitions_page(site: Site, _name: str, query: Query) -> Page:
+    """The partitions that the newest batch of ``gate`` reads, those with the largest lag first."""
+    gate = query.get("gate", "")
+    skip = whole_number(query.get("skip", "")) or 0
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        record = refuse_no_gate(ledger, gate)
+        newest = ledger.batches.newest(gate, 1)
+        ranges = ledger.batches.ranges(newest[0].batch_key) if newest else ()
+        history = GateHistory(record, newest, ranges=ranges)
+        partitions = by_lag(take_snapshot(history, now_ms).partitions)
+        more = None
+        if len(partitions) > skip + ROWS:
+            more = f"/partitions?{urlencode({'gate': gate, 'skip': skip + ROWS})}"
+        shown = partitions[skip : skip + ROWS]
+        return View({"list": site.render("partition_rows.html", rows=shown, more=more)})
+
+    return _page(f"/partitions?{gate}&{skip}", "Partitions of", gate, look)
+
+
+def by_lag(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+    """Partitions, those of which the batch left most first."""
+
+    def order(each: PartitionSnapshot) -> tuple[int, int, str, int]:
+        return -(each.left or 0), -each.admitted, each.topic, each.partition
+
+    return sorted(partitions, key=order)
+
+
+def _page(key: str, title: str, gate: str, look: Any) -> Page:
+    refuse_a_long_name(gate)
+
+    return Page(
+        key=key,
+        title=f"{title} {gate}",
+        template="list.html",
+        look=look,
+        revision=lambda fleet: fleet.revisions.get(gate),
+        about={"gate": gate, "all": "/"},
+    )
+
+
+BATCHES: Final = 20
+ACTIONS: Final = 5
+WORST: Final = 8
+"""Rows of partitions below the heat map."""
+
+MOST_CELLS: Final = 2_000
+"""Partitions in the heat map."""
+
+HEATS: Final = 6
+
+
+def gate_page(site: Site, name: str, query: Query) -> Page:
+    """Everything about one gate."""
+    refuse_a_long_name(name)
+    span = query.get("span", SPAN)
+    span, zoomed = span if span in SPANS else SPAN, named_range(query)
+    series = {"span": span}
+    if zoomed is not None:
+        series |= {"from": str(zoomed[0]), "until": str(zoomed[1])}
+
+    return Page(
+        key=f"/gate/{name}",
+        title=name,
+        template="gate.html",
+        look=partial(_look_at_gate, site, name),
+        revision=lambda fleet: (fleet.revisions.get(name), fleet.elsewhere[:1]),
+        about={
+            "gate": name,
+            "span": span,
+            "spans": tuple(SPANS),
+            "zoomed": zoomed,
+            "series": f"/series{path(name)}?{urlencode(series)}",
+        },
+    )
+
+
+def _look_at_gate(site: Site, name: str, ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
+    (history,) = read_histories(ledger, [refuse_no_gate(ledger, name)])
+    (snapshot,) = Observer(ledger, fleet.lags).snapshots([history], wait_s=0)
+    limits = history.operator_limits or ledger.operator_limits.of(name)
+    newest, partitions = snapshot.newest, snapshot.partitions
+    values: dict[str, Any] = {
+        "gate": snapshot,
+        "operator_limits": limits,
+        "now_ms": now_ms,
+        "drain": drain_state(ledger, name) if limits.draining else None,
+        "lag_s": snapshot.lag_seconds,
+    }
+    return View(
+        {
+            "state": _state(site, snapshot, limits, values),
+            "facts": site.render("gate_facts.html", **values),
+            "newest": site.render("newest.html", newest=newest.planned_ms if newest else 0),
+            "partitions": site.render(
+                "partitions.html",
+                cells=cells_of(partitions),
+                worst=by_lag(partitions)[:WORST],
+                gate=name,
+                number=len(partitions),
+                planned_ms=newest.planned_ms if newest else None,
+            ),
+            "timeline": site.render("timeline.html", timeline=timeline_of(history, now_ms)),
+            "batches": _last_batches(site, history, snapshot),
+            "law": site.render("gate_law.html", **values),
+            "history": site.render(
+                "operator_limits.html",
+                actions=ledger.operator_limits.history(name, ACTIONS),
+                gate=name,
+            ),
+        }
+    )
+
+
+def _state(
+    site: Site, snapshot: GateSnapshot, limits: OperatorLimits, values: Mapping[str, Any]
+) -> Any:
+    waits, has_ceiling = snapshot.waiting is not None, snapshot.ceiling is not None
+    return site.render(
+        "gate_state.html",
+        headline=beyond_state(snapshot),
+        needs=_other_needs(snapshot),
+        headline_has_limits=snapshot.state in BY_OPERATORS,
+        impossible=impossible_actions(
+            limits, waits=waits, has_ceiling=has_ceiling, runs=snapshot.query is not None
+        ),
+        **values,
+    )
+
+
+def _last_batches(site: Site, history: GateHistory, snapshot: GateSnapshot) -> Any:
+    has_more = len(history.batches) > BATCHES
+    return site.render(
+        "gate_batches.html",
+        heading="The last batches",
+        rows=list(zip(history.batches, snapshot.batches, strict=True))[:BATCHES],
+        interval_ms=history.gate.interval_ms,
+        more=f"/batches?{urlencode({'gate': snapshot.gate})}" if has_more else None,
+        more_words="All batches",
+    )
+
+
+def impossible_actions(
+    operator_limits: OperatorLimits, *, waits: bool, has_ceiling: bool = False, runs: bool = True
+) -> list[str]:
+    """The actions that would change nothing now, by the names of their forms."""
+    changes = {
+        "pause": not operator_limits.paused,
+        "drain": not operator_limits.draining,
+        "resume": operator_limits.hold is not None,
+        "stop": runs and operator_limits.stop is None,
+        "unlimit": operator_limits.limit is not None,
+        "retry-sink": waits,
+        "lift-ceiling": has_ceiling,
+    }
+    return [action for action, is_possible in changes.items() if not is_possible]
+
+
+def _other_needs(snapshot: GateSnapshot) -> list[Need]:
+    said = headline(snapshot)
+    return [each for each in snapshot.needs if each.sentence != said]
+
+
+def beyond_state(snapshot: GateSnapshot) -> str:
+    """The headline without the name of the state, which stands before it as a mark."""
+    text, state = headline(snapshot), str(snapshot.state)
+    return text[len(state) :].lstrip(": ") if text.lower().startswith(state) else text
+
+
+def cells_of(partitions: Sequence[PartitionSnapshot]) -> list[tuple[PartitionSnapshot, int]]:
+    """Partitions in their order, each with the shade of what is left of it; 0 for nothing."""
+    largest = max((each.left or 0 for each in partitions), default=0)
+    ordered = sorted(partitions, key=lambda each: (each.topic, each.partition))[:MOST_CELLS]
+    return [
+        (each, min(1 + each.left * (HEATS - 1) // (largest + 1), HEATS - 1) if each.left else 0)
+        for each in ordered
+    ]

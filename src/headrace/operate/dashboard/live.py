@@ -1,0 +1,387 @@
+"""Pages that stay live: regions of HTML that are sent again when they have changed.
+
+The ledger is looked at twice a second while somebody looks at a page, once for all of them. Each
+round is followed by at least nineteen times its own processor time, so that it takes 5 % of a core
+at most, however large the ledger and however many look.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from urllib.parse import unquote
+
+from sqlalchemy import make_url
+
+from headrace.core.timing import wall_clock_ms
+from headrace.operate.dashboard.fleet import Fleet
+from headrace.errors import LedgerError, LedgerSchemaError, NoLedgerError
+from headrace.ledger import Ledger, normalize_url, redact_url
+
+Answer = TypeVar("Answer")
+
+TRY_AGAIN_S: Final = 1.0
+"""Time until a ledger that did not answer is opened again (s)."""
+
+
+class LedgerLink:
+    """Opens the ledger for reading when somebody asks, and again after it was gone.
+
+    Until a first gated query makes the ledger, pages ask an empty one in its place.
+
+    Its methods can be called from any thread.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            LedgerError: The URL is not a ledger's.
+        """
+        self.url: Final = normalize_url(url)
+        self.name: Final = unquote(redact_url(url))
+        """For people: readable, and without secrets."""
+        parsed = make_url(self.url)
+        self._file = parsed.database if parsed.get_backend_name() == "sqlite" else None
+        self._lock = threading.Lock()
+        self._opened: Ledger | None = None
+        self._identity: tuple[int, int] | None = None
+        self._failed: tuple[float, LedgerError] | None = None
+        self._was_there = False
+        self._empty: Ledger | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the ledger was seen; before, an empty one stands in its place."""
+        return self._was_there
+
+    def ask(self, question: Callable[[Ledger], Answer]) -> Answer:
+        """The ledger's answer.
+
+        Raises:
+            LedgerError: It cannot be reached or read now.
+        """
+        ledger = self._current_or_empty()
+        try:
+            return question(ledger)
+        except LedgerError:
+            self._forget(ledger)
+            raise
+
+    @contextmanager
+    def writing(self) -> Iterator[Ledger]:
+        """Lend a ledger to change something in; it is never made, nor brought up to date.
+
+        Raises:
+            LedgerError: It cannot be reached, or may not be written.
+        """
+        with Ledger.join(self.url) as ledger:
+            yield ledger
+
+    def refuse_another_schema(self) -> None:
+        """Look once whether this Headrace can read it; one that is away may come later.
+
+        Raises:
+            LedgerSchemaError: It is of another Headrace, or no ledger's.
+        """
+        try:
+            self.ask(lambda ledger: None)
+        except LedgerSchemaError:
+            raise
+        except LedgerError:
+            return
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            ledgers, self._opened, self._empty = (self._opened, self._empty), None, None
+            folder, self._folder = self._folder, None
+        for ledger in ledgers:
+            if ledger is not None:
+                ledger.close()
+        if folder is not None:
+            folder.cleanup()
+
+    def current(self) -> Ledger:
+        """The ledger, open for reading: to be asked at once, and not to be kept.
+
+        Raises:
+            LedgerError: It cannot be reached or read now.
+        """
+        with self._lock:
+            if self._opened is not None and self._identity != self._file_now():
+                # Another file has its name, or none: what is open is nobody's any more.
+                self._opened.close()
+                self._opened = None
+            if self._opened is None:
+                self._open()
+            assert self._opened is not None  # noqa: S101  (for mypy)
+            return self._opened
+
+    def _current_or_empty(self) -> Ledger:
+        try:
+            return self.current()
+        except NoLedgerError:
+            if self._was_there:
+                raise
+        with self._lock:
+            if self._empty is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
+                self._empty = Ledger.open(f"sqlite:///{self._folder.name}/empty.db")
+            return self._empty
+
+    def _open(self) -> None:
+        if self._failed is not None and time.monotonic() - self._failed[0] < TRY_AGAIN_S:
+            error = self._failed[1]
+            raise type(error)(str(error)) from error
+        try:
+            self._identity = self._file_now()
+            self._opened = Ledger.open(self.url, create=False)
+            self._failed, self._was_there = None, True
+        except LedgerError as error:
+            self._failed = time.monotonic(), error
+            raise
+
+    def _forget(self, ledger: Ledger) -> None:
+        with self._lock:
+            if self._opened is ledger:
+                self._opened = None
+        # Others may be reading from it: what they have begun ends by itself.
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Which file it is in, if it is in one; another one after it was replaced."""
+        if self._file is None:
+            return None
+        try:
+            found = os.stat(self._file)  # noqa: PTH116  (a URL's text, as SQLite takes it)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+_LOG: Final = logging.getLogger("headrace.dashboard")
+
+ROUND_S: Final = 0.5
+"""Interval at which the ledger is looked at (s)."""
+
+REST: Final = 19
+"""Rest after a round, as a multiple of its own processor time."""
+
+REFRESH_S: Final = 5.0
+"""Interval at which an unchanged page is made again (s): for ages, and gates that became silent."""
+
+KEPT_S: Final = 60.0
+"""Time for which a page is remembered after its last viewer, who may come back (s)."""
+
+MOST_CHANNELS: Final = 500
+MOST_VIEWERS: Final = 200
+"""Beyond it, pages are shown and not live."""
+
+HEARTBEAT_S: Final = 5.0
+"""Interval at which viewers are sent something (s), so that both sides notice a lost connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Content of a page at one moment.
+
+    Attributes:
+        regions: HTML by the identifier of its element.
+        orders: Of lists, by their identifier, the identifiers of their elements in order; each
+            element is a region.
+    """
+
+    regions: Mapping[str, str]
+    orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+Look = Callable[[Ledger, Fleet, int], View]
+"""Makes a view from the ledger, all gates and the time (ms since the epoch)."""
+
+Revision = Callable[[Fleet], object]
+"""A value that is another one whenever a page has something new to show."""
+
+
+class Channel:
+    """One page that is looked at, and when each of its regions has changed."""
+
+    def __init__(self, look: Look, revision: Revision) -> None:
+        self.look: Final = look
+        self.revision: Final = revision
+        self.viewers = 0
+        self.version = 0
+        self.used_s = time.monotonic()
+        self._seen: object = None
+        self._made_s = 0.0
+        self._regions: dict[str, tuple[int, str]] = {}
+        self._orders: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._view: View | None = None
+
+    def refresh(self, ledger: Ledger, fleet: Fleet) -> View:
+        """The view now; it is made again if there may be something new."""
+        seen, now_s = self.revision(fleet), time.monotonic()
+        if self._view is None or seen != self._seen or now_s - self._made_s >= REFRESH_S:
+            view = self.look(ledger, fleet, wall_clock_ms())
+            self._seen, self._made_s, self._view = seen, now_s, view
+            self._publish(view)
+        return self._view
+
+    def _publish(self, view: View) -> None:
+        version, new = self.version + 1, False
+        regions = dict[str, tuple[int, str]]()
+        for name, html in view.regions.items():
+            known = self._regions.get(name)
+            if known is None or known[1] != html:
+                known, new = (version, html), True
+            regions[name] = known
+        orders = dict[str, tuple[int, tuple[str, ...]]]()
+        for name, order in view.orders.items():
+            before = self._orders.get(name)
+            if before is None or before[1] != tuple(order):
+                before, new = (version, tuple(order)), True
+            orders[name] = before
+        self._regions, self._orders = regions, orders
+        if new:
+            self.version = version
+
+    def since(self, version: int) -> str | None:
+        """Return the changes since a version, as JSON; None if there are none."""
+        if version >= self.version:
+            return None
+        regions = {name: html for name, (at, html) in self._regions.items() if at > version}
+        orders = {name: order for name, (at, order) in self._orders.items() if at > version}
+        return json.dumps({"regions": regions, "orders": orders})
+
+
+class LiveHub:
+    """Looks at the ledger for all pages that somebody looks at."""
+
+    def __init__(self, link: LedgerLink) -> None:
+        self.id: Final = secrets.token_hex(4)
+        self.fleet: Final = Fleet()
+        self.away: str | None = None
+        """Why the ledger cannot be read now; None while it can."""
+        self.read_ms: int | None = None
+        """When it was read last (ms since the epoch)."""
+        self._link = link
+        self._channels: dict[str, Channel] = {}
+        self._viewers = 0
+        self._changed = asyncio.Condition()
+        self._wanted = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._closing = False
+
+    async def view(self, key: str, look: Look, revision: Revision) -> tuple[View | None, str]:
+        """A page now, or None while the ledger is away; and what its viewers have seen by that."""
+        channel = self._channels.setdefault(key, Channel(look, revision))
+        channel.used_s = time.monotonic()
+        async with self._looking:
+            view = await asyncio.to_thread(self._refresh_one, channel)
+        return view, f"{self.id}-{channel.version}"
+
+    def _refresh_one(self, channel: Channel) -> View | None:
+        def ask(ledger: Ledger) -> View:
+            self.fleet.look(ledger)
+            return channel.refresh(ledger, self.fleet)
+
+        try:
+            view = self._link.ask(ask)
+        except LedgerError as error:
+            self.away = str(error)
+            return None
+        self.away, self.read_ms = None, wall_clock_ms()
+        return view
+
+    async def run(self) -> None:
+        """Look again and again while there are viewers, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            async with self._looking:
+                spent_s = await asyncio.to_thread(self._round)
+            async with self._changed:
+                self._changed.notify_all()
+            self._expire()
+            await asyncio.sleep(max(ROUND_S, REST * spent_s))
+
+    def _round(self) -> float:
+        """Bring every page that is looked at up to date; the processor time it took (s)."""
+        began_s = time.thread_time()
+        watched = [each for each in list(self._channels.values()) if each.viewers]
+
+        def ask(ledger: Ledger) -> None:
+            self.fleet.look(ledger)
+            for channel in watched:
+                try:
+                    channel.refresh(ledger, self.fleet)
+                except LedgerError:
+                    raise
+                except Exception:  # noqa: BLE001  (whatever it is, the other pages go on)
+                    # A failure of one page, as for a batch that was pruned, ends no other.
+                    _LOG.debug("A page could not be brought up to date.", exc_info=True)
+
+        try:
+            self._link.ask(ask)
+            self.away, self.read_ms = None, wall_clock_ms()
+        except LedgerError as error:
+            self.away = str(error)
+        return time.thread_time() - began_s
+
+    def _expire(self) -> None:
+        idle = sorted(
+            (channel.used_s, key) for key, channel in self._channels.items() if not channel.viewers
+        )
+        too_many = len(self._channels) - MOST_CHANNELS
+        for number, (used_s, key) in enumerate(idle):
+            if number < too_many or time.monotonic() - used_s > KEPT_S:
+                del self._channels[key]
+
+    def can_watch(self) -> bool:
+        """Whether there is room for one viewer more."""
+        return self._viewers < MOST_VIEWERS
+
+    async def watch(
+        self, key: str, look: Look, revision: Revision, seen: str
+    ) -> AsyncIterator[str]:
+        """Server-sent events for one viewer of a page, until it goes."""
+        channel = self._channels.setdefault(key, Channel(look, revision))
+        hub, _, number = seen.partition("-")
+        version = int(number) if hub == self.id and number.isdecimal() else 0
+        channel.viewers += 1
+        self._viewers += 1
+        self._wanted.set()
+        said: object = ()
+        try:
+            yield "retry: 1000\n\n"
+            while not self._closing:
+                changed, version = channel.since(version), channel.version
+                if changed is not None:
+                    yield f"id: {self.id}-{version}\nevent: patch\ndata: {changed}\n\n"
+                if said != self.away:
+                    said = self.away
+                    yield f"event: ledger\ndata: {json.dumps({'away': self.away})}\n\n"
+                try:
+                    async with self._changed, asyncio.timeout(HEARTBEAT_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    yield f"event: beat\ndata: {self.read_ms or 0}\n\n"
+        finally:
+            channel.viewers -= 1
+            channel.used_s = time.monotonic()
+            self._viewers -= 1
+            if not self._viewers:
+                self._wanted.clear()
+
+    async def close(self) -> None:
+        """Send every viewer away."""
+        self._closing = True
+        async with self._changed:
+            self._changed.notify_all()

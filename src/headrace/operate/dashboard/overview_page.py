@@ -1,0 +1,380 @@
+"""Pages over all gates: the overview and its list, the flows, the receivers."""
+
+import shlex
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+from headrace.core.timing import wall_clock_ms
+from headrace.operate.dashboard.fleet import Fleet
+from headrace.operate.dashboard.live import View
+from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, Verdict, verify
+from headrace.operate.status.attention import NeedGroup, Where, grouped, urgency_of
+from headrace.operate.status.gate_columns import GATE_COLUMNS, GateColumn
+from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets
+from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
+from headrace.operate.status.states import ReceiverState
+
+MOST_NEEDS: Final = 20
+"""Sentences below the one of their kind; the list of gates goes on with the others."""
+
+MOST_NAMES: Final = 3
+"""Gates that the sentence of a kind names."""
+
+_ORDERS: Final[Mapping[str, Callable[[GateSnapshot], Any]]] = {
+    "urgency": urgency_of,
+    **{column.sort: column.order for column in GATE_COLUMNS if column.order is not None},
+}
+"""Orders in which gates can be sorted."""
+
+
+def _page_column(column: GateColumn, following: GateColumn | None) -> dict[str, object]:
+    beside = following if following is not None and following.is_beside else None
+    name = column.header if beside is None else f"{column.header} · {beside.header}"
+    return {"column": column, "beside": beside, "name": name}
+
+
+_COLUMNS: Final = tuple(
+    _page_column(column, following)
+    for column, following in zip_longest(GATE_COLUMNS, GATE_COLUMNS[1:])
+    if not column.is_beside
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which gates the list shows, and in which order. Each field is one of the page's address.
+
+    Attributes:
+        sort: One of the orders.
+        q: What the names have in them.
+        state: The state that they are in; of every state if it is empty.
+        need: The kind of what they need; whatever they need if it is empty.
+    """
+
+    sort: str = "urgency"
+    q: str = ""
+    state: str = ""
+    need: str = ""
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        """Read it from an address; an order that there is not is the first one."""
+        texts = {each.name: query.get(each.name, "")[:100] for each in fields(cls)}
+        return cls(**texts | {"sort": texts["sort"] if texts["sort"] in _ORDERS else "urgency"})
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every gate is shown."""
+        return not (self.q or self.state or self.need)
+
+    def includes(self, gate: GateSnapshot) -> bool:
+        """Whether a gate is shown."""
+        return (
+            self.q.lower() in gate.gate.lower()
+            and self.state in ("", str(gate.state))
+            and (not self.need or any(each.kind == self.need for each in gate.needs))
+        )
+
+    def address(self, **others: str) -> str:
+        """The page's address, with other values of these fields.
+
+        >>> Choice(sort="lag", state="stalled").address(state="falling behind")
+        '/?sort=lag&state=falling+behind'
+        """
+        other = replace(self, **others)
+        default = Choice()
+        names = [each.name for each in fields(Choice)]
+        values = {name: getattr(other, name) for name in names}
+        changed = {n: value for n, value in values.items() if value != getattr(default, n)}
+        return f"/?{urlencode(changed, errors='backslashreplace')}" if changed else "/"
+
+
+def overview_page(site: Site, _name: str, query: Query) -> Page:
+    """All gates, or those that the address chooses."""
+    choice = Choice.of(query)
+    rows = _Rows(site)
+
+    def look(_ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
+        gates = list(fleet.snapshots.values())
+        shown = sorted(filter(choice.includes, gates), key=_ORDERS[choice.sort])
+        needs = [need for each in gates for need in each.needs] + list(flow_needs(fleet.stages))
+        regions = {
+            "summary": site.render(
+                "summary.html",
+                states=Counter(str(each.state) for each in gates).most_common(),
+                gates=gates,
+                choice=choice,
+                now_ms=now_ms,
+            ),
+            "needs": site.render(
+                "needs.html",
+                groups=list(map(_group_view, grouped(needs))),
+                gates=len(gates),
+                site=site,
+            ),
+            "shown": site.render("shown.html", shown=len(shown), gates=len(gates), choice=choice),
+        }
+        ids = []
+        for each in shown:
+            ids.append(region_id("gate", each.gate))
+            regions[ids[-1]] = rows.html(each, fleet)
+        return View(regions, {"gates": ids})
+
+    return Page(
+        key=choice.address(),
+        title="Gates",
+        template="overview.html",
+        look=look,
+        revision=lambda fleet: (fleet.revisions, fleet.elsewhere, site.link.is_made),
+        about={"choice": choice, "orders": tuple(_ORDERS), "columns": _COLUMNS},
+    )
+
+
+def _group_view(group: NeedGroup) -> dict[str, object]:
+    names = list(dict.fromkeys(need.about for need in group.needs))
+    others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    in_flows = group.needs[0].where is Where.FLOWS
+    return {
+        "group": group,
+        "needs": group.needs[:MOST_NEEDS],
+        "names": ", ".join(names[:MOST_NAMES]) + others,
+        "more": "/flows" if in_flows else Choice(need=group.kind).address(),
+    }
+
+
+class _Rows:
+    """Rows of gates, each made again when its gate has changed."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._made: dict[str, tuple[GateSnapshot, object, str]] = {}
+
+    def html(self, snapshot: GateSnapshot, fleet: Fleet) -> str:
+        known = fleet.histories.get(snapshot.gate)
+        operator_limits = None if known is None else known.operator_limits
+        in_force = operator_limits and operator_limits.in_force
+        made = self._made.get(snapshot.gate)
+        if made is not None and made[1] == in_force and _look_alike(made[0], snapshot):
+            return made[2]
+        values = {
+            "columns": _COLUMNS,
+            "operator_limits": operator_limits,
+            "lags": fleet.last_lags(snapshot.gate),
+            "lag_s": snapshot.lag_seconds,
+        }
+        html = self._site.render("gate_row.html", gate=snapshot, **values)
+        self._made[snapshot.gate] = snapshot, in_force, html
+        return html
+
+
+def _look_alike(one: GateSnapshot, other: GateSnapshot) -> bool:
+    """Whether two snapshots differ by no more than when they were taken."""
+    if one is other:
+        return True
+    return _ageless(one) == _ageless(other)
+
+
+def _ageless(snapshot: GateSnapshot) -> GateSnapshot:
+    return replace(snapshot, time_ms=0, lag_age_ms=0, lag_seconds=None, needs=())
+
+
+ACTIONS: Final = 100
+SPAN_COUNTS: Final = ("processed", "pruned", "open", "dead", "lost", "missing")
+"""Numbers of a span's offsets by what became of them."""
+
+SPANS: Final = 500
+"""Lines for spans that are shown."""
+
+_HEADLINES: Final = {
+    Verdict.PROVEN: "Every offset is processed or explained.",
+    Verdict.OPEN: "There is no gap and no overlap, but not all is processed yet.",
+    Verdict.SKIPPED: "There is no gap and no overlap within a run, but records between two are"
+    " skipped, and nobody has accepted that.",
+    Verdict.BROKEN: "There are gaps or overlaps, or batches that are gone.",
+    Verdict.EMPTY: "There is nothing to prove yet: the gate has begun no batch.",
+}
+
+_one_at_a_time = threading.Lock()
+
+
+def verify_page(site: Site, _name: str, query: Query) -> Page:
+    """The gates that can be verified; with ``gate``, what a verification of it finds now."""
+    gate = query.get("gate") or None
+    skip = whole_number(query.get("skip", "")) or 0
+
+    def look(_ledger: Ledger, fleet: Fleet, _now_ms: int) -> View:
+        gates = sorted(fleet.snapshots)
+        return View({"gates": site.render("verify_gates.html", gates=gates, gate=gate)})
+
+    def beside(ledger: Ledger) -> dict[str, Any]:
+        return {"found": None if gate is None else _verified(ledger, gate, skip)}
+
+    of_gate = shlex.quote(gate) if gate else "GATE"
+    return Page(
+        key=f"/verify?{gate}&{skip}",
+        title="Verify" if gate is None else f"Verify {gate}",
+        template="verify.html",
+        look=look,
+        revision=lambda fleet: tuple(fleet.snapshots),
+        about={
+            "gate": gate,
+            "command": f"headrace verify {of_gate} --checkpoint FOLDER --source",
+        },
+        beside=beside,
+    )
+
+
+def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
+    if ledger.gates.get(gate) is None:
+        raise NotFoundError(f"The ledger has no gate {gate!r}, so nothing is proven.")
+    if not _one_at_a_time.acquire(timeout=10):
+        raise OptionError("Another verification is running; load the page again when it is done.")
+    try:
+        began_ms = wall_clock_ms()
+        found = verify(ledger, gate)
+    finally:
+        _one_at_a_time.release()
+    gone, accepted = gone_offsets(found.findings)
+    return {
+        "verdict": found.verdict,
+        "headline": _HEADLINES[found.verdict],
+        "gone": gone,
+        "accepted": accepted,
+        "spans": found.spans[skip : skip + SPANS],
+        "more": max(len(found.spans) - skip - SPANS, 0),
+        "next": skip + SPANS,
+        "pruned": PRUNED if any(span.pruned for span in found.spans) else None,
+        "sentences": [
+            (kind, sentence.replace("; --json tells them all", ""))
+            for kind, sentence in finding_sentences(found.findings)
+        ],
+        "names": SPAN_COUNTS,
+        "totals": {
+            name: number
+            for name in SPAN_COUNTS
+            if (number := sum(getattr(span, name) for span in found.spans))
+        },
+        "partitions": len({span.offsets.topic_partition for span in found.spans}),
+        "checkpoints": len({span.checkpoint_id for span in found.spans}),
+        "took_ms": wall_clock_ms() - began_ms,
+        "at_ms": wall_clock_ms(),
+    }
+
+
+def actions_page(site: Site, _name: str, query: Query) -> Page:
+    """Return the page of operators' actions, the newest first, on all gates or on ``gate``.
+
+    ``before`` is the number of the last action of the page before.
+    """
+    gate = query.get("gate") or None
+    before = whole_number(query.get("before", ""))
+
+    def look(ledger: Ledger, _fleet: Fleet, _now_ms: int) -> View:
+        actions = ledger.operator_limits.history(gate, ACTIONS + 1, before=before)
+        shown, more = actions[:ACTIONS], None
+        if len(actions) > ACTIONS:
+            places = {"gate": gate, "before": shown[-1].number}
+            more = f"/actions?{urlencode({n: v for n, v in places.items() if v is not None})}"
+        return View({"actions": site.render("actions.html", rows=shown, more=more, gate=gate)})
+
+    return Page(
+        key=f"/actions?{gate}&{before}",
+        title="Actions" if gate is None else f"Actions on {gate}",
+        template="list.html",
+        look=look,
+        revision=lambda fleet: (fleet.revisions, fleet.acted),
+        about={"gate": gate, "all": "/actions"},
+    )
+
+
+def flows_page(site: Site, _name: str, _query: Query) -> Page:
+    """The flows whose stages publish how they are doing in this ledger."""
+
+    def look(ledger: Ledger, fleet: Fleet, now_ms: int) -> View:
+        stages: dict[str, list[StageSnapshot]] = defaultdict(list)
+        for stage in fleet.stages:
+            stages[stage.flow].append(stage)
+        flows = {
+            name: [
+                [_stage_view(ledger, fleet, each) for each in layer] for layer in layers_of(of_flow)
+            ]
+            for name, of_flow in stages.items()
+        }
+        return View({"flows": site.render("flows.html", flows=flows, now_ms=now_ms)})
+
+    return Page(
+        key="/flows",
+        title="Flows",
+        template="list.html",
+        look=look,
+        revision=lambda fleet: (fleet.elsewhere, fleet.revisions),
+        about={},
+    )
+
+
+def _stage_view(ledger: Ledger, fleet: Fleet, stage: StageSnapshot) -> dict[str, object]:
+    gate = f"{stage.flow}.{stage.stage}"
+    snapshot = fleet.snapshots.get(gate)
+    return {
+        "snapshot": stage,
+        "since_ms": _over_since_ms(ledger, gate) if stage.state == BOTTLENECK else None,
+        "lag": snapshot.lag if snapshot else None,
+    }
+
+
+def _over_since_ms(ledger: Ledger, gate_name: str) -> int | None:
+    gate = ledger.gates.get(gate_name)
+    since_ms = None
+    for batch in ledger.batches.newest(gate_name, 200):
+        ended_ms = batch.end_time_ms
+        if gate is None or (
+            ended_ms is not None and ended_ms - batch.created_time_ms < 0.9 * gate.interval_ms
+        ):
+            break
+        since_ms = batch.created_time_ms
+    return since_ms
+
+
+def layers_of(stages: Sequence[StageSnapshot]) -> list[list[StageSnapshot]]:
+    """The stages of one flow, each in a layer below all that are before it."""
+    depth = {each.stage: 0 for each in stages}
+    for _ in stages:  # as often as the longest chain has stages, and no longer in a circle
+        for each in stages:
+            before = [depth[name] + 1 for name in each.upstream if name in depth]
+            depth[each.stage] = min(max([0, *before]), len(stages))
+    return [
+        [each for each in stages if depth[each.stage] == number]
+        for number in sorted(set(depth.values()))
+    ]
+
+
+def receivers_page(site: Site, _name: str, _query: Query) -> Page:
+    """Return the page of receivers, by journal and lane."""
+
+    def look(ledger: Ledger, _fleet: Fleet, now_ms: int) -> View:
+        journals: dict[tuple[str, str], list[ReceiverSnapshot]] = defaultdict(list)
+        for each in ledger.fleet.receivers():
+            journals[each.journal, each.gate].append(ReceiverSnapshot.of(each, now_ms))
+        values = {
+            "journals": journals,
+            "silent": ReceiverState.SILENT,
+            "now_ms": now_ms,
+        }
+        return View({"receivers": site.render("receivers.html", **values)})
+
+    return Page(
+        key="/receivers",
+        title="Receivers",
+        template="list.html",
+        look=look,
+        revision=lambda fleet: fleet.elsewhere[:1],
+        about={},
+    )

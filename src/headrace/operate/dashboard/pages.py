@@ -1,0 +1,374 @@
+"""Common parts of pages: addresses, the template environment, values as HTML."""
+
+import json
+import re
+import unicodedata
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from headrace.control.limits import LAST_MS
+from headrace.core.timing import wall_clock_ms
+from headrace.operate.dashboard.live import LedgerLink, Look, Revision
+from headrace.errors import HeadraceError
+from headrace.ledger import GateRecord, Ledger, without_secrets
+from headrace.operate.status import sentences, words
+from headrace.operate.status.attention import Need, Where
+from headrace.operate.status.gate_columns import ARROWS
+
+Query = Mapping[str, str]
+"""The query of an address; of a name that comes twice, the last."""
+
+MOST_NAME: Final = 1_000
+"""The longest name in an address (characters)."""
+
+_FIRST_LINES: Final = """\
+gate = headrace.Gate("orders", interval="1 second", ledger={ledger})
+orders = gate.read(spark, "journal").load("journals/orders")
+query = gate.write(orders, handler).option("checkpointLocation", "checkpoints/orders").start()
+"""
+
+_HIGHEST_ID: Final = 2**63 - 1
+
+
+class NotFoundError(HeadraceError):
+    """There is no such page, or the ledger has no such thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Tools with which pages are made."""
+
+    templates: Environment
+    link: LedgerLink
+    source_options: Mapping[str, str]
+
+    @property
+    def first_lines(self) -> str:
+        """The lines of Python that make a gate in this ledger."""
+        return _FIRST_LINES.format(
+            ledger=json.dumps(without_secrets(self.link.url), ensure_ascii=False)
+        )
+
+    def render(self, template: str, **values: Any) -> str:
+        """The HTML of a region."""
+        found = self.templates.get_template(f"regions/{template}")
+        return found.render({"now_ms": wall_clock_ms(), **values})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that stays live.
+
+    Attributes:
+        key: What distinguishes it from every other page.
+        title: For the window, and the heading.
+        template: The whole page; its live regions are in ``view``.
+        look: Makes its regions.
+        revision: Says whether there may be something new.
+        about: What its template needs beside, as it is while the page is open.
+        beside: Asks the ledger for what the template needs beside, once for each loading.
+    """
+
+    key: str
+    title: str
+    template: str
+    look: Look
+    revision: Revision
+    about: Mapping[str, Any]
+    beside: Callable[[Ledger], dict[str, Any]] | None = None
+
+
+def refuse_a_long_name(name: str) -> None:
+    """Refuse a name in an address that nothing has.
+
+    Raises:
+        NotFoundError: It is too long, or empty.
+    """
+    if not 0 < len(name) <= MOST_NAME:
+        raise NotFoundError("There is no such page.")
+
+
+def refuse_no_gate(ledger: Ledger, gate: str) -> GateRecord:
+    """The row of a gate that an address names.
+
+    Raises:
+        NotFoundError: The ledger has no such gate.
+    """
+    found = ledger.gates.get(gate)
+    if found is None:
+        raise NotFoundError(f"The ledger has no gate {gate!r}; the overview lists those it has.")
+    return found
+
+
+def whole_number(text: str) -> int | None:
+    """A number as a page or a form names it; None for anything else, or one that no row has."""
+    is_number = text.isdecimal() and text.isascii() and len(text) < 20
+    return int(text) if is_number and int(text) <= _HIGHEST_ID else None
+
+
+MOST_SHOWN: Final = 64 * 1024
+"""Most bytes of a key or a value that a page shows."""
+
+_TONES: Final = {
+    "keeping up": "good",
+    "finished": "good",
+    "stopped": "watch",
+    "catching up": "good",
+    "steady": "watch",
+    "falling behind": "watch",
+    "interrupted": "watch",
+    "paused": "watch",
+    "stalled": "bad",
+    "overdue": "bad",
+    "isolating": "watch",
+    "failed": "bad",
+    "dead": "bad",
+    "success": "good",
+    "in_progress": "busy",
+    "backfilling": "busy",
+    "receiving": "good",
+    "limited": "watch",
+    "silent": "bad",
+    "bottleneck": "bad",
+    "throttled": "watch",
+    "free": "good",
+    "proven": "good",
+    "open": "watch",
+    "broken": "bad",
+    "skipped": "bad",
+    "waiting": "away",
+    "sent": "good",
+}
+"""Colour of a state, which is always written, too."""
+
+
+_COMMAND: Final = re.compile("`([^`]+)`")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""The text with an escape in the place of each character that is not to be seen.
+
+    Such characters are those that terminals obey, marks that turn the direction of writing, and
+    NUL.
+
+    >>> visible("a\x1b[31m\u202eb\x00")
+    'a\\x1b[31m\\u202eb\\x00'
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(
+        each
+        if each.isprintable() or each in kept or unicodedata.category(each) == "Zs"
+        else each.encode("unicode_escape").decode("ascii")
+        for each in text.encode("utf-8", "backslashreplace").decode("utf-8")
+    )
+
+
+def region_id(*names: str) -> str:
+    """An identifier for what is about these names, whatever is in them."""
+    return "r" + sha256("\0".join(names).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def path(*parts: object) -> str:
+    """The path of a page whose parts may have any text.
+
+    >>> path("gate", "a/b?c")
+    '/gate/a%2Fb%3Fc'
+    """
+    return "/" + "/".join(quote(str(each), safe="", errors="backslashreplace") for each in parts)
+
+
+def moment(ms: int | None) -> Markup:
+    """A moment, which the browser shows in its own time zone; without scripts, in UTC."""
+    if ms is None:
+        return escape(words.UNKNOWN)
+    then = datetime.fromtimestamp(min(max(ms, 0), LAST_MS) / 1000, UTC)
+    return Markup('<time datetime="{}" data-ms="{}">{}</time>').format(
+        then.isoformat(timespec="milliseconds"), ms, f"{then:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def ago(ms: int | None, now_ms: int) -> Markup:
+    """Return the time since a moment, which the browser keeps up to date."""
+    if ms is None:
+        return escape(words.UNKNOWN)
+    return Markup('<time data-ago="{}">{}</time>').format(ms, words.duration(max(now_ms - ms, 0)))
+
+
+def lines_of(text: str) -> Markup:
+    """A text of several lines, for a `pre`."""
+    return escape(visible(text, lines=True))
+
+
+def with_commands(text: str) -> Markup:
+    """A sentence, its parts between backquotes as code.
+
+    >>> str(with_commands("run `headrace why <x>`"))
+    'run <code>headrace why &lt;x&gt;</code>'
+    """
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(visible(text)))))  # noqa: S704
+
+
+def sparkline(values: Sequence[float | None], label: str) -> Markup:
+    """A line through values, the oldest first, from zero to the highest."""
+    known = [0.0 if value is None else float(value) for value in values]
+    if len(known) < 2:
+        return Markup("")
+    highest, width, height = max(*known, 1.0), 96.0, 22.0
+    step = width / (len(known) - 1)
+    points = " ".join(
+        f"{number * step:.1f},{height - 1 - value / highest * (height - 2):.1f}"
+        for number, value in enumerate(known)
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 96 22" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}"><polyline points="{}"/></svg>'
+    ).format(label, points)
+
+
+def bar(batch_ms: float | None, interval_ms: float | None) -> Markup:
+    """A batch's time against its interval, which is half of the bar.
+
+    Beyond the interval the bar never ends: twice the interval fills three quarters of it, eleven
+    times 95 %; how many times it is stands beside it.
+    """
+    if batch_ms is None or not interval_ms:
+        return Markup("")
+    share = max(batch_ms / interval_ms, 0.0)
+    filled = share * 50 if share <= 1 else 100 - 50 / share
+    return Markup(
+        '<span class="load"><svg class="bar {}" viewBox="0 0 100 8" preserveAspectRatio="none"'
+        ' role="img" aria-label="{} of the interval"><rect class="track" width="100" height="8"/>'
+        '<rect class="fill" width="{}" height="8"/><rect class="mark" x="49.4" width="1.2"'
+        ' height="8"/></svg><small>{}</small></span>'
+    ).format(
+        "over" if share > 1 else "within",
+        f"{share:.0%}",
+        f"{filled:.1f}",
+        Markup("{}&times;").format(f"{share:.0f}") if share >= 1.5 else "",
+    )
+
+
+def share_bar(shares: Sequence[tuple[str, float]], label: str) -> Markup:
+    """A bar of parts that come to 1, each with a class of its own."""
+    x, parts = 0.0, []
+    for name, share in shares:
+        width = max(min(share, 1.0), 0.0) * 100
+        parts.append(
+            Markup('<rect class="{}" x="{}" width="{}" height="8"/>').format(
+                name, f"{x:.2f}", f"{width:.2f}"
+            )
+        )
+        x += width
+    return Markup(
+        '<svg class="shares" viewBox="0 0 100 8" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}">{}</svg>'
+    ).format(label, Markup("").join(parts))
+
+
+def bytes_shown(data: bytes | None) -> dict[str, str]:
+    """A record's bytes: as JSON or text where they are that, in hex, and in base64."""
+    if data is None:
+        return {}
+    cut, forms = data[:MOST_SHOWN], dict[str, str]()
+    try:
+        text = cut.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    else:
+        try:
+            parsed = json.loads(data)
+            if isinstance(parsed, dict | list):
+                forms["JSON"] = json.dumps(parsed, indent=2, ensure_ascii=False)[:MOST_SHOWN]
+        except (ValueError, RecursionError):
+            pass
+        forms["Text"] = text
+    forms["Hex"] = "\n".join(
+        f"{at:08x}  {cut[at : at + 16].hex(' '):<47}  "
+        + "".join(chr(byte) if 32 <= byte < 127 else "." for byte in cut[at : at + 16])
+        for at in range(0, min(len(cut), 8192), 16)
+    )
+    forms["Base64"] = b64encode(cut[:8192]).decode("ascii")
+    return forms
+
+
+def decoded(data: bytes | None, most: int) -> str | None:
+    """The beginning of a record's bytes, on one line."""
+    return None if data is None else data[:most].decode("utf-8", "backslashreplace")
+
+
+def tone(state: object) -> str:
+    """The class of a state, by which it is coloured."""
+    return _TONES.get(str(state), "plain")
+
+
+def need_link(need: Need) -> str:
+    """The page that acts on a need."""
+    gate = f"?gate={path(need.about)[1:]}"
+    match need.where:
+        case Where.GATE:
+            return path("gate", need.about)
+        case Where.FAILURES | Where.VERIFY:
+            return f"/{need.where}{gate}"
+        case Where.RECEIVERS | Where.FLOWS:
+            return f"/{need.where}"
+
+
+def _finalize(value: Any) -> Any:
+    """Return a template's value as text: visible, and with a dash for None."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, str):
+        return visible(value)
+    return words.UNKNOWN if value is None else value
+
+
+def environment() -> Environment:
+    """The templates, with what they use."""
+    made = Environment(
+        loader=PackageLoader("headrace.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        count=words.count,
+        signed=words.signed,
+        duration=words.duration,
+        fine_duration=words.fine_duration,
+        size=words.size,
+        lines=lines_of,
+        commands=with_commands,
+        tone=tone,
+        decoded=decoded,
+        spoken=words.spoken,
+        drained_in=sentences.drained_in,
+        arrow=lambda trend: ARROWS.get(trend, ""),
+    )
+    made.globals.update(
+        plural=words.plural,
+        path=path,
+        need_link=need_link,
+        moment=moment,
+        ago=ago,
+        sparkline=sparkline,
+        bar=bar,
+        share_bar=share_bar,
+        bytes_shown=bytes_shown,
+        region_id=region_id,
+        status_word=words.status_word,
+        records_of=words.planned_or_counted,
+        unknown=words.UNKNOWN,
+    )
+    return made

@@ -1,0 +1,11 @@
+"""``python -m headrace.operate.local`` fetches the broker's jars, so that no test or demo has to wait."""
+
+import sys
+
+from headrace.errors import SetupError
+from headrace.operate.local.java import find_java, kafka_server_jars
+
+try:
+    kafka_server_jars(find_java(), print)
+except SetupError as error:
+    sys.exit(str(error))

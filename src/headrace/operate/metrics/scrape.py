@@ -1,0 +1,273 @@
+"""All metrics of a ledger as text, from the ledger alone, and from sources where they are asked."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from headrace.control import SourceCost
+from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import known_ceiling
+from headrace.core.timing import WallClock, wall_clock_ms
+from headrace.errors import LedgerError, OptionError
+from headrace.ledger import Ledger, Status
+from headrace.ledger.metric_rows import GateNow, OpenBatches
+from headrace.operate.metrics.families import Family, Totals, gauge, render
+from headrace.operate.status.lags import GateLag, LagWatch, may_be_more
+from headrace.operate.status.sources import SourceAnswer
+from headrace.operate.status.stages import BOTTLENECK, stages_of
+
+CONSUMER_LAG = "kafka_consumergroup_lag"
+"""As danielqsj's kafka_exporter calls it; the consumer group is the gate."""
+
+
+def partition_families(
+    ledger: Ledger,
+    gates: Sequence[GateNow],
+    answers: Mapping[str, SourceAnswer],
+    now_ms: int,
+    *,
+    per_partition: bool,
+    kafka_exporter_names: bool,
+) -> list[Family]:
+    """Return the lag of each partition, for the partitions of each gate's newest batch.
+
+    If a gate's source was asked since then, for all partitions that the gate has read.
+    """
+    own = gauge("partition_lag_records", "Records of a partition that no batch has begun yet.")
+    theirs = Family(CONSUMER_LAG, "Records of a partition that are not read.", "gauge")
+    now = {gate.name: gate for gate in gates}
+    asked = {
+        name: answer
+        for name, answer in answers.items()
+        if name in now and answer.asked_ms >= (now[name].created_ms or 0)
+    }
+
+    def add(gate: str, topic: str, partition: int, lag: int) -> None:
+        if not lag and may_be_more(now[gate], asked.get(gate), now_ms):
+            return
+        place = {"topic": topic, "partition": str(partition)}
+        if per_partition:
+            own.add({"gate": gate, **place}, lag)
+        if kafka_exporter_names and now[gate].source == "kafka":
+            theirs.add({"consumergroup": gate, **place}, lag)
+
+    for gate, topic, partition, until, latest, _ in ledger.metrics.partitions():
+        if gate in now and gate not in asked and latest is not None:
+            add(gate, topic, partition, max(latest - until, 0))
+    for gate, answer in asked.items():
+        for place, each in answer.partitions.items():
+            add(gate, place.topic, place.partition, each.lag)
+    return [own, theirs]
+
+
+def flow_families(ledger: Ledger, now_ms: int) -> list[Family]:
+    """Each stage that runs and publishes its state in this ledger."""
+    ratio = gauge("stage_time_ratio", "Parts of the last minute, by what the stage did.")
+    level = gauge("stage_throttle_level", "How hard a later stage throttles it; 0: not at all.")
+    queue = gauge("stage_queue_bytes", "What waits on its input channel.")
+    bottleneck = gauge("stage_bottleneck", "1 for a stage that throttles others, and nobody it.")
+    for each in stages_of(ledger, now_ms):
+        own = {"flow": each.flow, "stage": each.stage}
+        level.add(own, each.throttle_level)
+        bottleneck.add(own, each.state == BOTTLENECK)
+        if each.queue_bytes is not None:
+            queue.add(own, each.queue_bytes)
+        for state, part in (
+            ("busy", each.busy),
+            ("throttled", each.throttled),
+            ("idle", each.idle),
+        ):
+            ratio.add(own | {"state": state}, part)
+    return [ratio, level, queue, bottleneck]
+
+
+def lag_families(gates: Sequence[GateNow], lags: Mapping[str, GateLag]) -> list[Family]:
+    """Return the lag of each gate."""
+    families = {
+        "records": gauge("lag_records", "Records that no batch has begun yet."),
+        "seconds": gauge("lag_seconds", "Age of the oldest record that no batch has begun yet."),
+        "age_s": gauge("lag_age_seconds", "Time since the lag was measured."),
+        "drain_s": gauge("drain_seconds", "Time until nothing waits, at the pace of late."),
+        "retention_left_s": gauge(
+            "retention_remaining_seconds", "Time until records are deleted before they are read."
+        ),
+    }
+    for gate in gates:
+        lag = lags[gate.name]
+        for name, family in families.items():
+            value: float | None = getattr(lag, name)
+            if value is not None:
+                family.add({"gate": gate.name}, value)
+    return list(families.values())
+
+
+def rate_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
+    """The rate of each gate, and what it goes by."""
+    limit = gauge("rate_limit_records_per_second", "The most that a batch is planned for.")
+    capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
+    fixed = gauge("batch_fixed_cost_seconds", "What a batch costs before its first record.")
+    interval = gauge("batch_interval_seconds", "The time that a batch should take.")
+    ceiling = gauge("batch_ceiling_records", "The largest batch that the handler takes.")
+    paused = gauge("paused", "1 while an operator has paused or drained the gate.")
+    away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
+    running = gauge("query_running", "1 while a query stands behind the gate.")
+    for gate in gates:
+        own = {"gate": gate.name}
+        rates = [each for each in (gate.rate_per_s, gate.limit_per_s) if each is not None]
+        if rates:
+            limit.add(own, min(rates))
+        if gate.capacity_per_s is not None:
+            capacity.add(own, gate.capacity_per_s)
+        if (cost_s := _fixed_cost_s(gate.batch_cost)) is not None:
+            fixed.add(own, cost_s)
+        if (known := known_ceiling(gate.size_ceiling)) is not None:
+            ceiling.add(own, known.records)
+        interval.add(own, gate.interval_ms / 1000)
+        paused.add(own, gate.held)
+        outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
+        away.add(own, max(now_ms - outage.since_ms, 0) / 1000 if outage else 0)
+        running.add(own, gate.has_query)
+    return [limit, capacity, fixed, ceiling, interval, paused, away, running]
+
+
+@lru_cache(maxsize=10_000)
+def _fixed_cost_s(batch_cost: str | None) -> float | None:
+    """Return a batch's known fixed cost; None if there is none, or another version wrote it."""
+    if batch_cost is None:
+        return None
+    try:
+        return SourceCost.from_text(batch_cost).fixed_s
+    except OptionError:
+        return None
+
+
+def open_families(
+    gates: Sequence[GateNow],
+    open_batches: Sequence[OpenBatches],
+    letters: Mapping[str, int],
+    now_ms: int,
+) -> list[Family]:
+    """Return the unfinished batches and waiting dead letters of each gate, 0 if there are none."""
+    number = gauge("batches_open", "Batches that are not done.")
+    unresolved = gauge("dead_letters_unresolved", "Records put aside that wait for somebody.")
+    oldest = gauge("oldest_failed_batch_seconds", "Age of the oldest batch that failed; 0: none.")
+    counts = {(each.gate, each.status): each for each in open_batches}
+    statuses = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
+    for gate in gates:
+        own = {"gate": gate.name}
+        found = {each: counts.get((gate.name, each)) for each in statuses}
+        for status, batches in found.items():
+            number.add(own | {"status": status}, batches.number if batches else 0)
+        unresolved.add(own, letters.get(gate.name, 0))
+        failed = found[Status.FAILED]
+        oldest.add(own, max(now_ms - failed.oldest_ms, 0) / 1000 if failed else 0)
+    return [number, unresolved, oldest]
+
+
+@dataclass(slots=True)
+class MetricsMemory:
+    """State that one scrape leaves for the next: only changes are read again then.
+
+    For one thread at a time.
+
+    Attributes:
+        lags: How far gates are behind. By default it goes by the ledger alone.
+    """
+
+    lags: LagWatch = field(default_factory=LagWatch)
+    totals: Totals = field(default_factory=Totals)
+
+
+def exposition(
+    ledger: Ledger | Callable[[], Ledger],
+    *,
+    memory: MetricsMemory | None = None,
+    openmetrics: bool = False,
+    per_partition: bool = False,
+    kafka_exporter_names: bool = False,
+    wait_s: float = 0,
+    clock: WallClock = wall_clock_ms,
+) -> bytes:
+    """The metrics of a ledger; of one that cannot be read, ``headrace_ledger_up`` alone, as 0.
+
+    Args:
+        ledger: The ledger, or what opens it.
+        memory: What the scrape before has left. Without it each scrape counts all batches again,
+            and no source is asked.
+        openmetrics: Whether it is OpenMetrics' text (`OPENMETRICS_TYPE`), else Prometheus'
+            (`PROMETHEUS_TYPE`).
+        per_partition: Whether the lag of each partition is in it too.
+        kafka_exporter_names: Whether it is there as ``kafka_consumergroup_lag`` too.
+        wait_s: How long to wait for sources that were not asked before (s). Default: 0, which
+            leaves their answers to the next scrape.
+        clock: What time it is.
+    """
+    memory = memory or MetricsMemory()
+    scrape = _Scrape(memory, wait_s, clock())
+    try:
+        opened = ledger() if callable(ledger) else ledger
+        families = scrape.families(
+            opened, per_partition=per_partition, kafka_exporter_names=kafka_exporter_names
+        )
+    except LedgerError:
+        families = []
+    up = gauge("ledger_up", "Whether the ledger can be read.")
+    up.add({}, bool(families))
+    return render([*families, up], openmetrics=openmetrics)
+
+
+@dataclass(slots=True)
+class _Scrape:
+    memory: MetricsMemory
+    wait_s: float
+    now_ms: int
+    took: Family = field(
+        default_factory=lambda: gauge(
+            "ledger_operation_seconds", "Time that reading the ledger took in this scrape."
+        )
+    )
+
+    def families(
+        self, ledger: Ledger, *, per_partition: bool, kafka_exporter_names: bool
+    ) -> list[Family]:
+        memory, now_ms = self.memory, self.now_ms
+        with self.timed("gates"):
+            gates = ledger.metrics.gates()
+        with self.timed("open_batches"):
+            open_batches = ledger.metrics.open_batches()
+            letters = ledger.metrics.waiting_letters()
+        with self.timed("lags"):
+            lags = memory.lags.of(ledger, gates, now_ms, wait_s=self.wait_s)
+        answers = memory.lags.answers()
+        with self.timed("totals"):
+            totals = memory.totals.collect(ledger, gates, open_batches)
+        with self.timed("flows"):
+            flows = flow_families(ledger, now_ms)
+        partitions: list[Family] = []
+        if per_partition or kafka_exporter_names:
+            with self.timed("partitions"):
+                partitions = partition_families(
+                    ledger,
+                    gates,
+                    answers,
+                    now_ms,
+                    per_partition=per_partition,
+                    kafka_exporter_names=kafka_exporter_names,
+                )
+        return [
+            *lag_families(gates, lags),
+            *rate_families(gates, now_ms),
+            *open_families(gates, open_batches, letters, now_ms),
+            *totals,
+            *flows,
+            *partitions,
+            self.took,
+        ]
+
+    @contextmanager
+    def timed(self, operation: str) -> Iterator[None]:
+        began_s = time.perf_counter()
+        yield
+        self.took.add({"operation": operation}, time.perf_counter() - began_s)

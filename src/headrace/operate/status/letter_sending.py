@@ -1,0 +1,171 @@
+"""Dead letters are sent again, and resolved when the brokers have them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import OptionError
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.ledger.dead_letters import ClaimedLetters
+from headrace.operate.status import words
+from headrace.operate.status.sources import source_access
+
+if TYPE_CHECKING:
+    from headrace.kafka.dead_letter_producer import DeadLetterProducer
+
+
+_Chosen = tuple[DeadLetterRecord, DeadLetter]
+"""A letter, and what is sent in its place."""
+
+
+@dataclass
+class LetterSender:
+    """Sends letters of a ledger, and resolves those that the brokers have."""
+
+    ledger: Ledger
+    options: Mapping[str, str]
+    topic: str | None
+    """Topic to send to; None for each letter's own."""
+    edit: str | None = None
+    """Author of the correction before a letter is sent; the letter's resolution names it."""
+    change: Callable[[DeadLetter], Any] | None = None
+    report: Callable[[str], None] | None = None
+    """Called with a sentence for each letter that was sent."""
+    sent: int = 0
+    skipped: int = 0
+    taken: int = 0
+    """Letters that somebody else sends at this time, or has resolved."""
+    producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
+
+    def send(self, records: Sequence[DeadLetterRecord]) -> None:
+        """Send these.
+
+        Raises:
+            OptionError: The user's function failed, and nothing is sent; or the options do not fit
+                some of the brokers, and what the others have is resolved.
+            BrokerError: One was not taken; those that were are resolved.
+        """
+        chosen = [(record, self._edited(record)) for record in records]
+        gates = {record.batch_key: record.gate for record in records}
+        sources = source_access(self.ledger, gates, self.options)
+        for record in records:
+            if sources[record.batch_key].connector.name != "kafka":
+                raise OptionError(
+                    f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
+                    " receiver can write; take it from headrace dead-letters export, send it to"
+                    " that, and drop it here with the reason."
+                )
+        wanted = [(record, edited) for record, edited in chosen if edited is not None]
+        self.skipped += len(chosen) - len(wanted)
+        numbers = [record.dead_letter_id for record, _ in wanted]
+        refused: list[BaseException] = []
+        with self.ledger.dead_letters.claimed(numbers) as claim:
+            ours = [each for each in wanted if self._is_ours(each[0], claim)]
+            # Resolve the letters that one group's brokers have before the next group can fail.
+            for servers, group in self._by_servers(ours).items():
+                options = sources[group[0][0].batch_key].options
+                refused += self._send_group(servers, options, group, claim)
+        if refused:
+            raise refused[0]
+
+    def _by_servers(self, letters: Iterable[_Chosen]) -> dict[str, list[_Chosen]]:
+        groups: dict[str, list[_Chosen]] = {}
+        for record, edited in letters:
+            servers = self.ledger.batches.servers(record.batch_key) or ""
+            groups.setdefault(servers, []).append((record, edited))
+        return groups
+
+    def _send_group(
+        self,
+        servers: str,
+        options: Mapping[str, str],
+        group: Sequence[_Chosen],
+        claim: ClaimedLetters,
+    ) -> list[BaseException]:
+        """Send the letters of one group, and resolve those that its brokers have taken.
+
+        Returns:
+            Why the others were refused.
+        """
+        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
+
+        producer = self.producers.get(servers)
+        if producer is None:
+            producer = self.producers[servers] = DeadLetterProducer(options)
+        submitted = [
+            producer.send(resent_record(record.letter, topic=self.topic, mended=edited))
+            for record, edited in group
+        ]
+        producer.flush()
+        refused = []
+        for (record, edited), outcome in zip(group, submitted, strict=True):
+            error = outcome.exception()
+            if error is None:
+                self._resolve(record, edited, outcome.result(), claim)
+            else:
+                refused.append(error)
+        return refused
+
+    def outcome(self) -> str:
+        """Summary of the sending, in words."""
+        sentence = f"{words.plural(self.sent, 'dead letter')} sent"
+        if self.taken:
+            they = "it" if self.taken == 1 else "them"
+            sentence += (
+                f", {self.taken} left to somebody else, who is sending or has resolved {they}"
+            )
+        return sentence
+
+    def _is_ours(self, record: DeadLetterRecord, claim: ClaimedLetters) -> bool:
+        if record.dead_letter_id in claim.letters:
+            return True
+        self.taken += 1
+        if self.report is not None:
+            self.report(
+                f"Dead letter {record.dead_letter_id} is not sent: somebody else is sending it, or"
+                " has resolved it."
+            )
+        return False
+
+    def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
+        letter = record.letter
+        if self.change is None:
+            return letter
+        try:
+            edited = self.change(letter)
+        except Exception as error:
+            raise OptionError(
+                f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
+                f" ({type(error).__name__}: {words.printable(str(error))}); correct it."
+            ) from error
+        if edited is None:
+            return None
+        if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
+            raise OptionError(
+                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
+                f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
+                " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
+            )
+        return edited
+
+    def _resolve(
+        self, record: DeadLetterRecord, edited: DeadLetter, place: str, claim: ClaimedLetters
+    ) -> None:
+        other_value = edited.value if edited.value != record.letter.value else None
+        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
+        number = record.dead_letter_id
+        if self.ledger.dead_letters.resolve(
+            number, DeadLetterStatus.SENT, how, claim, sent_value=other_value
+        ):
+            self.sent += 1
+            sentence = f"Dead letter {number} is {how}."
+        else:
+            sentence = f"Dead letter {number} is {how}, but was resolved by somebody else, too."
+        if self.report is not None:
+            self.report(sentence)
+
+
+def _is_bytes(letter: DeadLetter) -> bool:
+    """Whether key, value and headers are bytes, or null, as a user's function has to leave them."""
+    contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
+    return all(isinstance(each, bytes | None) for each in contents)

@@ -1,0 +1,358 @@
+"""What operators ask for, as commands and forms take it: limits, and drains of gates and flows."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from headrace.control import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.core.options import age_ms
+from headrace.core.timing import is_in_force
+from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.operate.status.states import query_behind
+from headrace.operate.status.words import plural
+
+OFF: Final = "off"
+"""Word that ends a limit, in the place of a rate."""
+
+NO_CEILING: Final = "no-ceiling"
+"""Word that lifts a ceiling, in the place of a rate."""
+
+LONGEST_MS: Final = 3650 * 24 * 3600 * 1000
+"""The longest time that a limit can be given (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLimit:
+    """A limit of a gate's rate that is to be put in force, or the end of one.
+
+    Attributes:
+        records_per_s: The cap (records/s over all partitions); None ends the limit.
+        lasts_ms: After which time it ends by itself (ms); None if it does not.
+    """
+
+    records_per_s: float | None
+    lasts_ms: int | None = None
+
+    @classmethod
+    def parse(cls, rate: str, lasts: str | None, lasts_name: str) -> Self:
+        """Understand what somebody wrote: a rate or ``off``, and a time with its unit or nothing.
+
+        Raises:
+            OptionError: One of them is of no such form; ``lasts_name`` names the time in it.
+        """
+        per_s = _rate_per_s(rate.strip())
+        if lasts is None or not lasts.strip():
+            return cls(per_s)
+        if per_s is None:
+            raise OptionError(
+                f"{lasts_name} is the time of a limit, and {OFF!r} ends one; leave it out."
+            )
+        lasts_ms = age_ms(lasts_name, lasts)
+        if not 0 < lasts_ms <= LONGEST_MS:
+            raise OptionError(
+                f"{lasts_name} is {lasts.strip()!r}; give more than 0, and at most 3650 days, or"
+                " leave it out for a limit that holds until it is lifted."
+            )
+        return cls(per_s, lasts_ms)
+
+    @property
+    def action(self) -> "GateAction":
+        """Putting it in force."""
+        return GateAction(self.put_in_force)
+
+    def put_in_force(self, ledger: Ledger, gate: str, by: str, why: str) -> OperatorLimits:
+        """Write it into the ledger; what is in force for the gate then.
+
+        Raises:
+            OptionError: The rate is not a finite number above 0.
+            LedgerError: The gate is not declared, or the ledger cannot be written.
+        """
+        if self.records_per_s is None:
+            return ledger.operator_limits.unlimit(gate, by, why)
+        until_ms = None
+        if self.lasts_ms is not None:
+            until_ms = ledger.database_time_ms() + self.lasts_ms
+        return ledger.operator_limits.limit(gate, self.records_per_s, by, why, until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class GateAction:
+    """What an operator does to a gate, declared once for commands and forms.
+
+    Attributes:
+        effect: Writes it into the ledger: of a gate, by whom, and why. It returns what is in force
+            then.
+        done: What it does, in words that follow the gate's name. Default: what is in force.
+        also: Answers what else it does to a gate, in words that follow those; empty for nothing.
+    """
+
+    effect: Callable[[Ledger, str, str, str], OperatorLimits]
+    done: str | None = None
+    also: Callable[[Ledger, str], str] = lambda _ledger, _gate: ""
+
+    def act(self, ledger: Ledger, gate: str, by: str, why: str) -> tuple[OperatorLimits, str]:
+        """Do it. Return what is in force then, and a sentence: what was done and replaced."""
+        before = ledger.operator_limits.of(gate)
+        limits = self.effect(ledger, gate, by, why)
+        described = self.done or limits.describe() or "under no limit and not paused"
+        if self.done is None and _numbers(limits) == _numbers(before):
+            return limits, f"{gate}: {described}, as before."
+        has_query = ledger.gates.query(gate) is not None
+        when = "in force at its next plan" if has_query else "no query runs behind it now"
+        replaced = _replaced(before.limit, limits.limit)
+        return limits, f"{gate}: {described}{replaced}{self.also(ledger, gate)}; {when}."
+
+
+def _numbers(limits: OperatorLimits) -> list[int]:
+    return [each.number for each in limits.in_force]
+
+
+def _replaced(before: OperatorAction | None, now: OperatorAction | None) -> str:
+    if before is None or now is None or now.number == before.number:
+        return ""
+    return (
+        f"; it replaces the limit of {before.records_per_s or 0:g} records/s by {before.author},"
+        " which does not come back"
+    )
+
+
+def _settled_by_a_restart(ledger: Ledger, gate: str) -> str:
+    number = sum(ledger.operator_limits.open_batches(gate).values())
+    if not number:
+        return ""
+    waits, is_settled = ("waits", "is settled") if number == 1 else ("wait", "are settled")
+    batches = plural(number, "open batch")
+    return f"; {batches} {waits} until then, and {is_settled} if it reads them again"
+
+
+GATE_ACTIONS: Final[Mapping[str, GateAction]] = {
+    "pause": GateAction(lambda ledger, *of: ledger.operator_limits.pause(*of)),
+    "drain": GateAction(lambda ledger, *of: ledger.operator_limits.drain(*of)),
+    "resume": GateAction(lambda ledger, *of: ledger.operator_limits.resume(*of)),
+    "stop": GateAction(
+        lambda ledger, *of: ledger.operator_limits.stop(*of),
+        "its query ends once its batch is done",
+    ),
+    "unlimit": GateAction(lambda ledger, *of: ledger.operator_limits.unlimit(*of)),
+    "lift-ceiling": GateAction(
+        lambda ledger, *of: ledger.operator_limits.lift_ceiling(*of), "without a ceiling"
+    ),
+    "restart": GateAction(
+        lambda ledger, *of: ledger.operator_limits.restart(*of),
+        "its next start with a new checkpoint begins by startingOffsets",
+        _settled_by_a_restart,
+    ),
+}
+"""By the names that forms give them; a limit has values besides (`WantedLimit.action`)."""
+
+
+def _rate_per_s(text: str) -> float | None:
+    if text.lower() == OFF:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise OptionError(
+            f"The limit is {text!r}; give a number of records/s above 0, or: {OFF}."
+        ) from error
+
+
+MOST_READY: Final = 1_000
+"""Batches that are counted as being before another one."""
+
+
+def is_queued(batch: BatchRecord) -> bool:
+    """Whether a retry of a batch has been asked for and has not begun.
+
+    One that was asked for before its last attempt ended has had its turn.
+    """
+    ended_ms = batch.created_time_ms if batch.end_time_ms is None else batch.end_time_ms
+    is_new = batch.retry_ms is not None and batch.retry_ms >= ended_ms
+    return is_new and batch.status is Status.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class RetryQueue:
+    """Batches of a gate for which a retry was asked, at one moment, and the batch that runs.
+
+    Attributes:
+        gate: The gate.
+        asked: The keys of the batches, in the order in which they are run.
+        running: The key of a batch that a backfill runs; None if none does.
+        has_query: Whether a query runs behind the gate, whose process runs them.
+    """
+
+    gate: str
+    asked: tuple[str, ...]
+    running: str | None
+    has_query: bool
+
+    @classmethod
+    def read(cls, ledger: Ledger, gate_name: str) -> Self | None:
+        """Read it; None for a gate that is not declared."""
+        if ledger.gates.get(gate_name) is None:
+            return None
+        failed = ledger.batches.failed(gate_name, MOST_READY)
+        query, _ = query_behind(ledger, gate_name)
+        backfilling = ledger.batches.newest(gate_name, MOST_READY, statuses=[Status.BACKFILLING])
+        return cls(
+            gate_name,
+            tuple(batch.batch_key for batch in failed if is_queued(batch)),
+            _running(backfilling, ledger.database_time_ms()),
+            query is not None,
+        )
+
+    def waits_for(self, key: str | None = None) -> str:
+        """Return the reason for which a batch waits, or all batches of the gate, in a sentence."""
+        command = f"headrace backfill {key[:8] if key else shlex.quote(self.gate)}"
+        if self.running is not None:
+            return f"waits while a backfill runs batch {self.running[:8]}."
+        if not self.has_query:
+            return f"waits for a process: no query runs behind the gate, so run `{command}`."
+        before = self.asked.index(key) if key in self.asked else 0
+        if before:
+            return f"waits for {plural(before, 'batch')} before it."
+        return "runs next, between two batches of the stream."
+
+
+def _running(backfilling: Sequence[BatchRecord], now_ms: int) -> str | None:
+    for batch in backfilling:
+        if batch.lease_until_ms is not None and is_in_force(batch.lease_until_ms, now_ms):
+            return batch.batch_key
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainState:
+    """Progress of a gate's drain, at one moment.
+
+    Attributes:
+        gate: The gate.
+        operator_limits: What operators have put in force for it.
+        has_query: Whether a query stands behind it.
+        running: How many of its batches are being run, live and as backfills.
+        failed: How many failed, and wait in the ledger.
+        waiting: Records that wait in its source, where somebody has asked; None else.
+        resumed_by: Who has ended this drain, after which the gate admits records again.
+        sink_away: Whether its batch waits for its sink, and the gate plans nothing meanwhile.
+    """
+
+    gate: str
+    operator_limits: OperatorLimits
+    has_query: bool
+    running: int
+    failed: int
+    waiting: int | None = None
+    resumed_by: str | None = None
+    sink_away: bool = False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether the query can be stopped, with nothing of what it admitted cut off.
+
+        Once its planner has seen the drain it begins no batch, so what runs then is the last.
+        Without a query nothing runs that could be cut off.
+        """
+        if not self.has_query:
+            return True
+        limits = self.operator_limits
+        return limits.hold is not None and limits.seen and self.running == 0
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        if not self.has_query:
+            return f"{self.gate}: no query runs behind it; there is nothing to stop."
+        if self.resumed_by is not None:
+            return f"{self.gate}: {self.resumed_by} has resumed it, so it does not drain any more."
+        if self.operator_limits.hold is None:
+            first = "admits what comes first" if self.waiting is None else f"{self.waiting} wait"
+            return f"{self.gate}: not draining yet; {first}."
+        if not self.operator_limits.hold.seen_ms:
+            return f"{self.gate}: {self._when_it_plans()}"
+        if self.running:
+            batches = "1 batch runs" if self.running == 1 else f"{self.running} batches run"
+            return f"{self.gate}: {batches}; nothing more is admitted."
+        return f"{self.gate}: drained, its query can be stopped.{self._failed_too()}"
+
+    def _when_it_plans(self) -> str:
+        if not self.sink_away:
+            return "its query has not planned since; it sees this at its next plan."
+        return (
+            "its batch waits for its sink, and it drains when that is back; `headrace retry"
+            f" {shlex.quote(self.gate)}` tries now, and a query that is stopped runs it at its next"
+            " start."
+        )
+
+    def _failed_too(self) -> str:
+        if not self.failed:
+            return ""
+        batches = "batch waits" if self.failed == 1 else "batches wait"
+        command = f"headrace failures {shlex.quote(self.gate)}"
+        return f" {self.failed} failed {batches} in the ledger, as `{command}` lists."
+
+
+def drain_state(ledger: Ledger, gate: str, waiting: int | None = None) -> DrainState:
+    """Return the present progress of a gate's drain."""
+    counts = ledger.operator_limits.open_batches(gate)
+    return DrainState(
+        gate=gate,
+        operator_limits=ledger.operator_limits.of(gate),
+        has_query=ledger.gates.query(gate) is not None,
+        running=counts.get(Status.IN_PROGRESS, 0) + counts.get(Status.BACKFILLING, 0),
+        failed=counts.get(Status.FAILED, 0),
+        waiting=waiting,
+        sink_away=ledger.sink_outages.get(gate) is not None,
+    )
+
+
+class FlowDrain:
+    """Drains the stages of a flow, each once nothing more can come to it.
+
+    A stage stops admitting when every stage before it can be stopped and nothing waits in its own
+    source. The first stages, which read the flow's sources, stop at once.
+
+    Args:
+        ledger: Where the stages' gates are.
+        upstream: The gates directly before each gate, in an order in which they come first.
+        waiting: How many records wait in a gate's source; None where that is not known, and then
+            the stage goes on admitting.
+        drain: Puts the drain of a gate in force.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        upstream: Mapping[str, Sequence[str]],
+        waiting: Callable[[str], int | None],
+        drain: Callable[[str], object],
+    ) -> None:
+        self._ledger = ledger
+        self._upstream = upstream
+        self._waiting = waiting
+        self._drain = drain
+        self._asked: set[str] = set()
+
+    def step(self) -> Iterator[DrainState]:
+        """Go as far as is possible now; how each stage stands, the first ones first."""
+        done: set[str] = set()
+        for gate, before in self._upstream.items():
+            state = drain_state(self._ledger, gate)
+            if gate not in self._asked and done.issuperset(before):
+                waiting = self._waiting(gate) if before and state.has_query else 0
+                if waiting == 0:
+                    self._drain(gate)
+                    self._asked.add(gate)
+                state = drain_state(self._ledger, gate, waiting)
+            elif gate in self._asked and state.has_query and state.operator_limits.hold is None:
+                state = replace(state, resumed_by=self._last_resumed(gate))
+            if gate in self._asked and state.can_stop:
+                done.add(gate)
+            yield state
+
+    def _last_resumed(self, gate: str) -> str | None:
+        """Return the operator who resumed a gate last, whatever else was done to it since."""
+        done = self._ledger.operator_limits.history(gate)
+        return next((each.by for each in done if each.kind is OperatorActionKind.RESUME), None)

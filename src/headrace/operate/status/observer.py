@@ -1,0 +1,167 @@
+"""Looks at gates: one read of the ledger for all, and what their sources say waits there."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from headrace.control.schema_fit import LOOKED_AT
+from headrace.core.timing import wall_clock_ms
+from headrace.ledger import (
+    BatchRecord,
+    GateRecord,
+    Ledger,
+    Missed,
+    ReceiverRecord,
+    Status,
+    Unresolved,
+)
+from headrace.operate.status.lags import LagWatch
+from headrace.operate.status.snapshot import GateSnapshot, take_snapshot
+from headrace.operate.status.sources import WAIT_FOR_SOURCES_S
+from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
+from headrace.operate.status.words import short_error
+
+OVERVIEW: Final = 12
+"""Batches of each gate that are looked back on where there are several."""
+
+_MANY: Final = 500
+"""Gates of which it is cheaper to read the rows of all in the ledger."""
+
+
+def read_histories(
+    ledger: Ledger, gates: Sequence[GateRecord], limit: int | None = None
+) -> list[GateHistory]:
+    """Read what snapshots of these gates need: a few statements, however many gates there are.
+
+    Args:
+        ledger: The ledger.
+        gates: The gates, in the order of the answer.
+        limit: Batches of each that are looked back on. Default: `HISTORY` for one gate, `OVERVIEW`
+            for several.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    own = [each.name for each in gates]
+    names: Collection[str] | None = own if len(own) <= _MANY else None
+    limit = limit or (HISTORY if len(own) == 1 else OVERVIEW)
+    newest = ledger.fleet.newest_batches(names, limit)
+    ranges = ledger.fleet.newest_ranges(names)
+    unresolved = ledger.fleet.unresolved(names)
+    missed = ledger.proofs.all_missed(own[0] if len(own) == 1 else None)
+    queries = ledger.gates.last_queries(names)
+    isolating = ledger.fleet.isolating(names)
+    limits = ledger.operator_limits.all(names)
+    checkpoints = ledger.operator_limits.new_checkpoints(names)
+    receivers = by_gate(ledger.fleet.receivers(names))
+    detailed = ledger.fleet.with_details(names)
+    found = []
+    for gate in gates:
+        name = gate.name
+        batches, samples = newest.get(name, ((), ()))
+        query, gone = sorted_query(queries.get(name))
+        counts, has_details = unresolved.get(name, Unresolved()), name in detailed
+        may_be_unfit = counts.letters or (samples and not samples[0].records)
+        since_ms = batches[-1].created_time_ms if batches else 0
+        history = GateHistory(
+            gate=gate,
+            batches=batches,
+            samples=samples,
+            look_back=limit,
+            ranges=ranges.get(name, ()),
+            losses=ledger.history.losses(name) if has_details else (),
+            missed=missed.get(name, Missed()),
+            unresolved=counts,
+            receivers=receivers.get(name, ()),
+            query=query,
+            gone=gone,
+            isolating=isolating.get(name),
+            isolated=ledger.batches.isolated(name, since_ms) if has_details else None,
+            fit_counts=ledger.dead_letters.fit_counts(name, LOOKED_AT) if may_be_unfit else (),
+            operator_limits=limits.get(name),
+            new_checkpoint=checkpoints.get(name),
+            failed_error=_older_error(ledger, name, batches) if counts.failed else None,
+        )
+        found.append(history)
+    return _with_their_query(ledger, found)
+
+
+def _with_their_query(ledger: Ledger, histories: list[GateHistory]) -> list[GateHistory]:
+    """Add to each batch that no handler runs the gate of its query whose sink is away."""
+    drivers = {each.gate.name: _driver_without_handler(each) for each in histories}
+    if not any(drivers.values()):
+        return histories
+    away = [each.name for each in ledger.gates.all() if each.waits is not None]
+    waiting = {
+        query.driver: name
+        for name, (query, is_alive) in sorted(ledger.gates.last_queries(away).items())
+        if is_alive and query.checkpoint is not None
+    }
+    return [
+        replace(each, waits_with=waiting.get(driver))
+        if (driver := drivers[each.gate.name]) is not None
+        else each
+        for each in histories
+    ]
+
+
+def _driver_without_handler(history: GateHistory) -> str | None:
+    """Return the program of a gate's query, if the newest batch waits and has no handler here.
+
+    A query has one handler, of one of its gates: that one's row alone has the checkpoint.
+    """
+    query, newest = history.query, next(iter(history.batches), None)
+    if query is None or query.checkpoint is not None or newest is None:
+        return None
+    is_waiting = newest.end_time_ms is None and newest.query_batch_id is None
+    return query.driver if is_waiting else None
+
+
+def by_gate(receivers: Iterable[ReceiverRecord]) -> Mapping[str, tuple[ReceiverRecord, ...]]:
+    """The receivers of each gate that has some, in their order."""
+    found: dict[str, list[ReceiverRecord]] = defaultdict(list)
+    for each in receivers:
+        found[each.gate].append(each)
+    return {name: tuple(own) for name, own in found.items()}
+
+
+def _older_error(ledger: Ledger, gate: str, batches: Sequence[BatchRecord]) -> str | None:
+    """Why the newest batch failed that waits, where it is not among those that were read."""
+    if any(each.status is Status.FAILED and not each.interrupted for each in batches):
+        return None
+    failed = ledger.batches.newest(gate, HISTORY, statuses=[Status.FAILED])
+    error = next((each.error for each in failed if not each.interrupted), None)
+    return None if error is None else short_error(error)
+
+
+class Observer:
+    """Looks at gates, as often as it is asked to.
+
+    Args:
+        ledger: Their ledger.
+        lags: How far they are behind. By default the ledger alone says it.
+    """
+
+    def __init__(self, ledger: Ledger, lags: LagWatch | None = None) -> None:
+        self._ledger = ledger
+        self._lags = LagWatch() if lags is None else lags
+
+    def look(
+        self, gates: Sequence[GateRecord], wait_s: float = WAIT_FOR_SOURCES_S
+    ) -> list[GateSnapshot]:
+        """These gates as they are now; sources that were not asked before are waited for so long.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        return self.snapshots(read_histories(self._ledger, gates), wait_s)
+
+    def snapshots(
+        self, histories: Sequence[GateHistory], wait_s: float = WAIT_FOR_SOURCES_S
+    ) -> list[GateSnapshot]:
+        """The same of gates whose records are read already."""
+        now_ms, wanted = wall_clock_ms(), {each.gate.name for each in histories}
+        now = [each for each in self._ledger.metrics.gates() if each.name in wanted]
+        lags = self._lags.of(self._ledger, now, now_ms, wait_s=wait_s)
+        return [take_snapshot(each, now_ms, lags.get(each.gate.name)) for each in histories]

@@ -1,0 +1,547 @@
+"""State of a gate at one moment, from the ledger's records, for people and for ``--json``."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from headrace.control.sink_outage import SinkOutage
+from headrace.control.size_ceiling import known_ceiling
+from headrace.core.timing import GATE_LEASE_MS
+from headrace.ledger import (
+    BatchRecord,
+    GateQuery,
+    GateRecord,
+    IsolatedBatches,
+    IsolationProgress,
+    Loss,
+    PlannedRange,
+    QueryEnd,
+    ReceiverRecord,
+    Status,
+    lost_records,
+)
+from headrace.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.operate.status.attention import Need, gate_needs
+from headrace.operate.status.lags import GateLag
+from headrace.operate.status.states import (
+    GateHistory,
+    GateState,
+    ReceiverState,
+    batch_time_ms,
+    gate_state,
+    has_ended,
+    is_over,
+    left_by,
+    silence_ms,
+    waiting_behind,
+    waits_for,
+)
+from headrace.operate.status.trends import (
+    LagChange,
+    Trend,
+    advice_on,
+    batch_cost_of,
+    drain_trend,
+    law_of,
+    newest_run,
+)
+from headrace.operate.status.words import (
+    count,
+    planned_or_counted,
+    plural,
+    reason_first,
+    short_error,
+    status_word,
+)
+
+IN_DOUBT: Final = "no part of its batch passes"
+"""Limit of a gate whose batch waits, if its sink may be away, or its handler be wrong."""
+
+
+MANY: Final = 10
+"""More of a gate's last batches with records that were found bad by exceptions are too many."""
+
+_REASON_LENGTH: Final = 70
+"""Characters of an exception's message that a sentence has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSnapshot:
+    """A receiver, one for each lane.
+
+    Attributes:
+        journal: The journal's name.
+        lane: Its lane of it.
+        state: State of the receiver: a value of `ReceiverState`.
+        limit_per_s: Largest rate that it admits (records/s); None is no limit.
+        records_per_s: Records that it made durable a second lately.
+        records: Records that it made durable since it began.
+        bytes: Their keys, values and headers.
+        buffered_bytes: The memory that records take which are not durable yet.
+        waiting_records: Buffered records that wait for the limit.
+        refusing: Reason for which senders wait whatever the limit; None if they need not.
+        rejected: Number of requests and senders that it rejected, by kind.
+        started_ms: Time of its start (ms since the epoch).
+        seen_ms: When it said all this.
+    """
+
+    journal: str
+    lane: int
+    state: ReceiverState
+    limit_per_s: float | None
+    records_per_s: float
+    records: int
+    bytes: int
+    buffered_bytes: int
+    waiting_records: int
+    refusing: str | None
+    rejected: Mapping[str, int]
+    started_ms: int
+    seen_ms: int
+
+    @classmethod
+    def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
+        """Work out a snapshot from the ledger's record."""
+        if not record.is_present(now_ms):
+            state = ReceiverState.SILENT
+        elif record.refusing is not None:
+            state = ReceiverState.REFUSING
+        elif record.waiting_records:
+            state = ReceiverState.LIMITED
+        else:
+            state = ReceiverState.RECEIVING if record.records_per_s else ReceiverState.IDLE
+        same = {name: getattr(record, name) for name in cls.__slots__ if name != "state"}
+        return cls(state=state, **same)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSnapshot:
+    """One batch.
+
+    Attributes:
+        id: Spark's number of it; None before it has run.
+        status: The ledger's word for where it stands, or ``interrupted`` where its query was
+            stopped while it ran.
+        records: Its records, or the offsets in it while they have not been counted.
+        duration_ms: How long it took (planning and commit included, once Spark has reported it), or
+            how long it has been running.
+        planned_ms: Time of its plan (ms since the epoch).
+        lost: Number of its offsets that were gone when it read them.
+        key: By which `headrace batches` shows it in full.
+    """
+
+    id: int | None
+    status: str
+    records: int
+    duration_ms: int
+    planned_ms: int
+    lost: int = 0
+    key: str = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """A partition of the last batch: its lag when that was planned, and what was admitted of it.
+
+    ``lag`` and ``reason`` are None for a batch that was planned before a restart.
+    """
+
+    topic: str
+    partition: int
+    lag: int | None
+    admitted: int
+    reason: str | None
+
+    @property
+    def left(self) -> int | None:
+        """What the batch left of the lag."""
+        return None if self.lag is None else max(self.lag - self.admitted, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    """The query behind a gate."""
+
+    program: str
+    """Its process and host."""
+    checkpoint: str | None
+    """Path of its checkpoint; None if its program has not said so."""
+    since_ms: int
+    """When it took the gate (ms since the epoch)."""
+    ended_ms: int | None = None
+    """Its last sign of life, if it ended without a finish; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedSnapshot:
+    """The last batches that were run in parts, because the handler raised on single records.
+
+    Or on none alone: they fail as a whole, and all of their parts pass.
+    """
+
+    batches: int
+    """Their number."""
+    of: int
+    """The last batches that were looked at."""
+    error: str
+    """What the handler raised last: the beginning of its message, and its class."""
+
+    @classmethod
+    def among(cls, batches: Sequence[BatchRecord], isolated: IsolatedBatches | None) -> Self | None:
+        """Count the isolated ones of a gate's last batches; None if none was isolated."""
+        keys = set() if isolated is None else set(isolated.keys)
+        number = sum(batch.batch_key in keys for batch in batches)
+        wholes = [
+            batch.error for batch in batches if batch.error is not None and batch.error.is_of_whole
+        ]
+        if len(wholes) > number:
+            error, number = wholes[0], len(wholes)
+        elif isolated is None:
+            return None
+        else:
+            error = isolated.error
+        reason = error.message.strip().partition("\n")[0]
+        most = _REASON_LENGTH + (
+            len(FAILS_AS_A_WHOLE) if reason.startswith(FAILS_AS_A_WHOLE) else 0
+        )
+        if len(reason) > most:
+            error = replace(error, message=f"{reason[: most - 1].rstrip()}…")
+        return cls(number, len(batches), short_error(error)) if number else None
+
+    @property
+    def is_of_wholes(self) -> bool:
+        """Whether the batches fail as a whole, and all of their parts pass."""
+        return self.error.startswith(FAILS_AS_A_WHOLE)
+
+    @property
+    def advice(self) -> str | None:
+        """What would find the bad records at less cost; None while few batches were isolated."""
+        if self.batches <= MANY:
+            return None
+        if self.is_of_wholes:
+            return (
+                f"{count(self.batches)} of the last {plural(self.of, 'batch')} were run in parts:"
+                f" {self.error.rstrip('.')}; correct what its records do to each other, such as one"
+                " key twice."
+            )
+        return (
+            f"The handler raised on single records in {count(self.batches)} of the last"
+            f" {plural(self.of, 'batch')} (last {self.error.rstrip('.')}), and is run many times"
+            " to find them: have it batch.reject them, or decode at the source with"
+            " gate.read(..., decode=...), as docs/failures.md says."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
+
+    Times are milliseconds since the epoch, rates are records per second. None (``null``) is what is
+    not known, or not known yet.
+
+    Attributes:
+        gate: Its name.
+        source: The kind of source, such as ``kafka``.
+        time_ms: Time of the snapshot.
+        interval_ms: The time that a batch should take.
+        state: State of the gate: a value of `GateState`.
+        reason: Reason for the last batch's size; while it waits for its sink, the gate's limit.
+        rate_per_s: The rate that its law has learnt; what operators and later stages allow comes on
+            top of it.
+        processing_rate_per_s: Rate at which the last reported batch was processed.
+        proportional, integral, derivative: Parts that PID's terms added to the last rate.
+        law: The law in force: ``pid`` or ``learned``.
+        fixed_ms: Cost of a batch before its first record (ms), as learnt.
+        record_us: Cost of a record (µs), as learnt.
+        noise: The standard deviation of a batch's time, as a part of it.
+        cost_changed_ms: Time at which the job's cost was last seen to change.
+        lag: Records that waited when the last batch was planned; once its query has ended, or is
+            silent, those that wait now, as the source says, or that batch has left. None where it
+            left none, no query runs, and the source does not answer.
+        lag_age_ms: Time since that batch was planned.
+        lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
+            batch has come for a while, and None otherwise, or where the source does not answer.
+        left_over: Records that this batch left.
+        lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
+        arrival_rate_per_s: Records that come to the source.
+        throughput_per_s: Records that are admitted.
+        drain_s: Seconds until nothing is left over at this pace; 0 when nothing is, None if never.
+        drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
+        batches: The last batches, newest first.
+        partitions: Partitions that the last batch reads.
+        failed: Batches that failed and wait for a backfill, or have one.
+        dead: Those that no backfill takes any more, and that nobody has dropped.
+        dead_letters: Records that cannot be processed, and wait for somebody.
+        in_progress: Number of ``batches`` that are in progress.
+        abandoned: Those of them that no process runs; they fail when their leases end.
+        error: Error of the newest failed batch of ``batches``, or of those that wait.
+        lost_records: Offsets that were gone from the source before they were read, but for those
+            that somebody has accepted.
+        skipped_records: Offsets between what two of its checkpoints have read, but for those.
+        advice: Reasons for a rate at its lowest, and remedies, one sentence each.
+        receivers: Receivers that take in records for it.
+        query: The query that runs behind it, or ended there without a finish; None where none does.
+        ended_ms: Time of the last query's end, if it reported one; None while one runs.
+        ended_error: The error that ended it; None where it was none.
+        stopped_by: Who has stopped it, and why; None where nobody has said so.
+        run_records: Records of the newest checkpoint's batches; None where not all are known here.
+        waiting: Of the sink that its batch waits for: since when, how often it was run, when it is
+            run next, and what the handler raised; None where it does not wait.
+        waits_with: The gate of the same query whose sink is away, if its batch waits with that
+            one's; None where it does not.
+        isolating: Progress of the batch that is isolated now; None where none is.
+        isolated: Those of the last batches in which isolation found bad records, because the
+            handler raised; None where there is none.
+        unfit_records: Records of the last batches that the schema does not fit, while it does not
+            fit most of each; else 0.
+        operator_limits: What operators have put in force, in words: who, why, since when; None if
+            nothing.
+        new_checkpoint: Where its query went on when it began a new checkpoint, in words, until its
+            next start; None if it had its checkpoint.
+        ceiling: The largest batch that the handler takes, in words: what failed, and what passed;
+            None while no batch has failed for its size.
+        ceiling_records: The most records of the next batch by that; None without a
+            ceiling.
+        lag_seconds: Age of the oldest record that no batch has begun; 0 if it is known that none
+            waits.
+        retention_left_s: Seconds until the source deletes that record by its age, as the source
+            itself says; asked where records have waited for a minute. 0: it has deleted some.
+        needs: What needs somebody, the worst first: a sentence each, and the command that acts.
+    """
+
+    gate: str
+    source: str
+    time_ms: int
+    interval_ms: int
+    state: GateState
+    reason: str | None
+    rate_per_s: float | None
+    processing_rate_per_s: float | None
+    proportional: float | None
+    integral: float | None
+    derivative: float | None
+    law: str | None
+    fixed_ms: float | None
+    record_us: float | None
+    noise: float | None
+    cost_changed_ms: int | None
+    lag: int | None
+    lag_age_ms: int | None
+    lag_now: int | None
+    left_over: int | None
+    lag_change_per_s: float | None
+    lag_trend: Trend | None
+    arrival_rate_per_s: float | None
+    throughput_per_s: float | None
+    drain_s: float | None
+    drain_trend: Trend | None
+    batches: tuple[BatchSnapshot, ...]
+    partitions: tuple[PartitionSnapshot, ...]
+    failed: int
+    dead: int
+    dead_letters: int
+    in_progress: int
+    error: str | None
+    lost_records: int
+    skipped_records: int
+    advice: tuple[str, ...]
+    receivers: tuple[ReceiverSnapshot, ...]
+    query: QuerySnapshot | None
+    ended_ms: int | None
+    ended_error: str | None
+    stopped_by: str | None
+    run_records: int | None
+    waiting: SinkOutage | None
+    isolating: IsolationProgress | None
+    operator_limits: str | None
+    lag_seconds: float | None = None
+    retention_left_s: float | None = None
+    ceiling: str | None = None
+    ceiling_records: int | None = None
+    isolated: IsolatedSnapshot | None = None
+    unfit_records: int = 0
+    new_checkpoint: str | None = None
+    abandoned: int = 0
+    waits_with: str | None = None
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def newest(self) -> BatchSnapshot | None:
+        """The last batch."""
+        return self.batches[0] if self.batches else None
+
+    @property
+    def lag_is_old(self) -> bool:
+        """Whether batches should have come since the last one was planned."""
+        return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
+
+
+def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+    snapshot = _snapshot(history, now_ms, lag or GateLag())
+    if (outage := snapshot.waiting) is not None:
+        # Nothing moves until it is through.
+        snapshot = replace(
+            snapshot,
+            reason=f"{outage.awaited} is away" if outage.is_certain else IN_DOUBT,
+            drain_s=None,
+            drain_trend=None,
+            lag_trend=None,
+            lag_change_per_s=None,
+            throughput_per_s=None,
+            arrival_rate_per_s=None,
+        )
+    if history.operator_limits is not None and history.operator_limits.closed_by is not None:
+        # Nothing is drained until somebody resumes it.
+        snapshot = replace(snapshot, drain_s=None, drain_trend=None)
+    return replace(snapshot, needs=tuple(gate_needs(snapshot)))
+
+
+_TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative")
+_MOVES: Final = (
+    "lag_change_per_s",
+    "lag_trend",
+    "arrival_rate_per_s",
+    "throughput_per_s",
+    "drain_s",
+)
+
+
+def _snapshot(history: GateHistory, now_ms: int, lag: GateLag) -> GateSnapshot:
+    gate, batches, samples = history.gate, history.batches, history.samples
+    newest, sample = next(iter(batches), None), next(iter(samples), None)
+    run = newest_run(batches)
+    change = LagChange.of(run)
+    over = newest is not None and is_over(history, newest, now_ms)
+    moves = not over and not has_ended(history)
+    lag_now = lag.source_records if history.is_silent(now_ms) else None
+    return GateSnapshot(
+        gate=gate.name,
+        source=gate.source,
+        time_ms=now_ms,
+        interval_ms=gate.interval_ms,
+        state=gate_state(history, change, now_ms, lag_now),
+        rate_per_s=gate.rate_per_s,
+        law=law_of(gate),
+        **_cost(gate),
+        lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
+        lag_now=lag_now,
+        left_over=left_by(newest) if newest else None,
+        drain_trend=drain_trend(run) if moves else None,
+        batches=_batches(history, now_ms),
+        partitions=tuple(map(_partition, history.ranges)),
+        failed=history.unresolved.failed,
+        dead=history.unresolved.dead,
+        dead_letters=history.unresolved.letters,
+        in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
+        abandoned=history.abandoned(now_ms),
+        error=_error(batches) or history.failed_error,
+        lost_records=history.missed.lost,
+        skipped_records=history.missed.skipped,
+        advice=advice_on(gate, batches, samples, history.fit_counts) if gate.ended is None else (),
+        receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
+        query=_query(history.query or history.gone, ended=history.query is None),
+        **_end(history),
+        run_records=_run_records(run, history.look_back),
+        **_waits(history),
+        isolating=history.isolating,
+        isolated=IsolatedSnapshot.among(batches, history.isolated),
+        unfit_records=history.unfit_records,
+        new_checkpoint=history.new_checkpoint,
+        operator_limits=history.operator_limits.describe() if history.operator_limits else None,
+        **_ceiling(gate),
+        lag_seconds=lag.seconds,
+        retention_left_s=lag.retention_left_s,
+        lag=waiting_behind(history, lag_now) if over else newest.lag if newest else None,
+        **_values(newest, "reason"),
+        **_values(sample, *_TERMS),
+        **_values(change if moves else None, *_MOVES),
+    )
+
+
+def _waits(history: GateHistory) -> dict[str, Any]:
+    return {"waiting": waits_for(history), "waits_with": history.waits_with}
+
+
+def _end(history: GateHistory) -> dict[str, Any]:
+    ended_by = history.ended_by(QueryEnd.FAILED)
+    return {
+        "ended_ms": history.ended_ms,
+        "ended_error": ended_by and reason_first(ended_by),
+        "stopped_by": history.ended_by(QueryEnd.STOPPED),
+    }
+
+
+def _ceiling(gate: GateRecord) -> dict[str, Any]:
+    ceiling = known_ceiling(gate.size_ceiling)
+    return {
+        "ceiling": ceiling.describe() if ceiling else None,
+        "ceiling_records": ceiling.records if ceiling else None,
+    }
+
+
+def _cost(gate: GateRecord) -> dict[str, Any]:
+    cost = batch_cost_of(gate)
+    return {
+        "fixed_ms": cost.fixed_s * 1000 if cost else None,
+        "record_us": cost.record_s * 1_000_000 if cost else None,
+        "noise": cost.noise if cost else None,
+        "cost_changed_ms": cost.changed_ms if cost else None,
+    }
+
+
+def _run_records(run: Sequence[BatchRecord], look_back: int) -> int | None:
+    """The records of all batches of a checkpoint; None where there may be more than were read."""
+    has_all = len(run) < look_back
+    return sum(batch.planned_records for batch in run) if run and has_all else None
+
+
+def _query(query: GateQuery | None, *, ended: bool) -> QuerySnapshot | None:
+    if query is None:
+        return None
+    ended_ms = query.until_ms - GATE_LEASE_MS if ended else None
+    return QuerySnapshot(query.described, query.checkpoint, query.since_ms, ended_ms)
+
+
+def _values(source: object | None, *names: str) -> dict[str, Any]:
+    return {name: None if source is None else getattr(source, name) for name in names}
+
+
+def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
+    reported = {
+        each.batch_key: each.processing_delay_ms for each in history.samples if each.batch_key
+    }
+    lost: dict[str | None, list[Loss]] = defaultdict(list)
+    for loss in history.losses:
+        lost[loss.batch_key].append(loss)
+    return tuple(
+        BatchSnapshot(
+            id=batch.query_batch_id,
+            status=status_word(batch),
+            records=planned_or_counted(batch),
+            duration_ms=batch_time_ms(batch, reported, now_ms),
+            planned_ms=batch.created_time_ms,
+            lost=lost_records(lost[batch.batch_key]),
+            key=batch.batch_key,
+        )
+        for batch in history.batches
+    )
+
+
+def _partition(planned: PlannedRange) -> PartitionSnapshot:
+    offsets = planned.offsets
+    lag = None if planned.latest is None else max(planned.latest - offsets.start, 0)
+    return PartitionSnapshot(offsets.topic, offsets.partition, lag, offsets.count, planned.reason)
+
+
+def _error(batches: Sequence[BatchRecord]) -> str | None:
+    open_ones = (b for b in batches if b.status is not Status.SUCCESS and b.resolution is None)
+    failed = (b for b in open_ones if not b.interrupted)
+    error = next((batch.error for batch in failed if batch.error is not None), None)
+    return None if error is None else short_error(error)
