@@ -18,7 +18,7 @@ from headrace.journal.block import encode
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import parse_options
 from headrace.journal.names import BLOCK, file_name
-from headrace.receivers.deduplicator import newest_ids
+from headrace.journal.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)
 RECORDS: Final = 10

@@ -15,7 +15,7 @@ from bench.processes import LINES, POSTS, half_open, receiver, send
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.synced import synced_writes
-from headrace.receivers import IntakeSettings
+from headrace.journal.receivers import IntakeSettings
 
 PER_S: Final = 10_000
 RECORDS: Final = 100

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from headrace.journal import Records
-from headrace.receivers import Intake
-from headrace.receivers.host import Hosting, host
+from headrace.journal.receivers import Intake
+from headrace.journal.receivers.host import Hosting, host
 
 
 class FollowedFile:

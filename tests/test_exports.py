@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 import headrace.flow
-import headrace.receivers
+import headrace.journal.receivers
 from headrace.operate.cli.app import EXAMPLES
 
 
@@ -20,7 +20,7 @@ def test_everything_that_is_public_is_there_and_in_order() -> None:
     assert all(getattr(headrace, name).__name__ == name for name in headrace.__all__)
 
 
-@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.receivers])
+@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.journal.receivers])
 def test_nothing_public_is_made_with_a_private_argument(package: ModuleType) -> None:
     kinds = [
         kind
@@ -97,7 +97,7 @@ def test_the_help_of_each_command_needs_no_extra() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.receivers])
+@pytest.mark.parametrize("package", [headrace, headrace.flow, headrace.journal.receivers])
 def test_names_and_docstrings_are_there_without_extras(package: ModuleType) -> None:
     code = """if True:
     import importlib, inspect, pydoc

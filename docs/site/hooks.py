@@ -21,7 +21,7 @@ PACKAGES: Final = (
     "headrace.flow",
     "headrace.journal",
     "headrace.receivers",
-    "headrace.receivers.spark",
+    "headrace.journal.receivers.spark",
     "headrace.testing",
 )
 """Those whose names users import."""

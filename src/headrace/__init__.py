@@ -33,7 +33,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
-    from headrace.receivers.spark import Receivers
+    from headrace.journal.receivers.spark import Receivers
     from headrace.operate.status.snapshot import GateSnapshot
 
 __version__ = "0.1.0"
@@ -74,7 +74,7 @@ _MODULES: Final = {
     "Gate": "headrace.execution.gate",
     "GateSnapshot": "headrace.operate.status.snapshot",
     "OnFailure": "headrace.execution.policy",
-    "Receivers": "headrace.receivers.spark.spark_receivers",
+    "Receivers": "headrace.journal.receivers.spark.spark_receivers",
     "SchemaRegistry": "headrace.decoding.registry",
     "avro": "headrace.decoding.avro_format",
     "configure": "headrace.execution.spark_session",

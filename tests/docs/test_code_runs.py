@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from requests.adapters import HTTPAdapter
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
-from tests.receivers.processes import receiver
+from tests.journal.receivers.processes import receiver
 from tests.services import clouds
 from tests.services.kafka import Topics, records_in
 from tests.services.spark_home import surroundings
@@ -35,7 +35,7 @@ import headrace
 from headrace.core.timing import wall_clock_ms
 from headrace.journal import Journal, Records
 from headrace.ledger import Ledger
-from headrace.receivers.host import Hosting, host
+from headrace.journal.receivers.host import Hosting, host
 
 pytestmark = pytest.mark.nightly
 

@@ -13,7 +13,7 @@ import pytest
 from tests.journal.samples import append, folder, numbered, stored
 from tests.journal.shim import Recorder, Sync, SyncFolder
 from tests.journal.stories import opened
-from tests.receivers.processes import ReceiverProcess, receiver
+from tests.journal.receivers.processes import ReceiverProcess, receiver
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError

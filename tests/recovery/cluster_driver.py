@@ -30,8 +30,8 @@ from tests.recovery.job import GATE, Job
 
 import headrace
 from headrace.ledger import normalize_url
-from headrace.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
-from headrace.receivers.spark import HostedReceivers
+from headrace.journal.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
+from headrace.journal.receivers.spark import HostedReceivers
 
 LANES: Final = 2
 EVENTS: Final = "events"

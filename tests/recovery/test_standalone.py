@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.receivers.spark.numbered import Sender, sending
+from tests.journal.receivers.spark.numbered import Sender, sending
 from tests.recovery import cluster_driver
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound

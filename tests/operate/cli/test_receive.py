@@ -15,14 +15,14 @@ import pytest
 from tests.operate.cli.commands import COMMAND, run
 from tests.operate.cli.conftest import Complain
 from tests.ledger.samples import a_sample
-from tests.receivers.processes import ReceiverProcess, receiver, settings
+from tests.journal.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
 from headrace.operate.cli.shared_options import DEFAULT_LEDGER
 from headrace.journal import Journal
 from headrace.ledger import Ledger
-from headrace.receivers.settings_file import default_file
+from headrace.journal.receivers.settings_file import default_file
 
 _TOKEN = "s3cret"  # noqa: S105
 

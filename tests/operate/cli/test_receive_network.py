@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.operate.cli.commands import run
-from tests.receivers.processes import ReceiverProcess, receiver, settings
+from tests.journal.receivers.processes import ReceiverProcess, receiver, settings
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 

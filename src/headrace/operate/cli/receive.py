@@ -21,7 +21,7 @@ from headrace.operate.cli.shared_options import (
     with_parameters,
 )
 from headrace.errors import OptionError
-from headrace.receivers import (
+from headrace.journal.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
@@ -31,9 +31,9 @@ from headrace.receivers import (
     TcpReceiver,
     TcpSettings,
 )
-from headrace.receivers.event_log import event_of
-from headrace.receivers.host import host
-from headrace.receivers.settings_file import (
+from headrace.journal.receivers.event_log import event_of
+from headrace.journal.receivers.host import host
+from headrace.journal.receivers.settings_file import (
     OPTIONS,
     SettingsFile,
     default_file,

@@ -1,0 +1,154 @@
+"""Access to a receiver that listens: senders' tokens, and its side of TLS."""
+
+import hmac
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from headrace.certificates import server_context, validity_trouble
+from headrace.core.options import require_name
+from headrace.errors import OptionError
+from headrace.journal.receivers.settings import HttpSettings, TcpSettings, TlsFiles, require_token
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+_UNNAMED: Final = "default"
+
+
+class Tokens:
+    """Tokens of senders, by name; without any token, everybody may send.
+
+    In a file each line is a name, a space and a token, or a token alone, whose name is ``default``.
+    Empty lines and those that begin with ``#`` mean nothing. The names are for logs and metrics, so
+    that you can see which sender still shows an old token.
+    """
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self._tokens = {name: token.encode() for name, token in tokens.items()}
+
+    @classmethod
+    def of_file(cls, file: str) -> Self:
+        """The tokens of a file.
+
+        Raises:
+            OptionError: It cannot be read, has no token, a line of it is no token, or two have the
+                same name. No token is shown.
+        """
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise OptionError(
+                f"The file of tokens {file} cannot be read: {reason}; name another one."
+            ) from error
+        tokens: dict[str, str] = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            *named, token = line.split(maxsplit=1)
+            name = named[0] if named else _UNNAMED
+            what = f"Line {number} of the file of tokens {file}"
+            if named:
+                require_name(f"The name in line {number} of the file of tokens {file}", name)
+            require_token(token.rstrip(), what)
+            if name in tokens:
+                raise OptionError(f"{what} has the name {name!r} of an earlier one; rename it.")
+            tokens[name] = token.rstrip()
+        if not tokens:
+            raise OptionError(
+                f"The file of tokens {file} has none, and would let in everybody; write a name, a"
+                " space and a token into it, or leave it out."
+            )
+        return cls(tokens)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tokens, in their order; none where everybody may send."""
+        return tuple(self._tokens)
+
+    def name_of(self, shown: bytes) -> str | None:
+        """The name of the token that is shown; None if it is none of them.
+
+        It takes as long for a token that is nearly right as for any other.
+        """
+        found = None
+        for name, token in self._tokens.items():
+            if hmac.compare_digest(shown, token):
+                found = name
+        return found
+
+
+class Access:
+    """Access to one receiver: its tokens, and the certificate of the moment.
+
+    Certificates expire and are replaced by renaming. So each new connection looks whether a file
+    has changed, which costs microseconds; one that cannot be used is logged once, and the last good
+    certificate stays.
+
+    Raises:
+        OptionError: A file of certificates or of tokens cannot be used.
+    """
+
+    def __init__(self, settings: HttpSettings | TcpSettings) -> None:
+        self._tls = settings.tls
+        self.tokens = _tokens(settings)
+        self._seen = _versions(settings.tls)
+        self._context = _context(settings.tls)
+        if (trouble := _trouble(settings.tls, self._context)) is not None:
+            _LOG.warning("%s; clients will refuse it until it is replaced.", trouble)
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Context for a connection that begins now; None where connections are not within TLS."""
+        if self._context is not None and (seen := _versions(self._tls)) != self._seen:
+            self._seen = seen
+            self._renew()
+        return self._context
+
+    def _renew(self) -> None:
+        try:
+            context = _context(self._tls)
+            trouble = _trouble(self._tls, context)
+        except OptionError as error:
+            context, trouble = None, str(error)
+        if trouble is not None:
+            _LOG.error("%s The certificate of before stays in use.", trouble.rstrip(".") + ".")
+            return
+        self._context = context
+        _LOG.info(
+            "New connections get the certificate that is in %s now.", self._tls.certificate_file
+        )
+
+
+def _versions(tls: TlsFiles) -> list[tuple[int, int, int] | None]:
+    """Return what tells each file of certificates from another one under its name."""
+    versions: list[tuple[int, int, int] | None] = []
+    for file in (tls.certificate_file, tls.key_file, tls.client_ca_file):
+        try:
+            stat = None if file is None else os.stat(file)  # noqa: PTH116  (in microseconds)
+        except OSError:
+            stat = None
+        versions.append(None if stat is None else (stat.st_mtime_ns, stat.st_ino, stat.st_size))
+    return versions
+
+
+def _context(tls: TlsFiles) -> ssl.SSLContext | None:
+    if tls.certificate_file is None:
+        return None
+    return server_context(tls.certificate_file, tls.key_file, tls.client_ca_file)
+
+
+def _trouble(tls: TlsFiles, context: ssl.SSLContext | None) -> str | None:
+    if tls.certificate_file is None or context is None:
+        return None
+    why = validity_trouble(context, tls.certificate_file)
+    return why and f"The certificate of {tls.certificate_file} {why}"
+
+
+def _tokens(settings: HttpSettings | TcpSettings) -> Tokens:
+    if settings.token_file is not None:
+        return Tokens.of_file(settings.token_file)
+    return Tokens({} if settings.token is None else {_UNNAMED: settings.token})

@@ -1,0 +1,449 @@
+"""A receiver at work in this process: its lane, its intake, its rate, and how it ends."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final, Protocol
+
+from headrace.core.system import needs_extra
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import CorruptionError, NoJournalError, OptionError
+from headrace.journal import Journal
+from headrace.journal.lane_writer import LaneWriter
+from headrace.journal.storage import probe
+from headrace.ledger import Ledger, ReceiverReport
+from headrace.journal.receivers.deduplicator import newest_ids
+from headrace.journal.receivers.event_log import event, readable
+from headrace.journal.receivers.id_window import id_bytes
+from headrace.journal.receivers.intake import Intake, IntakeStatistics
+from headrace.journal.receivers.journal_cap import CapSettings, JournalCap
+from headrace.journal.receivers.lane_health import LaneHealth
+from headrace.journal.receivers.memory_budget import warm_up
+from headrace.journal.receivers.settings import IntakeSettings, require_port
+from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
+
+Listen = Callable[[], str]
+"""Opens what senders connect to, and answers its address for the log."""
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+REJECTIONS_S: Final = 60.0
+"""Interval at which rejections are logged (s): so rarely that no sender can fill the log."""
+
+_INTERRUPTED: Final = 130
+
+
+class Receiver(Protocol):
+    """Takes records from senders of one kind and submits them to an intake.
+
+    It submits what it received, and acknowledges it only when the intake has answered. While the
+    intake lets it wait it does not read on, so that the sender waits too. ::
+
+        class Numbers:
+            async def receive(self, intake: Intake) -> None:
+                for number in itertools.count():
+                    record = Records.of([str(number).encode()], timestamp_ms=now_ms())
+                    await intake.submit(record)
+                    print("stored", number)
+    """
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled, or until nothing more can come.
+
+        When it is cancelled, it takes nothing more from its senders, waits for the answers to what
+        is in the intake's buffer, passes them on and ends; the intake is open until then.
+
+        Raises:
+            ReceiverError: It cannot receive at all: its port is taken, its broker refuses it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """Destination and rate limits of a receiver's records.
+
+    Attributes:
+        journal: The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path; it is
+            made where there is none, unless it must exist.
+        lane: The lane to write, 0 to 99999; each receiver has its own. Default: 0.
+        gate: The gate whose rate is the limit, shared with its other receivers. Default: None,
+            which leaves it to ``limits`` alone.
+        ledger: The URL of the gate's ledger; needed with a gate.
+        limits: What it lets in at most.
+        intake: How it gathers records.
+        cap: When senders have to wait for the journal.
+        must_exist: Whether to refuse to begin a new journal, as where a volume is not mounted.
+            Default: off.
+        status_port: Where ``/health``, ``/ready`` and ``/metrics`` are served over HTTP, besides a
+            receiver's own port; 0 for any that is free. Default: None, nowhere else.
+        status_host: The address of that port. Default: 127.0.0.1, this machine alone.
+
+    Raises:
+        OptionError: There is a gate, and no ledger; the cap needs a gate, or is below one block.
+    """
+
+    journal: str
+    lane: int = 0
+    gate: str | None = None
+    ledger: str | None = field(default=None, repr=False)
+    limits: ReceiverLimits = field(default_factory=ReceiverLimits)
+    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    cap: CapSettings = field(default_factory=CapSettings)
+    must_exist: bool = False
+    status_port: int | None = None
+    status_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if self.status_port is not None:
+            require_port(self.status_port, "status_port")
+        most_bytes = self.cap.max_journal_bytes
+        if most_bytes is not None and most_bytes < self.intake.block_bytes:
+            raise OptionError(
+                f"max_journal_bytes is {most_bytes}, less than one block of"
+                f" {self.intake.block_bytes} bytes; raise it, or lower block_bytes."
+            )
+        if self.cap.max_unread_s is not None and self.gate is None:
+            raise OptionError(
+                "max_unread_s is set without a gate, whose ledger knows what is unread; name the"
+                " gate too."
+            )
+        if self.gate is not None and self.ledger is None:
+            raise OptionError(
+                f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
+                " ledger too."
+            )
+
+
+def open_journal(hosting: Hosting) -> tuple[Journal, bool]:
+    """Open the journal of a receiver; begin it where there is none, unless it must exist.
+
+    Returns:
+        The journal, and whether it is new.
+
+    Raises:
+        NoJournalError: There is none, and it must exist.
+        JournalError: It cannot be opened or made.
+    """
+    try:
+        journal = Journal.open(hosting.journal)
+    except NoJournalError:
+        if not hosting.must_exist:
+            return Journal.open(hosting.journal, create=True), True
+        raise NoJournalError(
+            f"There is no journal {hosting.journal}, and must_exist is true, so that no new one is"
+            " begun; mount its volume, or start once without must_exist to begin it."
+        ) from None
+    # Another receiver may have made it just now, and not made it durable yet.
+    return (journal if hosting.must_exist else Journal.open(hosting.journal, create=True)), False
+
+
+def log_new_journal(journal: Journal) -> None:
+    """Say that a receiver begins a journal: there may be one on a volume that is not mounted."""
+    _LOG.warning(
+        "There was no journal %s, so the receiver begins a new journal.",
+        journal.storage.url,
+        extra=event("new-journal", journal=journal.name),
+    )
+
+
+def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
+    """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
+
+    At the end nothing more is taken, what
+    is in the buffer is made durable and acknowledged, and the lane is free for others. A second
+    Ctrl-C ends the process at once, with status 130; as after any crash, senders send again what
+    was not acknowledged.
+
+    Args:
+        receiver: The receiver.
+        hosting: Its lane, its rate and its intake.
+        listen: Opens the port of a receiver that listens, and answers its address for the log;
+            called once the lane is taken.
+
+    Raises:
+        LaneTakenError: Another process has the lane, or has put a block of its own into it since.
+        JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
+        LedgerError: The ledger cannot be opened. Later it may be unreachable: the last rate stays.
+        ReceiverError: The receiver cannot receive.
+    """
+    warm_up()
+    stop = asyncio.Event()
+    with (
+        asyncio.Runner() as runner,
+        _stopped_by_signals(runner.get_loop(), stop),
+    ):
+        runner.run(serve(receiver, hosting, stop, listen))
+
+
+async def serve(
+    receiver: Receiver,
+    hosting: Hosting,
+    stop: asyncio.Event,
+    listen: Listen | None = None,
+    *,
+    rejections_s: float = REJECTIONS_S,
+) -> None:
+    """Do what `host` does until ``stop`` is set, without signals; log rejections at intervals."""
+    journal, is_new = open_journal(hosting)
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(journal.writer(hosting.lane))
+        storage, folder = journal.storage, str(hosting.lane)
+        health = LaneHealth(
+            writer.append,
+            lambda size_bytes: probe(storage, folder, size_bytes),
+            journal=journal.name,
+            lane=hosting.lane,
+        )
+        stack.callback(health.close)
+        intake = Intake(
+            writer.append,
+            hosting.intake,
+            settle=writer.settle,
+            at_once=journal.is_in_directory,
+            health=health,
+        )
+        most = hosting.intake.ids_bytes // id_bytes("")
+        for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
+            intake.restore(ids, offsets)
+        if not stop.is_set():
+            ledger = _follow_rates(stack, journal, hosting, writer, intake)
+            async with (
+                intake,
+                _status_served(intake, hosting),
+                _capped(journal, hosting, ledger, intake),
+            ):
+                _log_begin(journal, hosting, writer, listen() if listen else None)
+                if is_new:
+                    log_new_journal(journal)
+                await _run(receiver, intake, stop, rejections_s)
+        _log_rejections(intake)
+        _log_end(writer, intake.statistics)
+
+
+async def _run(
+    receiver: Receiver, intake: Intake, stop: asyncio.Event, rejections_s: float
+) -> None:
+    running = asyncio.create_task(receiver.receive(intake))
+    stopping = asyncio.create_task(stop.wait())
+    losing = asyncio.create_task(intake.lost())
+    logging_ = asyncio.create_task(_keep_logging(intake, rejections_s))
+    tasks = (running, stopping, losing, logging_)
+    try:
+        await asyncio.wait((running, stopping, losing), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for error in [task.exception() for task in (losing, running) if not task.cancelled()]:
+        if error:
+            raise error
+
+
+async def _keep_logging(intake: Intake, rejections_s: float) -> None:
+    while True:
+        await asyncio.sleep(rejections_s)
+        _log_rejections(intake)
+
+
+def _log_rejections(intake: Intake) -> None:
+    if rejected := intake.rejections.drain():
+        _LOG.info(
+            "Rejected lately: %s",
+            rejected,
+            extra=event("rejections", counts=rejected.counts, last=rejected.last),
+        )
+
+
+def _follow_rates(
+    stack: contextlib.ExitStack,
+    journal: Journal,
+    hosting: Hosting,
+    writer: LaneWriter,
+    intake: Intake,
+) -> Ledger | None:
+    """Limit the intake, by its gate's rate if it has a gate, until the stack is closed.
+
+    Returns the gate's ledger.
+    """
+    limits = hosting.limits
+    intake.set_rate(limits.max_rate, limits.max_bytes_rate)
+    if hosting.gate is None or hosting.ledger is None:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def apply(limit_per_s: float) -> None:
+        loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
+
+    def refuse(reason: str | None) -> None:
+        loop.call_soon_threadsafe(intake.refuse, "gate", reason)
+
+    ledger = stack.enter_context(Ledger.open(hosting.ledger))
+    _check_end(ledger, journal, hosting, writer)
+    describe = _description(journal, hosting, hosting.gate, intake)
+    stack.enter_context(
+        RateFollower(
+            ledger,
+            hosting.gate,
+            limits,
+            describe=describe,
+            end=lambda: writer.end,
+            apply=apply,
+            refuse=refuse,
+        )
+    )
+    return ledger
+
+
+@contextlib.asynccontextmanager
+async def _capped(
+    journal: Journal, hosting: Hosting, ledger: Ledger | None, intake: Intake
+) -> AsyncIterator[None]:
+    if not hosting.cap.is_set:
+        yield
+        return
+    cap = JournalCap(journal, hosting.lane, hosting.cap, ledger)
+    await cap.apply(intake)
+    keeping = asyncio.create_task(cap.keep(intake))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        if not keeping.cancelled():
+            keeping.result()
+
+
+@contextlib.asynccontextmanager
+async def _status_served(intake: Intake, hosting: Hosting) -> AsyncIterator[None]:
+    if hosting.status_port is None:
+        yield
+        return
+    with needs_extra("receivers", "A receiver's status port"):
+        from headrace.journal.receivers.http.status_routes import serving_status  # noqa: PLC0415
+
+    host = hosting.status_host
+    async with serving_status(intake, host, hosting.status_port) as port:
+        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _LOG.info(
+            "Health and metrics at http://%s/metrics.",
+            authority,
+            extra=event("status", address=f"http://{authority}"),
+        )
+        yield
+
+
+def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
+    """Raise CorruptionError if readers have read further than the lane goes, as after a restore."""
+    reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
+    if reached > writer.end:
+        raise CorruptionError(
+            f"Lane {hosting.lane} of the journal {hosting.journal} ends at offset {writer.end}, but"
+            f" a gate of the ledger has read it up to {reached}: its last records are gone; put"
+            " them back, or let `headrace journal repair` with --ledger declare them lost."
+        )
+
+
+def _description(
+    journal: Journal, hosting: Hosting, gate: str, intake: Intake
+) -> Callable[[float], ReceiverReport]:
+    """Return a function that describes the receiver to its ledger; any thread may call it."""
+    owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
+    started_ms = wall_clock_ms()
+    meter = RateMeter()
+
+    def under(limit_per_s: float) -> ReceiverReport:
+        done = intake.statistics
+        return ReceiverReport(
+            gate=gate,
+            journal_id=journal.id,
+            lane=hosting.lane,
+            journal=journal.name,
+            owner=owner,
+            started_ms=started_ms,
+            limit_per_s=limit_per_s,
+            most_per_s=hosting.limits.max_rate,
+            records_per_s=meter.rate_per_s(time.monotonic(), done.stored_records),
+            records=done.stored_records,
+            bytes=done.stored_bytes,
+            buffered_bytes=done.reserved_bytes,
+            waiting_records=done.waiting_records,
+            refusing=intake.refusing,
+            rejected=dict(intake.rejections.totals),
+        )
+
+    return under
+
+
+def _log_begin(journal: Journal, hosting: Hosting, writer: LaneWriter, address: str | None) -> None:
+    _LOG.info(
+        "Receiving%s into lane %d of the journal %s, from offset %d on.",
+        "" if address is None else f" at {address}",
+        hosting.lane,
+        hosting.journal,
+        writer.end,
+        extra=event(
+            "receiving",
+            address=address,
+            journal=journal.name,
+            journal_id=journal.id,
+            lane=hosting.lane,
+            offset=writer.end,
+        ),
+    )
+
+
+def _log_end(writer: LaneWriter, done: IntakeStatistics) -> None:
+    _LOG.info(
+        "Ended; records stored: %s, of %s bytes; lane %d goes on at offset %d.",
+        readable(done.stored_records),
+        readable(done.stored_bytes),
+        writer.lane,
+        writer.end,
+        extra=event(
+            "ended",
+            lane=writer.lane,
+            offset=writer.end,
+            stored_records=done.stored_records,
+            stored_bytes=done.stored_bytes,
+            failed_records=done.failed_records,
+            duplicate_records=done.duplicate_records,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    asked = False
+
+    def end() -> None:
+        _LOG.info(
+            "Ending: what was taken is made durable first; Ctrl-C once more ends at once.",
+            extra=event("ending"),
+        )
+        stop.set()
+
+    def ask(which: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked and which == signal.SIGINT:
+            os._exit(_INTERRUPTED)  # a disk that hangs would hold up every other end
+        if not asked:
+            asked = True
+            loop.call_soon_threadsafe(end)
+
+    before = {
+        each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,5 @@
+"""Records over HTTP."""
+
+from headrace.journal.receivers.http.http_receiver import HttpReceiver
+
+__all__ = ["HttpReceiver"]

@@ -1,0 +1,196 @@
+"""Records over HTTP: the receiver for services, devices and shell scripts."""
+
+import asyncio
+import math
+from typing import Final
+
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import JournalError, ReceiverError
+from headrace.journal.records import Records
+from headrace.journal.receivers.access import Access, Tokens
+from headrace.journal.receivers.connections import Connections, ListeningReceiver
+from headrace.journal.receivers.deduplicator import Receipt
+from headrace.journal.receivers.http.http_body import (
+    RequestBody,
+    RequestFormat,
+)
+from headrace.journal.receivers.http.http_connection import IDLE_S, HttpServer, Routes
+from headrace.journal.receivers.http.http_message import (
+    JSON,
+    HttpAnswer,
+    HttpRejection,
+    HttpRequest,
+    json_answer,
+    retry_after,
+)
+from headrace.journal.receivers.http.status_routes import status_routes
+from headrace.journal.receivers.intake import Intake, RetryAfter
+from headrace.journal.receivers.memory_budget import MemoryBudget
+from headrace.journal.receivers.settings import HttpSettings
+
+_LARGE_BYTES: Final = 64 * 1024
+"""A body from this size on is parsed in a thread, so that the other senders do not wait."""
+
+_PARSED_AT_ONCE: Final = 2
+"""Large bodies that are parsed at the same time: each takes its own size once more meanwhile."""
+
+
+_MANY_PARTS: Final = 256
+"""A body with so many parts is parsed in a thread as well: that takes as long."""
+
+
+class HttpReceiver(ListeningReceiver[HttpSettings]):
+    """Takes records by ``POST /records``, and answers 200 when they are durable.
+
+    ========================== ================================================================
+    Content-Type               the body is
+    ========================== ================================================================
+    application/json           one record, or an array with one for each element, as written
+    application/x-ndjson       a record for each line, each of them JSON
+    application/octet-stream   one record
+    text/plain                 one record
+    ========================== ================================================================
+
+    The header ``Headrace-Key`` gives all of them a key. ``Headrace-Message-Id`` makes it safe to
+    send again what was not answered: the records of a request with an id that is remembered (see
+    `IntakeSettings`) are stored once. A body may be compressed (Content-Encoding gzip or deflate).
+
+    The answer to a request that was taken is ``{"lane": 0, "first": 500, "until": 520}``, with
+    ``"duplicates": 20`` where so many of its records had been stored before. Any other answer is
+    ``{"error": ...}`` with one sentence, and nothing of the request was acknowledged: 400
+    (malformed), 401 (token), 404 and 405 (another path or method), 408 (too slow), 411 (nothing
+    says how long the body is), 413 and 431 (too large), 415 and 501 (not understood), 429 with
+    Retry-After (the rate or the memory is used up: send it again then), 500 (a defect), 503 (it
+    could not be stored, the journal is at its cap, or the receiver stops: send it again). With a
+    certificate in its settings all of it is within TLS. `status_routes` says what ``GET /health``,
+    ``/ready`` and ``/metrics`` answer.
+
+    Args:
+        settings: The limits. Default: those of `HttpSettings`.
+        stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
+        idle_s: How long an answered connection may wait for its next request (s). Default: 75.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings | None = None,
+        *,
+        stop_s: int = 5,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        super().__init__(settings or HttpSettings())
+        self._stop_s = stop_s
+        self._idle_s = idle_s
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled, as `Receiver.receive` says.
+
+        Raises:
+            ReceiverError: The port cannot be opened.
+        """
+        listener, access = self._take_listener()
+        connections = Connections(intake.settings.connections(self.settings.max_connections))
+        bodies = MemoryBudget(intake.settings.bodies_bytes)
+        server = HttpServer(
+            routes(intake, self.settings, access, bodies),
+            _USAGE,
+            self.settings,
+            connections=connections,
+            rejections=intake.rejections,
+            idle_s=self._idle_s,
+        )
+        await server.serve(listener, access, self._stop_s)
+
+
+_USAGE: Final = (
+    "There are POST /records, which takes records, and GET /health, /ready and /metrics; use one of"
+    " them."
+)
+
+
+def routes(intake: Intake, settings: HttpSettings, access: Access, bodies: MemoryBudget) -> Routes:
+    """The routes of `HttpReceiver`."""
+    parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
+
+    async def take(request: HttpRequest) -> HttpAnswer:
+        body = RequestBody(request, bodies, settings)
+        try:
+            _check_token(request, access.tokens, intake)
+            form = RequestFormat(request, settings)
+            await body.read(form)
+            records = await _parsed(form, body, parsing)
+            receipt = await _stored(records, form.message_id, body, intake, settings.wait_s)
+        except HttpRejection as rejection:
+            rejection.count(intake.rejections)
+            headers = rejection.headers
+            if not request.is_whole:
+                headers = headers | {"connection": "close"}
+            return HttpAnswer(rejection.status, rejection.body, JSON, headers)
+        finally:
+            body.release()
+        return _acknowledged(receipt)
+
+    return {"/records": {"POST": take}, **status_routes(intake)}
+
+
+def _acknowledged(receipt: Receipt) -> HttpAnswer:
+    offsets = receipt.offsets
+    answer = {"lane": offsets.partition, "first": offsets.start, "until": offsets.until}
+    if receipt.duplicates:
+        answer["duplicates"] = receipt.duplicates
+    return json_answer(answer)
+
+
+async def _parsed(form: RequestFormat, body: RequestBody, parsing: asyncio.Semaphore) -> Records:
+    now_ms = wall_clock_ms()
+    if body.size_bytes < _LARGE_BYTES and form.parts < _MANY_PARTS:
+        return form.records(body.take(), now_ms)
+    if body.size_bytes < _LARGE_BYTES:
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
+    async with parsing:
+        return await asyncio.to_thread(lambda: form.records(body.take(), now_ms))
+
+
+async def _stored(
+    records: Records,
+    message_id: str | None,
+    body: RequestBody,
+    intake: Intake,
+    wait_s: float,
+) -> Receipt:
+    receipt = _submit(intake, records, message_id, wait_s)
+    body.release()
+    try:
+        return await asyncio.shield(receipt)
+    except (JournalError, ReceiverError) as error:
+        raise HttpRejection(503, str(error)) from error
+
+
+def _submit(
+    intake: Intake, records: Records, message_id: str | None, wait_s: float
+) -> asyncio.Task[Receipt]:
+    try:
+        receipt = intake.try_submit(records, wait_s, message_id)
+    except ReceiverError as error:
+        raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
+    if isinstance(receipt, RetryAfter):
+        if receipt.refusing is not None:
+            raise HttpRejection(
+                503, receipt.refusing, {"retry-after": str(math.ceil(receipt.delay_s))}
+            )
+        raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
+    return receipt
+
+
+def _check_token(request: HttpRequest, tokens: Tokens, intake: Intake) -> None:
+    if not tokens.names:
+        return
+    scheme, _, shown = request.value("authorization").partition(" ")
+    name = tokens.name_of(shown.strip().encode("latin-1"))
+    if scheme.lower() != "bearer" or name is None:
+        raise HttpRejection(
+            401,
+            "The token is missing or wrong; send the header 'Authorization: Bearer <token>'.",
+            {"www-authenticate": "Bearer"},
+        )
+    intake.token_uses[name] += 1

@@ -1,0 +1,177 @@
+"""The cap on a journal: senders wait when it is large, or when what is unread in it is old."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.core.options import require_number, require_whole
+from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import JournalError, LedgerError
+from headrace.journal import BlockRef, Journal
+from headrace.ledger import Ledger
+from headrace.journal.receivers.event_log import event
+from headrace.journal.receivers.intake import Intake
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+CHECK_S: Final = 1.0
+"""Interval at which the time of the next measurement is checked (s)."""
+
+_MEASURE_S: Final = 5.0
+_SHARE: Final = 20
+"""A measurement is made at most every five seconds, and takes at most a 20th of the time."""
+
+
+_MOST_GROWTH: Final = 16.0
+"""What is assumed before it is measured: a record of 1 kB alone takes 4 KiB as a block, and more as
+one that is packed just then."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapSettings:
+    """When senders have to wait for a journal.
+
+    Attributes:
+        max_journal_bytes: The most bytes that all lanes of the journal may take on its storage,
+            read or not; at least ``block_bytes``. Default: None, no cap but the
+            disk. Too large, and the disk is full before; too small, and senders wait although there
+            is room. It is exceeded by what comes within a second, and by the buffer.
+        max_unread_s: How old the oldest record of the lane may be that no gate has processed (s);
+            above 0. Default: None, any age. Needs a gate, whose ledger knows what is processed.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    max_journal_bytes: int | None = None
+    max_unread_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_journal_bytes is not None:
+            require_whole("max_journal_bytes", self.max_journal_bytes, 1, unit="bytes")
+        if self.max_unread_s is not None:
+            require_number("max_unread_s", self.max_unread_s, "s", above=True)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a cap."""
+        return self.max_journal_bytes is not None or self.max_unread_s is not None
+
+
+class JournalCap:
+    """Measures a journal, and holds an intake while it is beyond its cap."""
+
+    def __init__(
+        self, journal: Journal, lane: int, settings: CapSettings, ledger: Ledger | None
+    ) -> None:
+        self._journal = journal
+        self._lane = lane
+        self._settings = settings
+        self._ledger = ledger
+        self._room_bytes = 0
+        self._stored_bytes = 0
+        self._measured_s = 0.0
+        self._took_s = 0.0
+        self._growth = _MOST_GROWTH
+        """Bytes on the storage for each byte of keys, values and headers, as measured last."""
+        self._size_before: int | None = None
+        self._came_before = 0
+        self._reason: str | None = None
+
+    async def apply(self, intake: Intake) -> None:
+        """Measure once, and hold the intake or release it.
+
+        Raises:
+            JournalError: The journal cannot be listed.
+        """
+        self._stored_bytes = intake.statistics.stored_bytes
+        before = self._reason
+        reason = await asyncio.to_thread(self._measured, before)
+        self._measured_s = time.monotonic()
+        self._reason = reason
+        intake.refuse("journal", reason)
+        if before is None and reason is not None:
+            _LOG.warning("%s", reason, extra=event("refusing", reason=reason))
+        elif before is not None and reason is None:
+            _LOG.info("Senders need not wait for the journal any more.", extra=event("released"))
+
+    async def keep(self, intake: Intake) -> None:
+        """Do that again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            came_bytes = intake.statistics.stored_bytes - self._stored_bytes
+            is_due = time.monotonic() - self._measured_s >= max(_MEASURE_S, _SHARE * self._took_s)
+            if is_due or came_bytes * self._growth >= self._room_bytes > 0:
+                with contextlib.suppress(JournalError):  # what is not stored now is logged as such
+                    await self.apply(intake)
+
+    def _measured(self, before: str | None) -> str | None:
+        began_s = time.monotonic()
+        try:
+            return self._too_large() or self._too_old()
+        except LedgerError:
+            return before  # what follows the rate logs that the ledger is unreachable
+        finally:
+            self._took_s = time.monotonic() - began_s
+
+    def _too_large(self) -> str | None:
+        most_bytes = self._settings.max_journal_bytes
+        if most_bytes is None:
+            return None
+        journal = self._journal
+        size_bytes = journal.allocated_bytes()
+        came_bytes = self._stored_bytes - self._came_before
+        if self._size_before is not None and came_bytes:
+            self._growth = max((size_bytes - self._size_before) / came_bytes, 1.0)
+        self._size_before, self._came_before = size_bytes, self._stored_bytes
+        self._room_bytes = max(0, most_bytes - size_bytes)
+        if size_bytes < most_bytes:
+            return None
+        return (
+            f"The journal {journal.name} has {size_bytes:,} bytes, and its cap max_journal_bytes is"
+            f" {most_bytes:,}; process and prune it, or raise the cap; senders wait."
+        )
+
+    def _too_old(self) -> str | None:
+        if (most_s := self._settings.max_unread_s) is None or self._ledger is None:
+            return None
+        lane = self._lane
+        # The last batch, which the engine may ask for once more, is read when it is done: no next
+        # one comes while senders wait.
+        processed = self._ledger.history.processed_until(self._journal.id, [lane], keeps_last=False)
+        until = min((each.until for each in processed if each.partition == lane), default=0)
+        unread = (block for block in self._journal.blocks(lane) if block.until > until)
+        oldest = next(unread, None)
+        if oldest is None:
+            return None
+        age_s = (wall_clock_ms() - came_ms(self._journal, lane, oldest, until)) / 1000
+        if age_s < most_s:
+            return None
+        return (
+            f"Lane {lane} of the journal {self._journal.name} has records that are unread for"
+            f" {age_s:,.0f} s, and its cap max_unread_s is {most_s:g}; see to its query; senders"
+            " wait."
+        )
+
+
+def came_ms(journal: Journal, lane: int, oldest: BlockRef, until: int) -> int:
+    """When the first record of a block from an offset on came (ms since the epoch).
+
+    The file of a pack is younger than its records, which have the time at which they came. Of one
+    that cannot be read its own time has to do.
+    """
+    if not oldest.is_pack:
+        return oldest.created_ms
+    start = max(oldest.first, until)
+    offsets = OffsetRange(journal.name, lane, start, start + 1)
+    with contextlib.suppress(JournalError):
+        for batch in journal.read(offsets, ["timestamp"]):
+            came_us = int(batch.column(0).cast(pa.int64())[0].as_py())
+            return min(oldest.created_ms, came_us // 1000)
+    return oldest.created_ms

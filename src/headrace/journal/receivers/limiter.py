@@ -1,0 +1,128 @@
+"""The rates at which an intake admits records."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from headrace.control import TokenBucket
+from headrace.journal.records import Records
+from headrace.journal.receivers.memory_budget import memory_bytes
+
+_CHUNK_S: Final = 0.1
+"""The seconds' worth of records that are admitted at once. Larger, and a new rate takes effect
+late; smaller, and the work for each chunk costs throughput."""
+
+
+class Limiter:
+    """Admits records at a rate of records and one of bytes, in the order in which they came.
+
+    There is no limit until `set_rate` is called. Admission follows the law of
+    `headrace.control.TokenBucket`, with bursts of at most one second's worth. At most
+    ``chunk_bytes`` (bytes in memory) are admitted at once; a larger record alone. Belongs to one
+    event loop and goes by its clock.
+    """
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._records: TokenBucket | None = None
+        self._bytes: TokenBucket | None = None
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self.waiting_records = 0
+        self._waiting_bytes = 0
+
+    @property
+    def records_at_once(self) -> int:
+        """The most records, 1 or more, that the present rate admits at once."""
+        if self._records is None:
+            return sys.maxsize
+        return max(1, int(self._records.rate_per_s * _CHUNK_S))
+
+    def set_rate(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
+        """Change the rates, also for records that wait; None is no limit.
+
+        Raises:
+            OptionError: A rate is not a finite number above 0; the old rates stay in force.
+        """
+        for_records, for_bytes = (
+            None if rate_per_s is None else TokenBucket(rate_per_s)
+            for rate_per_s in (records_per_s, bytes_per_s)
+        )
+        now_s = asyncio.get_running_loop().time()
+        self._records = _changed(self._records, for_records, now_s)
+        self._bytes = _changed(self._bytes, for_bytes, now_s)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def delay_s(self, records: Records) -> float:
+        """An estimate of how long the first of these would wait if they came now (s)."""
+        chunk = self.next_chunk(records)
+        now_s = asyncio.get_running_loop().time()
+        delay_s = 0.0
+        if self._records:
+            ahead_s = self.waiting_records / self._records.rate_per_s
+            delay_s = ahead_s + self._records.delay_s(chunk.count, now_s)
+        if self._bytes:
+            ahead_s = self._waiting_bytes / self._bytes.rate_per_s
+            delay_s = max(delay_s, ahead_s + self._bytes.delay_s(chunk.bytes, now_s))
+        return delay_s
+
+    async def admit(self, records: Records) -> AsyncGenerator[Records, None]:
+        """Wait for the turn and the tokens of these; yields them in order, in chunks."""
+        rest, rest_bytes = records, records.bytes
+        self._add_waiting(rest.count, rest_bytes)
+        try:
+            async with self._turn:
+                while rest.count:
+                    chunk = await self._take_tokens(rest)
+                    self._add_waiting(-chunk.count, -chunk.bytes)
+                    rest, rest_bytes = rest.slice(chunk.count, rest.count), rest_bytes - chunk.bytes
+                    yield chunk
+        finally:
+            self._add_waiting(-rest.count, -rest_bytes)
+
+    async def _take_tokens(self, rest: Records) -> Records:
+        while True:
+            chunk, changed = self.next_chunk(rest), self._changed
+            if (delay_s := self._try_take(chunk)) == 0:
+                return chunk
+            try:
+                async with asyncio.timeout(delay_s):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    def _try_take(self, chunk: Records) -> float:
+        now_s = asyncio.get_running_loop().time()
+        wanted = [(self._records, chunk.count), (self._bytes, chunk.bytes)]
+        takings = [(bucket, tokens) for bucket, tokens in wanted if bucket]
+        delay_s = max((bucket.delay_s(tokens, now_s) for bucket, tokens in takings), default=0.0)
+        if delay_s == 0:
+            for bucket, tokens in takings:
+                bucket.try_take(tokens, now_s)
+        return delay_s
+
+    def next_chunk(self, rest: Records) -> Records:
+        """The first of these, 1 or more, as many as the present rate admits at once."""
+        chunk = rest if rest.count <= self.records_at_once else rest.slice(0, self.records_at_once)
+        while chunk.count > 1 and self._is_large(chunk):
+            chunk = chunk.slice(0, chunk.count // 2)
+        return chunk
+
+    def _is_large(self, chunk: Records) -> bool:
+        if self._bytes and chunk.bytes > self._bytes.rate_per_s * _CHUNK_S:
+            return True
+        return memory_bytes(chunk) > self._chunk_bytes
+
+    def _add_waiting(self, records: int, size_bytes: int) -> None:
+        self.waiting_records += records
+        self._waiting_bytes += size_bytes
+
+
+def _changed(old: TokenBucket | None, new: TokenBucket | None, now_s: float) -> TokenBucket | None:
+    """The bucket in force with the rate of the new one, so that what was taken stays taken."""
+    if old is None or new is None:
+        return new
+    old.set_rate(new.rate_per_s, now_s)
+    return old

@@ -1,0 +1,201 @@
+"""Lines of one sender over TCP: cut up at their ends."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow.compute as pc
+
+from headrace.errors import ReceiverError
+from headrace.journal.records import Records
+from headrace.journal.receivers.connections import PROXY_2
+from headrace.journal.receivers.json_text import MalformedError, check_lines, ids_of_lines
+from headrace.journal.receivers.memory_budget import MemoryBudget
+from headrace.journal.receivers.settings import TcpSettings
+
+_MOST_AT_ONCE: Final = 16_384
+"""Lines that are made records at once: empty ones take 24 times their bytes then."""
+
+_SYSLOG: Final = re.compile(b"([1-9][0-9]{0,8} )?<[0-9]{1,3}>")
+_HEAD_BYTES: Final = 15
+"""How long a match of that may be."""
+
+_NO_PROXY: Final = (
+    "a header of the PROXY protocol",
+    "have the proxy send none, or receive with --proxy-protocol",
+)
+_SIGNATURES: Final = {
+    b"PROXY TCP4 ": _NO_PROXY,
+    b"PROXY TCP6 ": _NO_PROXY,
+    b"PROXY UNKNOWN": _NO_PROXY,
+    PROXY_2: _NO_PROXY,  # which comes at once
+    b"\x16\x03": ("TLS", "start the receiver with --tls-certificate, or send without TLS"),
+}
+"""How a connection begins that has no lines: what that is, and what to do."""
+
+_HTTP: Final = re.compile(rb"[A-Z]{3,10} [^\n]{1,8192} HTTP/[0-9.]{1,3}\r?\n")
+_NO_HTTP: Final = "an HTTP request", "send it to `headrace receive http`"
+
+
+class LineBuffer:
+    """Splits what one sender sends into whole lines, and keeps the unfinished last one.
+
+    However the bytes are divided among calls of `add`, the same records come out, and the same one
+    is the first to be rejected. Memory comes from the budget for what all senders have unfinished.
+
+    A sender of syslog that counts octets, or ends messages with NUL, is refused: lines of its
+    messages would be cut in the wrong places. It is known by how its first message begins, and so
+    are HTTP, TLS and the header that a proxy puts before a connection.
+    """
+
+    def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
+        self._max_bytes = settings.max_line_bytes
+        self._check_json = settings.check_json
+        self._id_field = settings.id_field
+        self._budget = budget
+        self._rest = bytearray()
+        self._taken = 0
+        self._has_memory = True
+        self._head: bytes | None = b""
+        """The first bytes of a sender; None once they are judged."""
+        self._is_syslog = False
+        self._counts_octets = False
+        self._ends_with_nul = False
+        self._foreign: tuple[str, str] | None = None
+        self._has_line = False
+
+    @property
+    def next_name(self) -> str:
+        """Name of the next or unfinished line, with its number; the first one's is 1."""
+        return f"Line {self._taken + 1}"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return bool(self._rest)
+
+    def add(self, data: bytes) -> bytes:
+        """Return the lines that these bytes complete; call `check` when they are processed."""
+        if self._head is not None:
+            self._judge(data)
+        if self._is_syslog and (nul := data.find(b"\0")) >= 0:
+            self._ends_with_nul = True
+            data = data[: data.rfind(b"\n", 0, nul) + 1]
+        if self._counts_octets or self._foreign:
+            return b""
+        end = data.rfind(b"\n") + 1
+        whole = bytes(self._rest) + data[:end] if end else b""
+        if end:
+            self.close()
+            if not self._has_line and _HTTP.match(whole):
+                self._foreign = _NO_HTTP
+                return b""
+            self._has_line = True
+        self._keep(data[end:])
+        return whole
+
+    def first_of(self, whole: bytes) -> tuple[bytes, bytes]:
+        """Return the first line without its end, and the others as they were sent."""
+        first, _, others = whole.partition(b"\n")
+        return first.removesuffix(b"\r"), others
+
+    def parts_of(self, whole: bytes) -> Iterator[bytes]:
+        """Yield complete lines, in as many parts as keep a part's records small."""
+        if whole.count(b"\n") <= _MOST_AT_ONCE:
+            yield whole
+            return
+        start = 0
+        while start < len(whole):
+            end = whole.find(b"\n", start + _MOST_AT_ONCE - 1) + 1 or len(whole)
+            yield whole[start:end]
+            start = end
+
+    def cut_off(self) -> ReceiverError:
+        """Return the error if the sender ends here, within a line."""
+        return ReceiverError(
+            rf"{self.next_name} has no end, and was not stored; end every line with \n."
+        )
+
+    def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
+        """Make records of whole lines, up to the first one that is rejected.
+
+        Returns the records, and what is wrong with the one that comes after them, if anything is.
+        """
+        records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
+        if len(whole) > self._max_bytes:
+            sizes = pc.binary_length(records.batch.column("value"))
+            place = pc.index(pc.greater(sizes, self._max_bytes), True).as_py()
+            if place >= 0:
+                records, error = records.slice(0, place), self._too_long(place)
+        if self._check_json or self._id_field is not None:
+            records, error = self._checked(whole, records, error)
+        self._taken += records.count
+        return records, error
+
+    def check(self) -> None:
+        """Raise ReceiverError if what is unfinished is rejected, or there is no memory for it."""
+        if self._foreign:
+            what, remedy = self._foreign
+            raise ReceiverError(f"{self.next_name} begins as {what} does, and is none; {remedy}.")
+        if self._counts_octets or self._ends_with_nul:
+            sign = "begins with its length" if self._counts_octets else "ends with NUL"
+            raise ReceiverError(
+                f"{self.next_name} is a message of syslog that {sign}, and no line; have the sender"
+                " end each message with a line break."
+            )
+        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
+            raise self._too_long()
+        if not self._has_memory:
+            raise ReceiverError(
+                "The unfinished lines of all senders have no more than the"
+                f" {self._budget.max_bytes} bytes that they may, a sixteenth of max_memory_bytes;"
+                f" send {self.next_name.lower()} again later."
+            )
+
+    def close(self) -> None:
+        """Drop what is unfinished."""
+        self._budget.release(len(self._rest))
+        self._rest = bytearray()
+
+    def _judge(self, data: bytes) -> None:
+        self._head = ((self._head or b"") + data)[:_HEAD_BYTES]
+        syslog, head = _SYSLOG.match(self._head), self._head
+        known = [signature for signature in _SIGNATURES if head.startswith(signature)]
+        is_open = any(signature.startswith(head) for signature in _SIGNATURES)
+        if known:
+            self._foreign = _SIGNATURES[known[0]]
+        if syslog or known or len(head) == _HEAD_BYTES or (b"\n" in head and not is_open):
+            self._head = None
+        self._is_syslog = syslog is not None
+        self._counts_octets = syslog is not None and syslog[1] is not None
+
+    def _checked(
+        self, whole: bytes, records: Records, error: ReceiverError | None
+    ) -> tuple[Records, ReceiverError | None]:
+        """The records up to the first that is not JSON or has no id, with their ids."""
+        ids: list[str] = []
+        try:
+            if self._id_field is None:
+                check_lines(whole, self._taken + 1)
+            else:
+                ids = ids_of_lines(whole, self._id_field, self._taken + 1)
+        except MalformedError as malformed:
+            ids = malformed.ids
+            if malformed.place < records.count or error is None:
+                records = records.slice(0, malformed.place)
+                error = ReceiverError(f"{malformed} Send every line as JSON.")
+        if self._id_field is not None:
+            records = records.with_ids(ids[: records.count])
+        return records, error
+
+    def _keep(self, rest: bytes) -> None:
+        """Add to what is unfinished, if there is memory."""
+        self._has_memory = self._budget.try_acquire(len(rest))
+        if self._has_memory:
+            self._rest += rest
+
+    def _too_long(self, place: int = 0) -> ReceiverError:
+        return ReceiverError(
+            f"Line {self._taken + 1 + place} is longer than the {self._max_bytes} bytes that a line"
+            " may have; send it in parts, or raise max_line_bytes."
+        )

@@ -1,0 +1,5 @@
+"""Records from an MQTT 5 broker."""
+
+from headrace.journal.receivers.mqtt.mqtt_receiver import MqttReceiver
+
+__all__ = ["MqttReceiver"]

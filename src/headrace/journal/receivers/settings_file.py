@@ -1,0 +1,248 @@
+"""The settings file of ``headrace receive``: TOML, one form for all receivers.
+
+Its keys are the fields of the settings' classes that are no options of the command line, and all
+that is said of a key comes from there: type and default from the field, unit and range from its
+sentence in the docstring, the check from the class. Keys of all receivers come first, those of one
+kind in its section, ``[http]``, ``[tcp]`` or ``[mqtt]``. All of a file is checked, whichever of
+them reads it.
+"""
+
+import difflib
+import inspect
+import json
+import re
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from headrace.errors import OptionError
+from headrace.journal.receivers.host import Hosting
+from headrace.journal.receivers.journal_cap import CapSettings
+from headrace.journal.receivers.settings import (
+    HttpSettings,
+    IntakeSettings,
+    MqttSettings,
+    TcpSettings,
+)
+from headrace.journal.receivers.shared_rate import ReceiverLimits
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "journal": "--journal",
+    "lane": "--lane",
+    "gate": "--gate",
+    "ledger": "--ledger",
+    "max_rate": "--max-rate",
+    "max_journal_bytes": "--max-journal-bytes",
+    "max_memory_bytes": "--max-memory-bytes",
+    "host": "--host",
+    "port": "--port",
+    "acknowledge": "--acknowledge",
+    "proxy_protocol": "--proxy-protocol",
+    "token": "--token-file",  # its name
+    "token_file": "--token-file",
+    "certificate_file": "--tls-certificate",
+    "key_file": "--tls-key",
+    "client_ca_file": "--tls-client-ca",
+    "ca_file": "--tls-ca",
+    "url": "--url",
+    "topics": "--topic",
+    "username": "--username",
+    "password": "--password-file",
+}
+"""The settings that operators turn, by their options: no keys of the file."""
+
+SHARED: Final = ""
+"""The name of the part above the sections."""
+
+_PARTS: Final[Mapping[str, tuple[type, ...]]] = {
+    SHARED: (IntakeSettings, ReceiverLimits, CapSettings, Hosting),
+    "http": (HttpSettings,),
+    "tcp": (TcpSettings,),
+    "mqtt": (MqttSettings,),
+}
+_NEEDED: Final[Mapping[type, Mapping[str, Any]]] = {
+    IntakeSettings: {"max_memory_bytes": 2**62},  # an option, which is checked with the keys later
+    Hosting: {"journal": "journal"},
+    MqttSettings: {"url": "mqtt://localhost", "topics": ("#",), "client_id": "headrace"},
+}
+"""Values that classes cannot be made without, so that the others are checked."""
+
+_UNITS: Final = ("s", "ms", "bytes")
+_WORDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+}
+_HEAD: Final = """\
+# Settings of `headrace receive`, with their defaults; name this file by --settings.
+# One receiver takes the keys above the sections, and those of its own section."""
+
+
+def described_fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
+    """Each field of settings, its type, and that type again where it is a dataclass."""
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        hint = hints[each.name]
+        yield each, hint, hint if is_dataclass(hint) and isinstance(hint, type) else None
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """Return the first sentence of each attribute in the docstring."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
+    return {name: re.split(r"(?<=\.) ", text)[0] for name, text in plain.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the file.
+
+    Attributes:
+        name: Its name, that of the field.
+        kind: The type of its value.
+        default: Its value if it is not there; None for nothing.
+        sentence: Its meaning, with unit and range.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    sentence: str
+
+
+def _keys(part: str) -> dict[str, Key]:
+    keys = {}
+    for kind in _PARTS[part]:
+        told = sentences(kind)
+        for each, hint, nested in described_fields(kind):
+            if nested is None and each.name not in OPTIONS:
+                default = None if each.default is MISSING else each.default
+                keys[each.name] = Key(each.name, _plain(hint), default, told[each.name])
+    return keys
+
+
+def _plain(hint: Any) -> type:
+    if isinstance(hint, types.UnionType):
+        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    assert isinstance(hint, type)  # noqa: S101
+    return hint
+
+
+KEYS: Final[Mapping[str, Mapping[str, Key]]] = {part: _keys(part) for part in _PARTS}
+"""The keys of each part of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """What a file says for the receivers of one kind.
+
+    Attributes:
+        values: By the names of the fields; a key that the file does not have is left out.
+        section: The kind: ``http``, ``tcp`` or ``mqtt``.
+    """
+
+    values: Mapping[str, Any]
+    section: str
+
+    @classmethod
+    def read(cls, path: Path | None, section: str) -> "SettingsFile":
+        """Read and check a file; None is one without keys.
+
+        Raises:
+            OptionError: It cannot be read, or has what it must not; one sentence says what it may.
+        """
+        if path is None:
+            return cls({}, section)
+        try:
+            told = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise OptionError(
+                f"The settings file {path} cannot be read: {error.strerror}."
+            ) from error
+        except ValueError as error:  # TOML's and UTF-8's
+            raise OptionError(f"The settings file {path} is not TOML: {error}.") from error
+        try:
+            parts = _checked(told)
+        except OptionError as error:
+            raise OptionError(f"In the settings file {path}: {error}") from error
+        return cls(parts[SHARED] | parts[section], section)
+
+
+def _checked(told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    parts: dict[str, dict[str, Any]] = {SHARED: {}}
+    for name in _PARTS:
+        section = told.get(name, {}) if name else {}
+        if not isinstance(section, dict):
+            raise OptionError(f"{name} is a key; it must be the section [{name}].")
+        parts[name] = {key: _value(name, key, value) for key, value in section.items()}
+    for name, value in told.items():
+        if name in _PARTS:
+            continue
+        if isinstance(value, dict):
+            raise OptionError(f"the section [{name}] is none of [http], [tcp] and [mqtt].")
+        parts[SHARED][name] = _value(SHARED, name, value)
+    for name, kinds in _PARTS.items():
+        for kind in kinds:
+            own = {each.name for each in fields(kind)}
+            values = {key: value for key, value in parts[name].items() if key in own}
+            kind(**{**_NEEDED.get(kind, {}), **values})
+    return parts
+
+
+def _value(part: str, name: str, value: object) -> Any:
+    key = KEYS[part].get(name)
+    if key is None:
+        raise OptionError(_unknown(part, name))
+    allowed = (int, float) if key.kind is float else key.kind
+    if not isinstance(value, allowed) or isinstance(value, bool) is not (key.kind is bool):
+        raise OptionError(
+            f"{_shown(part, name)} is {value!r}; it must be {_WORDS[key.kind]}: {key.sentence}"
+        )
+    return value
+
+
+def _unknown(part: str, name: str) -> str:
+    there = _shown(part, name)
+    if name in OPTIONS:
+        return f"{there} is no key of the file; give the option {OPTIONS[name]}."
+    elsewhere = [other for other in KEYS if other != part and name in KEYS[other]]
+    if elsewhere:
+        places = " or ".join(f"[{each}]" if each else "before the sections" for each in elsewhere)
+        return f"{there} is in the wrong place; put it {'into ' if elsewhere[0] else ''}{places}."
+    for unit in _UNITS:
+        if f"{name}_{unit}" in KEYS[part]:
+            return f"{there} lacks its unit; it is {name}_{unit}."
+    near = difflib.get_close_matches(name, KEYS[part], 1)
+    if near:
+        return f"{there} is not known; did you mean {near[0]}?"
+    return f"{there} is not known; the keys there are {', '.join(sorted(KEYS[part]))}."
+
+
+def _shown(part: str, name: str) -> str:
+    return f"{name} in [{part}]" if part else name
+
+
+def default_file() -> str:
+    """Return the text of a settings file with every key, its sentence and its default.
+
+    A key whose default is nothing is a comment.
+    """
+    parts = [_HEAD]
+    for part, keys in KEYS.items():
+        lines = [f"[{part}]"] if part else []
+        for key in keys.values():
+            lines += textwrap.wrap(key.sentence, 98, initial_indent="# ", subsequent_indent="# ")
+            lines.append(
+                f"# {key.name} ="
+                if key.default is None
+                else f"{key.name} = {json.dumps(key.default)}"
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,210 @@
+"""One receiver in a Spark task, for as long as its driver answers. Free of Spark."""
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import socket
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from headrace.errors import (
+    HeadraceError,
+    JournalError,
+    NoJournalError,
+    OptionError,
+    ReceiverError,
+    SetupError,
+)
+from headrace.journal import Journal
+from headrace.journal.receivers import Hosting, HttpReceiver, Intake, Receiver, TcpReceiver
+from headrace.journal.receivers.host import serve
+from headrace.journal.receivers.memory_budget import warm_up
+from headrace.journal.receivers.spark.reporting import (
+    MAX_LINE_BYTES,
+    REPORT_S,
+    SILENCE_S,
+    Order,
+    Report,
+    decode_order,
+    read_line,
+)
+
+_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+
+_CONNECT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Receiver that a task is to run, and the driver's host and port for its reports.
+
+    ``hosting`` may hold the password of a ledger. ``receiver`` is the receiver, or a function of
+    the lane that makes it; pickled. After ``silence_s`` without an answer the driver counts as
+    gone.
+    """
+
+    driver: tuple[str, int]
+    token: str = field(repr=False)
+    hosting: Hosting = field(repr=False)
+    journal_id: str
+    receiver: bytes = field(repr=False)
+    silence_s: float = SILENCE_S
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """End of a task: with an error, None if it was stopped or nothing more was to come."""
+
+    error: str | None = None
+    is_permanent: bool = False
+
+
+def work(assignment: Assignment) -> TaskOutcome:
+    """Receive until the driver says stop, or is gone, or something fails.
+
+    In each case nothing more is taken, what is in the buffer is made durable and acknowledged, and
+    the lane is free, before it returns. It raises nothing: a task that fails too often fails its
+    job, and whether to run it again is the supervisor's decision.
+    """
+    warm_up()
+    try:
+        asyncio.run(_work(assignment))
+    except (OptionError, SetupError) as error:
+        return TaskOutcome(str(error), is_permanent=True)
+    except HeadraceError as error:
+        return TaskOutcome(str(error))
+    except Exception as error:  # noqa: BLE001  # a user's receiver may raise anything
+        _LOG.exception("The receiver of lane %d has failed.", assignment.hosting.lane)
+        return TaskOutcome(f"{type(error).__name__}: {error}")
+    return TaskOutcome()
+
+
+async def _work(assignment: Assignment) -> None:
+    reader, writer = await _connected(*assignment.driver)
+    hosted = _Hosted(assignment, own_address=writer.get_extra_info("sockname")[0])
+    try:
+        while not hosted.has_ended:
+            writer.write(hosted.report().encode())
+            hosted.follow(decode_order(await read_line(reader, assignment.silence_s)))
+            await hosted.until_changed(REPORT_S)
+    except ReceiverError as error:
+        raise ReceiverError(
+            f"The receiver on {socket.gethostname()} has ended, for its driver was lost: {error}"
+        ) from error
+    finally:
+        try:
+            await hosted.end()
+        finally:
+            writer.close()
+
+
+async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            return await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
+    except OSError as error:  # a timeout is one
+        raise ReceiverError(
+            f"The driver at {host}:{port} cannot be reached from {socket.gethostname()}"
+            f" ({error or 'no answer'}); let executors connect to the driver at this port, or"
+            " choose one that they can: Receivers(spark, port=...)."
+        ) from error
+
+
+class _Hosted:
+    """The receiver of an assignment: not begun, running, or ended."""
+
+    def __init__(self, assignment: Assignment, own_address: str) -> None:
+        self._assignment = assignment
+        self._own_address = own_address
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._receiving = False
+        self._address: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._stop.is_set() if self._serving is None else self._serving.done()
+
+    def report(self) -> Report:
+        return Report(self._assignment.token, socket.gethostname(), self._receiving, self._address)
+
+    def follow(self, order: Order) -> None:
+        if order is Order.STOP:
+            self._stop.set()
+        elif order is Order.RECEIVE and self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+            self._serving.add_done_callback(lambda _: self._changed.set())
+
+    async def until_changed(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        self._changed.clear()
+
+    async def end(self) -> None:
+        """End cleanly; raises what the receiver has ended with."""
+        self._stop.set()
+        if self._serving is not None:
+            await self._serving
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive as a receiver; once this is called, it has its lane."""
+        self._receiving = True
+        self._changed.set()
+        await self._receiver.receive(intake)
+
+    async def _serve(self) -> None:
+        _check_journal(self._assignment)
+        self._receiver = receiver = _made(self._assignment)
+
+        def listen() -> str:
+            assert isinstance(receiver, HttpReceiver | TcpReceiver)  # noqa: S101
+            self._address = _address(receiver.listen(), self._own_address)
+            return self._address
+
+        listens = isinstance(receiver, HttpReceiver | TcpReceiver)
+        await serve(self, self._assignment.hosting, self._stop, listen if listens else None)
+
+
+def _check_journal(assignment: Assignment) -> None:
+    """See that a path leads to the driver's journal here too, and not to a disk of this machine."""
+    url = assignment.hosting.journal
+    where = f"{url} on {socket.gethostname()}"
+    remedy = "keep it on a file system that driver and executors share, in an object store or HDFS."
+    try:
+        found = Journal.open(url).id
+    except NoJournalError as error:
+        raise JournalError(f"The driver's journal is not at {where}; {remedy}") from error
+    if found != assignment.journal_id:
+        raise JournalError(f"The journal at {where} is another one than the driver's; {remedy}")
+
+
+def _made(assignment: Assignment) -> Receiver:
+    lane = assignment.hosting.lane
+    try:
+        made = pickle.loads(assignment.receiver)  # noqa: S301  # it came with the task
+    except Exception as error:
+        raise SetupError(
+            f"The receiver cannot be loaded on {socket.gethostname()} ({error}); install there what"
+            " it needs, or send it along: spark.submit.pyFiles."
+        ) from error
+    receiver = made if hasattr(made, "receive") else made(lane)
+    if not hasattr(receiver, "receive"):
+        raise OptionError(
+            f"What was to make the receiver of lane {lane} made a {type(receiver).__name__}; it"
+            " must have a method receive, as headrace.journal.receivers.Receiver says."
+        )
+    return cast("Receiver", receiver)
+
+
+def _address(receiver: HttpReceiver | TcpReceiver, own_address: str) -> str:
+    """Return the receiver's address for senders: of this machine, if it listens on all of them."""
+    host = receiver.settings.host
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104
+        host = own_address
+    place = f"[{host}]:{receiver.port}" if ":" in host else f"{host}:{receiver.port}"
+    tls = "" if receiver.settings.tls.certificate_file is None else "s"
+    if isinstance(receiver, HttpReceiver):
+        return f"http{tls}://{place}/records"
+    return f"tcp{tls}://{place}"

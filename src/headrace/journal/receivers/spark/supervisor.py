@@ -1,0 +1,239 @@
+"""One receiver on an executor under supervision: started, watched, restarted, stopped."""
+
+import logging
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.core.backoff import Backoff
+from headrace.journal.receivers.spark.receiver_task import TaskOutcome
+from headrace.journal.receivers.spark.reporting import Order, Report, ReportServer
+
+_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+
+BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
+"""The wait before a receiver is restarted, doubled for each failure in a row."""
+
+_WELL_S: Final = 60.0
+"""A receiver that has received for so long begins the row of failures again."""
+
+_CANCEL_S: Final = 0.5
+"""Interval at which a job is cancelled until it ends (s): Spark ignores it for one that is just
+being made.
+"""
+
+_TOKEN_BYTES: Final = 32
+
+
+class HostedState(StrEnum):
+    """State of a receiver on an executor.
+
+    ``STARTING``: its task waits for a core, or takes over its lane. ``RECEIVING``. ``WAITING``: it
+    failed, and is restarted in a moment. ``STOPPED``: as it was asked to, or because nothing more
+    was to come. ``FAILED``: it is not restarted, for that would not help.
+    """
+
+    STARTING = "starting"
+    RECEIVING = "receiving"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended for good."""
+        return self in (HostedState.STOPPED, HostedState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverStatus:
+    """Status of a receiver on an executor, at most half a second old.
+
+    Attributes:
+        lane: The lane that it writes.
+        state: What it does.
+        host: The machine that it runs on; None while it does not.
+        address: What senders connect to, as of an `HttpReceiver` or a `TcpReceiver`; None
+            while there is none.
+        restarts: How often it was restarted.
+        last_error: Why that was so the last time, or why it has failed; None if it never was.
+    """
+
+    lane: int
+    state: HostedState
+    host: str | None
+    address: str | None
+    restarts: int
+    last_error: str | None
+
+
+class LaneSupervisor:
+    """Keeps one receiver running, whatever becomes of its tasks, until it is stopped.
+
+    Each time a job of one task is run, with a token of its own. While it runs, Spark may start the
+    task once more: again, when its executor has died, or beside the one that runs, when that seems
+    slow to it. The first that reports receives, and another one only when the connection of that
+    one has ended.
+
+    ``run_task`` runs a task that shows the token, and returns how it has ended; ``cancel`` kills
+    it, and ``run_task`` returns no error then. ``backoff`` is the wait before each restart.
+    Default: 1 s, doubled up to 30.
+    """
+
+    def __init__(
+        self,
+        lane: int,
+        journal: str,
+        run_task: Callable[[str], TaskOutcome],
+        cancel: Callable[[], None],
+        server: ReportServer,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        self.lane: Final = lane
+        self._what = f"The receiver of lane {lane} of the journal {journal}"
+        self._run_task = run_task
+        self._cancel = cancel
+        self._server = server
+        self._now_s = now_s
+        self._backoff = backoff
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._state = HostedState.STARTING
+        self._token = ""
+        self._connection: object | None = None
+        self._last: Report | None = None
+        self._begun = 0
+        self._receiving_since_s = math.inf
+        self._error: str | None = None
+
+    def run(self) -> None:
+        """Keep it running until it is stopped, comes to an end, or has failed for good."""
+        failures = 0
+        while not self._stopping.is_set():
+            outcome = self._run_once()
+            ran_well = self._now_s() - self._receiving_since_s >= _WELL_S
+            failures = 1 if ran_well else failures + 1
+            wait_s = self._backoff.wait_ms(failures) / 1000
+            if self._is_last(outcome, wait_s):
+                break
+            self._stopping.wait(wait_s)
+        with self._changed:
+            if self._state is not HostedState.FAILED:
+                self._state = HostedState.STOPPED
+            self._changed.notify_all()
+
+    @property
+    def status(self) -> ReceiverStatus:
+        """Status of the receiver."""
+        with self._changed:
+            last = self._last if self._connection is not None else None
+            return ReceiverStatus(
+                lane=self.lane,
+                state=self._state,
+                host=last.host if last else None,
+                address=last.address if last else None,
+                restarts=max(0, self._begun - 1),
+                last_error=self._error,
+            )
+
+    def wait_until_settled(self, timeout_s: float) -> ReceiverStatus:
+        """Wait until it receives, is stopped or has failed, but no longer than this."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._state is HostedState.RECEIVING or self._state.is_final, timeout_s
+            )
+        return self.status
+
+    def stop(self) -> None:
+        """Have it end cleanly; returns at once."""
+        self._stopping.set()
+
+    def finish(self, thread: threading.Thread, deadline_s: float) -> bool:
+        """Wait until the thread that runs it has ended, after `stop`.
+
+        A task that has not begun is killed at once, for nothing is lost with it; one that has, at
+        this time of the clock. Returns whether none had to be killed that had begun.
+        """
+        clean = True
+        while thread.is_alive():
+            with self._changed:
+                has_begun = self._connection is not None
+            if not has_begun or self._now_s() >= deadline_s:
+                clean = clean and not has_begun
+                self._cancel()
+            thread.join(_CANCEL_S)
+        return clean
+
+    def on_report(self, connection: object, report: Report) -> Order:
+        """A task has reported over this connection; returns what it must do."""
+        with self._changed:
+            if report.token != self._token:  # of a job that has ended just now
+                return Order.STOP
+            if self._connection is None:
+                self._begin(connection)
+            if connection is not self._connection:
+                return Order.WAIT
+            self._last = report
+            if report.receiving and self._state is HostedState.STARTING:
+                self._receive(report)
+        return Order.STOP if self._stopping.is_set() else Order.RECEIVE
+
+    def on_disconnect(self, connection: object) -> None:
+        """The connection has ended, or was silent for too long."""
+        with self._changed:
+            if connection is self._connection:
+                self._connection = None
+                if self._state is HostedState.RECEIVING:
+                    self._state = HostedState.STARTING
+
+    def _run_once(self) -> TaskOutcome:
+        token = secrets.token_hex(_TOKEN_BYTES)
+        with self._changed:
+            self._token = token
+            self._state = HostedState.STARTING
+            self._last = None
+            self._receiving_since_s = math.inf
+        self._server.expect(token, self.on_report, self.on_disconnect)
+        try:
+            return self._run_task(token)
+        finally:
+            self._server.forget(token)
+            with self._changed:
+                self._connection = None
+
+    def _begin(self, connection: object) -> None:
+        self._connection = connection
+        self._begun += 1
+        if self._last is not None:
+            self._error = f"Its task on {self._last.host} was lost, and Spark has run it again."
+            _LOG.warning("%s: %s", self._what, self._error)
+
+    def _receive(self, report: Report) -> None:
+        self._state = HostedState.RECEIVING
+        self._receiving_since_s = self._now_s()
+        self._changed.notify_all()
+        at = report.host if report.address is None else f"{report.host}, at {report.address}"
+        _LOG.info("%s receives on %s.", self._what, at)
+
+    def _is_last(self, outcome: TaskOutcome, wait_s: float) -> bool:
+        if outcome.error is None:
+            return True
+        is_stopping = self._stopping.is_set()
+        with self._changed:
+            self._error = outcome.error
+            if not is_stopping:
+                self._state = HostedState.FAILED if outcome.is_permanent else HostedState.WAITING
+        if is_stopping:
+            _LOG.warning("%s failed while it was being stopped: %s", self._what, outcome.error)
+        elif outcome.is_permanent:
+            _LOG.error("%s is not restarted: %s", self._what, outcome.error)
+        else:
+            _LOG.warning("%s is restarted in %g s: %s", self._what, wait_s, outcome.error)
+        return outcome.is_permanent or is_stopping
