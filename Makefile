@@ -1,6 +1,6 @@
 # `make demo` and `make test` set themselves up from a clean clone: a virtual environment, the locked
 # packages, a Java where the machine has none, and where a broker is needed its jars. A second run does none of it again.
-# ARGS is passed on: make test ARGS="tests/control -k pid"
+# ARGS is passed on: make test ARGS="tests/gate/control -k pid"
 
 VENV := .venv
 BIN := $(VENV)/bin

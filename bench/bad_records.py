@@ -17,7 +17,7 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import gated_stream
 from bench.stage import Stage
-from headrace.execution import Batch, Gate
+from headrace.gate.execution import Batch, Gate
 
 ROWS: Final = 500
 """Records of a batch."""

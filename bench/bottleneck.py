@@ -24,7 +24,7 @@ from tests.services.standalone import StandaloneCluster, standalone_cluster
 
 import headrace
 from headrace.journal import Journal, Records
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.operate.local import ensure_java
 from headrace.operate.status.trends import batch_cost_of
 

@@ -19,7 +19,7 @@ from bench.sides import HEADRACE, bounded, discard, gated_stream, running, secon
 from bench.stage import Stage
 from bench.topics import order_values
 from headrace.decoding.formats import Format, option_text
-from headrace.execution import Batch, Gate
+from headrace.gate.execution import Batch, Gate
 
 PARTITIONS: Final = 4
 ROWS: Final = 400_000

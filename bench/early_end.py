@@ -16,7 +16,7 @@ from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, gated_stream, running, stream, wait_for_batches
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
-from headrace.execution import Batch, Gate
+from headrace.gate.execution import Batch, Gate
 
 JOURNAL: Final = "headrace-journal"
 PARTITIONS: Final = 4

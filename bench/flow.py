@@ -29,7 +29,7 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.simulation import turns
 from bench.stage import Stage
-from headrace.control import HopSettings
+from headrace.gate.control import HopSettings
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, ZookeeperSettings
 from headrace.operate.local import ensure_java

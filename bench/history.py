@@ -8,9 +8,9 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Table
 
-from headrace.control import EstimatorSettings
+from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import (
+from headrace.gate.ledger import (
     DeadLetterStatus,
     ErrorReport,
     Ledger,
@@ -20,9 +20,9 @@ from headrace.ledger import (
     Status,
     normalize_url,
 )
-from headrace.ledger.batch_rows import Values, control_row, error_values, failure_rows
-from headrace.ledger.database import insert_rows
-from headrace.ledger.tables import batch_range, batch_table, dead_letter, rate
+from headrace.gate.ledger.batch_rows import Values, control_row, error_values, failure_rows
+from headrace.gate.ledger.database import insert_rows
+from headrace.gate.ledger.tables import batch_range, batch_table, dead_letter, rate
 
 GATES: Final = ("bench", "other")
 """Nine batches in ten are the first one's."""

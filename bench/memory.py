@@ -16,7 +16,7 @@ from bench.scale import Scale
 from bench.sides import DEADLINE_S, HEADRACE, discard, gated_stream, running, stream
 from bench.stage import Stage
 from headrace.errors import HeadraceError
-from headrace.execution import Batch, Gate
+from headrace.gate.execution import Batch, Gate
 
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 100

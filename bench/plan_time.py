@@ -8,7 +8,7 @@ from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.control import BatchLimits, plan
+from headrace.gate.control import BatchLimits, plan
 from headrace.core.ranges import TopicPartition
 
 PARTITIONS: Final = 10_000

@@ -9,9 +9,9 @@ from bench.figures import Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.kafka.kafka_options import parse_options
-from headrace.kafka.topic_log import KafkaLog
-from headrace.source.planner import StreamPlanner
+from headrace.gate.kafka.kafka_options import parse_options
+from headrace.gate.kafka.topic_log import KafkaLog
+from headrace.gate.source.planner import StreamPlanner
 
 VALUE_BYTES: Final = 100
 ROWS_PER_PARTITION: Final = 20

@@ -30,8 +30,8 @@ from bench.simulation import (
 )
 from bench.stage import Stage
 from bench.table import number
-from headrace.control import BatchProgress
-from headrace.execution import Batch, Gate
+from headrace.gate.control import BatchProgress
+from headrace.gate.execution import Batch, Gate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

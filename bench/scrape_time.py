@@ -9,7 +9,7 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.operate.metrics import MetricsMemory, exposition
 
 GATES: Final = 1_000

@@ -97,7 +97,7 @@ def broker(java: Java) -> Iterator[KafkaBroker]:
 def close_ledgers() -> Iterator[None]:
     """Close the ledgers that gates share: a process keeps them, and each test has its own."""
     yield
-    gate_state = sys.modules.get("headrace.execution.gate_state")
+    gate_state = sys.modules.get("headrace.gate.execution.gate_state")
     if gate_state is None:
         return
     for state in gate_state.all_states().values():

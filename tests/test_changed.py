@@ -11,10 +11,10 @@ pytestmark = pytest.mark.integration
 FILES = {
     "README.md": "",
     "src/headrace/errors.py": "",
-    "src/headrace/control/limits.py": "from headrace.errors import Error\n",
-    "src/headrace/ledger/gates.py": "def use():\n    from headrace.control import limits\n",
-    "src/headrace/operate/cli/app.py": "import headrace.ledger\n",
-    "tests/control/test_limits.py": "",
+    "src/headrace/gate/control/limits.py": "from headrace.errors import Error\n",
+    "src/headrace/gate/ledger/gates.py": "def use():\n    from headrace.gate.control import limits\n",
+    "src/headrace/operate/cli/app.py": "import headrace.gate.ledger\n",
+    "tests/gate/control/test_limits.py": "",
     "tests/services/kafka.py": "",
 }
 
@@ -46,9 +46,9 @@ def test_commits_changes_and_new_files_count(repository: Path) -> None:
     assert changed_files(repository) == []
     change(repository, "src/headrace/errors.py")
     git(repository, "commit", "--all", "--message=Change")
-    (repository / "src/headrace/control/limits.py").unlink()
+    (repository / "src/headrace/gate/control/limits.py").unlink()
     change(repository, "src/headrace/operate/cli/new.py")
-    names = ["src/headrace/operate/cli/new.py", "src/headrace/control/limits.py", "src/headrace/errors.py"]
+    names = ["src/headrace/operate/cli/new.py", "src/headrace/gate/control/limits.py", "src/headrace/errors.py"]
     assert changed_files(repository) == names
     assert packages_of(repository, names) == {"cli", "control", "errors"}
 
@@ -68,7 +68,7 @@ def test_a_package_without_a_main_branch_is_compared_with_nothing(tmp_path: Path
 
 
 def test_a_package_is_known_by_its_source_and_by_its_tests(repository: Path) -> None:
-    files = ["README.md", "src/headrace/errors.py", "tests/control/test_limits.py"]
+    files = ["README.md", "src/headrace/errors.py", "tests/gate/control/test_limits.py"]
     assert packages_of(repository, files) == {"errors", "control"}
 
 

@@ -158,8 +158,8 @@ except (headrace.GateInUseError, headrace.LedgerSchemaError):
 def test_a_task_of_spark_s_does_without_the_ledger() -> None:
     code = """if True:
         import sys
-        import headrace.journal.journal_source, headrace.kafka.kafka_source
-        print({"sqlalchemy", "psycopg", "headrace.source.planner"} & set(sys.modules))
+        import headrace.journal.journal_source, headrace.gate.kafka.kafka_source
+        print({"sqlalchemy", "psycopg", "headrace.gate.source.planner"} & set(sys.modules))
     """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"

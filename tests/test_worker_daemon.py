@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.execution.spark_session import DAEMON
+from headrace.gate.execution.spark_session import DAEMON
 
 pytestmark = pytest.mark.integration
 

@@ -12,15 +12,15 @@ from typing import Any, Final, cast
 import sqlalchemy
 from pyspark.sql import DataFrame
 
-from headrace.control import BatchLimits, EstimatorSettings, plan
+from headrace.gate.control import BatchLimits, EstimatorSettings, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.execution import Batch
-from headrace.execution.handler import GatedHandler
-from headrace.execution.handler_runs import RunContext
-from headrace.ledger import Ledger, RateSample
-from headrace.ledger.connection import OF_A_QUERY
-from headrace.source.gate_ledger import GateIdentity, GateLedger
-from headrace.source.stream_offset import StreamOffset
+from headrace.gate.execution import Batch
+from headrace.gate.execution.handler import GatedHandler
+from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.ledger import Ledger, RateSample
+from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.source.gate_ledger import GateIdentity, GateLedger
+from headrace.gate.source.stream_offset import StreamOffset
 
 RECORDS: Final = 1_000
 """Records of a batch in all of its partitions."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.control import Epoch, PressureSignal
+from headrace.gate.control import Epoch, PressureSignal
 from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
 
 FLOW: Final = "bench"

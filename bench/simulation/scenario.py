@@ -6,7 +6,7 @@ from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import ClassVar
 
-from headrace.control import EstimatorSettings, HopSettings
+from headrace.gate.control import EstimatorSettings, HopSettings
 
 
 class Shape(StrEnum):

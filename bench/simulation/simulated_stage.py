@@ -16,7 +16,7 @@ from bench.simulation.scenario import (
     Slow,
     Spike,
 )
-from headrace.control import (
+from headrace.gate.control import (
     BatchLimits,
     BatchProgress,
     ChunkRate,
@@ -34,10 +34,10 @@ from headrace.control import (
     plan,
     takes_per_s,
 )
-from headrace.control.bisection import Bisection, Isolated, IsolationBudget, Run
-from headrace.control.parts import size
-from headrace.control.rate_law import is_limited
-from headrace.control.size_ceiling import SizeCeiling
+from headrace.gate.control.bisection import Bisection, Isolated, IsolationBudget, Run
+from headrace.gate.control.parts import size
+from headrace.gate.control.rate_law import is_limited
+from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import TopicPartition
 
 _GATE: Final = "gate"

@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 
 from bench.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
 from bench.simulation.simulated_stage import RunningStage, SimulatedBatch
-from headrace.control import BatchProgress, PressureSignal, Upstream
+from headrace.gate.control import BatchProgress, PressureSignal, Upstream
 
 
 @dataclass(slots=True)

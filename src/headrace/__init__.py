@@ -32,7 +32,7 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
-    from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headrace.gate.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.journal.receivers.spark import Receivers
     from headrace.operate.status.snapshot import GateSnapshot
 
@@ -70,20 +70,20 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Batch": "headrace.execution.batch",
-    "Gate": "headrace.execution.gate",
+    "Batch": "headrace.gate.execution.batch",
+    "Gate": "headrace.gate.execution.gate",
     "GateSnapshot": "headrace.operate.status.snapshot",
-    "OnFailure": "headrace.execution.policy",
+    "OnFailure": "headrace.gate.execution.policy",
     "Receivers": "headrace.journal.receivers.spark.spark_receivers",
     "SchemaRegistry": "headrace.decoding.registry",
     "avro": "headrace.decoding.avro_format",
-    "configure": "headrace.execution.spark_session",
+    "configure": "headrace.gate.execution.spark_session",
     "decode": "headrace.decoding.decode",
-    "isolate": "headrace.execution.policy",
+    "isolate": "headrace.gate.execution.policy",
     "json": "headrace.decoding.json_format",
     "protobuf": "headrace.decoding.protobuf_format",
-    "register": "headrace.execution.spark_session",
-    "retry": "headrace.execution.policy",
+    "register": "headrace.gate.execution.spark_session",
+    "retry": "headrace.gate.execution.policy",
 }
 """Names that need pyspark: the command line and tasks do without."""
 

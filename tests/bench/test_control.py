@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from bench.control import INTERVAL_MS, RECORD_S, Job, driven, figures, settled_after
 from pyspark.sql.streaming.listener import StreamingQueryProgress
-from tests.execution.events import progress, source
+from tests.gate.execution.events import progress, source
 
 OVERHEAD_MS = 100
 

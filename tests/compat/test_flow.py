@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.compat.test_gate import BAD, Sink
-from tests.execution.queries import DEADLINE_S
+from tests.gate.execution.queries import DEADLINE_S
 from tests.services.kafka import Topics
 from tests.services.waiting import wait_until
 
-from headrace.execution import Batch
+from headrace.gate.execution import Batch
 from headrace.flow import Flow, kafka
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 pytestmark = pytest.mark.integration  # its fixtures ask for the services by name
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from tests.execution.queries import DEADLINE_S, read
+from tests.gate.execution.queries import DEADLINE_S, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
 from headrace.errors import OptionError
-from headrace.execution import Batch, OnFailure
-from headrace.execution.policy import Last
-from headrace.ledger import Kind, Ledger, Status, verify
+from headrace.gate.execution import Batch, OnFailure
+from headrace.gate.execution.policy import Last
+from headrace.gate.ledger import Kind, Ledger, Status, verify
 from headrace.spark_versions import is_remote
 
 BAD = "poison"

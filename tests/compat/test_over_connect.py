@@ -21,7 +21,7 @@ from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, Records
-from headrace.ledger import Ledger, Status, Verdict, verify
+from headrace.gate.ledger import Ledger, Status, Verdict, verify
 from headrace.operate.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]

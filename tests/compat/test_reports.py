@@ -3,12 +3,12 @@
 from dataclasses import replace
 from uuid import uuid4
 
-from tests.execution.events import gated_source, planned, progress
+from tests.gate.execution.events import gated_source, planned, progress
 
-from headrace.control import EstimatorSettings
+from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
-from headrace.execution.listener import GateListener
-from headrace.ledger import Ledger
+from headrace.gate.execution.listener import GateListener
+from headrace.gate.ledger import Ledger
 from headrace.spark_versions import PLANS_FROM_START
 
 START_MS = 1_700_000_000_000

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from tests.execution.queries import finish, read
+from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 
 import headrace
-from headrace.execution import Batch
+from headrace.gate.execution import Batch
 
 pytestmark = pytest.mark.integration  # its fixtures ask for the services by name
 

@@ -12,7 +12,7 @@ import pytest
 import headrace
 from headrace.core.system import EXTRAS, needs_extra
 from headrace.errors import SetupError
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 PROJECT: Final = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
 

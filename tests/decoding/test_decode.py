@@ -14,21 +14,21 @@ import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
-from tests.execution.queries import finish, read
+from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.control import EstimatorSettings
+from headrace.gate.control import EstimatorSettings
 from headrace.decoding.decode import DecodeTask, LinkedReporter
 from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
-from headrace.execution import Batch, Gate, OnFailure, rejections
-from headrace.execution.batch_reader import SparkBatchReader
-from headrace.execution.policy import Last
-from headrace.kafka.kafka_source import KAFKA
-from headrace.ledger import DeadLetter, Ledger, Status, Verdict, verify
+from headrace.gate.execution import Batch, Gate, OnFailure, rejections
+from headrace.gate.execution.batch_reader import SparkBatchReader
+from headrace.gate.execution.policy import Last
+from headrace.gate.kafka.kafka_source import KAFKA
+from headrace.gate.ledger import DeadLetter, Ledger, Status, Verdict, verify
 from headrace.testing import MemoryLog, StreamHarness
 
 DDL = "id BIGINT NOT NULL, name STRING"

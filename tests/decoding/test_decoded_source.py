@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.execution.queries import finish, read
+from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory, Topics
 from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
@@ -22,13 +22,13 @@ from headrace.decoding.decode import link_tasks, open_link
 from headrace.decoding.decode_option import Mode, format_of, has_secret
 from headrace.decoding.formats import Format, option_text
 from headrace.errors import READ, DecodeError, HeadraceError, OptionError
-from headrace.execution import Batch, Gate, OnFailure
-from headrace.execution.policy import STOP, Last
+from headrace.gate.execution import Batch, Gate, OnFailure
+from headrace.gate.execution.policy import STOP, Last
 from headrace.journal import Journal, Records
-from headrace.kafka.kafka_source import KAFKA, KafkaSource
-from headrace.ledger import Ledger, Verdict, verify
-from headrace.source.decoded_values import DecodedValues
-from headrace.source.readers import SourceBatchReader
+from headrace.gate.kafka.kafka_source import KAFKA, KafkaSource
+from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.source.decoded_values import DecodedValues
+from headrace.gate.source.readers import SourceBatchReader
 from headrace.operate.status.sources import SourceAccess
 
 DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP"

@@ -18,7 +18,7 @@ from headrace.decoding.decode import DecodeTask
 from headrace.decoding.formats import Format
 from headrace.decoding.registry import NO_ID, VALUE_SCHEMA_ID
 from headrace.errors import RegistryError
-from headrace.source.log import ARROW_SCHEMA
+from headrace.gate.source.log import ARROW_SCHEMA
 
 Headers = list[tuple[str, bytes | None]]
 

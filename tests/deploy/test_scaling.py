@@ -22,9 +22,9 @@ from tests.operate.metrics.test_shipped import prometheus, serving
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
-from headrace.control.sink_outage import SinkOutage
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import GateClaim, Ledger
+from headrace.gate.ledger import GateClaim, Ledger
 from headrace.operate.local import Java
 from headrace.operate.local.servers import free_ports
 from headrace.operate.metrics import PROMETHEUS_TYPE, MetricsMemory, exposition

@@ -15,8 +15,8 @@ from tests.services.kafka import Topic, Topics
 
 import headrace
 from headrace.core.ranges import OffsetRange
-from headrace.execution.policy import Last
-from headrace.ledger import ErrorReport, Ledger
+from headrace.gate.execution.policy import Last
+from headrace.gate.ledger import ErrorReport, Ledger
 
 GONE: Final = ErrorReport("DataLossError", "orders-0 [0, 1) has left Kafka.", "")
 

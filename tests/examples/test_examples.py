@@ -30,7 +30,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger import Ledger, Verdict, verify
 from headrace.operate.local import ensure_java
 
 pytestmark = pytest.mark.nightly

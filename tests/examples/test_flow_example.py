@@ -12,7 +12,7 @@ from tests.examples.test_examples import EXAMPLES
 from tests.services.kafka import Topic, Topics, leaders, records_in
 from tests.services.waiting import wait_until
 
-from headrace.ledger import Ledger, Status
+from headrace.gate.ledger import Ledger, Status
 
 pytestmark = pytest.mark.nightly
 

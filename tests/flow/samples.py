@@ -1,6 +1,6 @@
 """Signals and states for the tests of flows."""
 
-from headrace.control.pressure import Epoch, PressureSignal
+from headrace.gate.control.pressure import Epoch, PressureSignal
 from headrace.flow import StageState
 
 RUN = Epoch(1_700_000_000_000, "run")

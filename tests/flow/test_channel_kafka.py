@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.execution.queries import finish
+from tests.gate.execution.queries import finish
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
-from headrace.execution import Batch, Gate
+from headrace.gate.execution import Batch, Gate
 from headrace.flow.kafka_channel import KafkaChannel, kafka
-from headrace.kafka.attempts import HEADER
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange, part_key
+from headrace.gate.kafka.attempts import HEADER
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, part_key
 
 Read = Callable[[], list[str]]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.samples import a_signal, state_of_stage
 
-from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
+from headrace.gate.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
 from headrace.flow.signal_codec import MAX_BYTES, bottlenecks, decode_signal, decode_state, encode

@@ -12,7 +12,7 @@ from tests.services.waiting import wait_until
 from headrace.operate.cli.backfill import work_of
 from headrace.operate.cli.shared_options import load_handler
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, Status
+from headrace.gate.ledger import Ledger, Status
 
 MODULE = """
 from pathlib import Path

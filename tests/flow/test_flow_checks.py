@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.flow.flows import NOWHERE, a_flow, nothing
 
-from headrace.control import HopSettings
+from headrace.gate.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel

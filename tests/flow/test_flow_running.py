@@ -15,13 +15,13 @@ from tests.services.changes import create_deleted, delete_topic
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.control import HopSettings
+from headrace.gate.control import HopSettings
 from headrace.errors import OptionError
-from headrace.execution import Batch
+from headrace.gate.execution import Batch
 from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import MAX_RESTARTS
-from headrace.ledger import Ledger, Status
+from headrace.gate.ledger import Ledger, Status
 
 RECORDS = 600
 """Six batches, on a machine that is too slow for more than the lowest rate."""

@@ -9,9 +9,9 @@ from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.errors import OptionError, SourceError
-from headrace.execution import Batch
+from headrace.gate.execution import Batch
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 PARTITIONS = 2
 RECORDS = 600  # in each partition, and again after the restart

@@ -16,8 +16,8 @@ from tests.services.waiting import wait_until
 
 from headrace.flow import ledger_signals
 from headrace.flow.ledger_transport import POLL_S
-from headrace.ledger import Ledger, normalize_url
-from headrace.ledger.flows import REMEMBERED_MS, StoredSignal
+from headrace.gate.ledger import Ledger, normalize_url
+from headrace.gate.ledger.flows import REMEMBERED_MS, StoredSignal
 
 WAIT_S = 30.0
 

@@ -17,7 +17,7 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control.pressure import PressureSignal
+from headrace.gate.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
 from headrace.flow.signal_codec import encode
 

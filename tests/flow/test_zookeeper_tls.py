@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.flow.samples import a_signal
 from tests.flow.worlds import ZookeeperWorld
-from tests.kafka.client_certificates import CERTIFICATE, KEY
+from tests.gate.kafka.client_certificates import CERTIFICATE, KEY
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 

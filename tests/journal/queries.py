@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.journal.journal_options import parse_options
 from headrace.journal.journal_source import JournalReading
-from headrace.source.readers import SourceStreamReader
+from headrace.gate.source.readers import SourceStreamReader
 
 
 class Query:

@@ -19,7 +19,7 @@ from headrace.errors import DataLossError
 from headrace.journal import Journal, Records, repair
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import JournalOptions, parse_options
-from headrace.source.planner import StreamPlanner
+from headrace.gate.source.planner import StreamPlanner
 
 
 @pytest.fixture

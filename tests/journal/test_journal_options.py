@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import OptionError
 from headrace.journal.journal_options import parse_options
-from headrace.source.read_bounds import Edge
+from headrace.gate.source.read_bounds import Edge
 
 
 def test_a_stream_begins_with_what_was_acknowledged_first() -> None:

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.execution.queries import Handled, finish
+from tests.gate.execution.queries import Handled, finish
 from tests.journal.journals import TIME_MS, fill, values_of
 from tests.services.queries import sentence
 
 import headrace
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
-from headrace.execution import Gate
+from headrace.gate.execution import Gate
 from headrace.journal import Journal, Records
 from headrace.journal.journal_source import cut_at_blocks
-from headrace.ledger import Ledger, Status, verify
-from headrace.source.readers import RECORDS_WORTH_A_TASK
+from headrace.gate.ledger import Ledger, Status, verify
+from headrace.gate.source.readers import RECORDS_WORTH_A_TASK
 
 Read = Callable[..., DataFrame]
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from tests.execution.queries import finish
+from tests.gate.execution.queries import finish
 from tests.journal.journals import TIME_MS
 from tests.journal.queries import Query
 from tests.journal.samples import stored
@@ -23,12 +23,12 @@ from tests.services.examples import examples
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError, OptionError
-from headrace.execution.batch import Batch
-from headrace.execution.gate import Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 from headrace.journal import Journal, JournalFindingKind, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
 from headrace.journal.storage.local import LocalStorage
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 REFUSED = r"is not the one that this query has read.* new checkpoint"
 

@@ -26,9 +26,9 @@ from headrace.errors import CorruptionError
 from headrace.journal import Journal, repair, verify
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import parse_options
-from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.source.planner import StreamPlanner
-from headrace.source.read_bounds import Edge, ReadBound, bounded_ranges
+from headrace.gate.ledger import PlannedBatch, PlannedRange
+from headrace.gate.source.planner import StreamPlanner
+from headrace.gate.source.read_bounds import Edge, ReadBound, bounded_ranges
 from headrace.testing import ManualClock
 
 TO_DO = r"start the receiver of the lane, or run `headrace journal repair .*/orders`"

@@ -32,13 +32,13 @@ from tests.recovery.states import STATES
 from tests.services.spark_classes import java_options
 
 import headrace
-from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
+from headrace.gate.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
-from headrace.execution import stream_writer
-from headrace.execution.handler_runs import RunContext
-from headrace.execution.policy import Last, OnFailure
-from headrace.ledger import Ledger, Status
-from headrace.ledger.connection import OF_A_QUERY
+from headrace.gate.execution import stream_writer
+from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.execution.policy import Last, OnFailure
+from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.connection import OF_A_QUERY
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""

@@ -25,7 +25,7 @@ from tests.recovery.job import Job
 from tests.services.lakes import delta_settings, older_spark
 
 import headrace
-from headrace.ledger import normalize_url
+from headrace.gate.ledger import normalize_url
 from headrace.operate.local import ensure_java
 
 Arrived = Mapping[str, tuple[str, ...]]

@@ -21,11 +21,11 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headrace.execution.connectors import CONNECTORS
-from headrace.kafka.kafka_source import KAFKA, KafkaSource
-from headrace.ledger.batches import BatchStore
-from headrace.ledger.rates import RateStore
-from headrace.source.readers import SourceStreamReader
+from headrace.gate.execution.connectors import CONNECTORS
+from headrace.gate.kafka.kafka_source import KAFKA, KafkaSource
+from headrace.gate.ledger.batches import BatchStore
+from headrace.gate.ledger.rates import RateStore
+from headrace.gate.source.readers import SourceStreamReader
 from headrace.testing.memory import watch
 
 _STOP: Final = "HEADRACE_TEST_STOP"

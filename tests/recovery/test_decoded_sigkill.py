@@ -13,7 +13,7 @@ from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill, kills, live_through
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger import Ledger, Verdict, verify
 
 pytestmark = pytest.mark.nightly
 

@@ -16,7 +16,7 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger import Ledger, Verdict, verify
 
 PARTITIONS = 3
 RECORDS_PER_BATCH = 20  # in each partition, at most

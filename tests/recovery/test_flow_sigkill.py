@@ -21,7 +21,7 @@ from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill
 from tests.services.kafka import Topics
 
-from headrace.ledger import DEFECTS, Ledger, verify
+from headrace.gate.ledger import DEFECTS, Ledger, verify
 
 PROGRAM = "tests.recovery.flow_driver"
 RECORDS_PER_KILL = 150

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.execution.queries import Handled, read, wait_until_statuses
+from tests.gate.execution.queries import Handled, read, wait_until_statuses
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
@@ -17,8 +17,8 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
-from headrace.execution import Batch, Gate
-from headrace.ledger import Ledger, Status
+from headrace.gate.execution import Batch, Gate
+from headrace.gate.ledger import Ledger, Status
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more

@@ -9,15 +9,15 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.execution.queries import DEADLINE_S, read
+from tests.gate.execution.queries import DEADLINE_S, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
-from headrace.control.sink_outage import SinkOutage
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
-from headrace.execution import Batch, Gate
-from headrace.ledger import Ledger, Status
+from headrace.gate.execution import Batch, Gate
+from headrace.gate.ledger import Ledger, Status
 from headrace.operate.status.sentences import headline
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import GateState

@@ -25,7 +25,7 @@ from tests.recovery.sinks import (
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger import Ledger, Verdict, verify
 
 PARTITIONS = 3
 RECORDS_PER_KILL = 50  # in each partition

@@ -17,7 +17,7 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import chance, fill
 from tests.services.kafka import TopicFactory
 
-from headrace.ledger import DEFECTS, Ledger, verify
+from headrace.gate.ledger import DEFECTS, Ledger, verify
 
 RECORDS_PER_ROUND = 60
 LIVE_S = 6.0

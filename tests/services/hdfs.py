@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pyspark
-from tests.kafka.client_certificates import PASSWORD, PKCS12
+from tests.gate.kafka.client_certificates import PASSWORD, PKCS12
 
 from headrace.operate.local import Java
 from headrace.operate.local.java import Artifact, Progress, fetched_jars, ignore
@@ -32,7 +32,7 @@ def hdfs_jars(java: Java, progress: Progress = ignore) -> Path:
 class HdfsServer(ServerProcess):
     """One file system, on the loopback address, over HTTP and HTTPS, its data in its own folder.
 
-    The certificate is that of `tests.kafka.client_certificates`. It ends with ``close``, and at the
+    The certificate is that of `tests.gate.kafka.client_certificates`. It ends with ``close``, and at the
     latest when this process ends.
     """
 

@@ -13,7 +13,7 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from headrace.core.timing import Clock
-from headrace.ledger import Ledger, PlannedBatch, RateSample, Timeouts
+from headrace.gate.ledger import Ledger, PlannedBatch, RateSample, Timeouts
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}

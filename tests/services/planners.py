@@ -9,9 +9,9 @@ from tests.services.kafka import Topic
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import Clock
-from headrace.kafka.kafka_options import parse_options
-from headrace.kafka.topic_log import KafkaLog
-from headrace.source.planner import StreamPlanner
+from headrace.gate.kafka.kafka_options import parse_options
+from headrace.gate.kafka.topic_log import KafkaLog
+from headrace.gate.source.planner import StreamPlanner
 
 
 def planner_of(

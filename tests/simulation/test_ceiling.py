@@ -3,7 +3,7 @@
 from bench.simulation import Load, Scenario, SimulatedBatch, SimulatedStage
 from tests.simulation.scenarios import ran
 
-from headrace.control import EstimatorSettings
+from headrace.gate.control import EstimatorSettings
 
 MINUTE = 60
 

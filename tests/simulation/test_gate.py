@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.services.examples import examples
 from tests.simulation.scenarios import ran
 
-from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
+from headrace.gate.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
 
 SLOW = Slow("job", 20, 50, factor=0.25)
 

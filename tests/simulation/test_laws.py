@@ -9,7 +9,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from headrace.control import (
+from headrace.gate.control import (
     BatchProgress,
     EstimatorSettings,
     LawName,

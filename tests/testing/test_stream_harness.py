@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.services.examples import examples
 
 from headrace import Batch, retry
-from headrace.backfill import Done, MarkedDead
-from headrace.control.bisection import IsolationBudget
+from headrace.gate.backfill import Done, MarkedDead
+from headrace.gate.control.bisection import IsolationBudget
 from headrace.errors import BrokerError, DataLossError, OptionError
-from headrace.execution import OnFailure, isolate
-from headrace.execution.policy import Last
-from headrace.ledger import Status
+from headrace.gate.execution import OnFailure, isolate
+from headrace.gate.execution.policy import Last
+from headrace.gate.ledger import Status
 from headrace.testing import Crash, ManualClock, MemoryLog, Record, StreamHarness
 from headrace.testing.memory import STEPS
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, NamedTuple, Self
 
-from headrace.control.hop import HopController, Upstream
-from headrace.control.input_queue import InputQueue
-from headrace.control.pressure import (
+from headrace.gate.control.hop import HopController, Upstream
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.pressure import (
     MAX_CLOCK_AHEAD_MS,
     Epoch,
     HopSettings,
@@ -29,7 +29,7 @@ from headrace.flow.ledger_transport import LedgerState
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
 from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
 from headrace.flow.stage_signals import Signals
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000
 """Interval at which a stage publishes a queue that has changed (ms)."""

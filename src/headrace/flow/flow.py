@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from headrace.control.pressure import HopSettings
+from headrace.gate.control.pressure import HopSettings
 from headrace.core.options import option_text, require_name
 from headrace.errors import OptionError
 from headrace.flow.stage import (
@@ -18,7 +18,7 @@ from headrace.flow.stage import (
     caller_line,
     check,
 )
-from headrace.ledger import normalize_url
+from headrace.gate.ledger import normalize_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

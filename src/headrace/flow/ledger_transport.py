@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from headrace.control.pressure import PressureSignal
+from headrace.gate.control.pressure import PressureSignal
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.stage_signals import KnownStates, Signals
-from headrace.ledger import Ledger
-from headrace.ledger.flows import StoredSignal
+from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.flows import StoredSignal
 
 POLL_S: Final = 0.5
 """Interval at which a stage polls for signals (s)."""

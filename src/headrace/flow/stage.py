@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Union
 
-from headrace.control.pressure import HopSettings
+from headrace.gate.control.pressure import HopSettings
 from headrace.core.options import require_number
 from headrace.errors import HeadraceError, OptionError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.execution import Batch, OnFailure
-    from headrace.execution.policy import Last, OutageWord
+    from headrace.gate.execution import Batch, OnFailure
+    from headrace.gate.execution.policy import Last, OutageWord
     from headrace.flow.flow import Flow
     from headrace.flow.kafka_channel import KafkaChannel
 
@@ -299,11 +299,11 @@ def errors_of(stage: Stage) -> Iterator[None]:
 
 
 def _check_stage(flow: "Flow", stage: Stage) -> None:
-    from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
-    from headrace.execution import Gate  # noqa: PLC0415
-    from headrace.execution.batch import check_handler  # noqa: PLC0415
-    from headrace.execution.policy import parse_on_failure, with_outages  # noqa: PLC0415
-    from headrace.source.source_options import outage_settings  # noqa: PLC0415
+    from headrace.gate.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
+    from headrace.gate.execution import Gate  # noqa: PLC0415
+    from headrace.gate.execution.batch import check_handler  # noqa: PLC0415
+    from headrace.gate.execution.policy import parse_on_failure, with_outages  # noqa: PLC0415
+    from headrace.gate.source.source_options import outage_settings  # noqa: PLC0415
 
     if not callable(stage.handler):
         raise OptionError(

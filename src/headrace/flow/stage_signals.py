@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from headrace.control.pressure import PressureSignal
+from headrace.gate.control.pressure import PressureSignal
 from headrace.core.options import require_name
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import OptionError, SignalError

@@ -28,7 +28,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from headrace.control.pressure import PressureSignal
+from headrace.gate.control.pressure import PressureSignal
 from headrace.core.timing import WarnOnce
 from headrace.errors import SignalError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode

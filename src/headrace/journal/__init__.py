@@ -19,7 +19,7 @@ from headrace.journal.lane_files import Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
 from headrace.journal.retention import KeptReason, LanePruning, prune
-from headrace.source.log import ARROW_SCHEMA
+from headrace.gate.source.log import ARROW_SCHEMA
 
 __all__ = [
     "ARROW_SCHEMA",

@@ -31,7 +31,7 @@ from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
-from headrace.source.log import ARROW_SCHEMA
+from headrace.gate.source.log import ARROW_SCHEMA
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")

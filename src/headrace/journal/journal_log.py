@@ -24,8 +24,8 @@ from headrace.journal.journal_options import JournalOptions
 from headrace.journal.lane_files import LaneLook, Lost
 from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
-from headrace.source.log import Topic
-from headrace.source.stream_offset import Checksums, ChecksumsBefore
+from headrace.gate.source.log import Topic
+from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore
 
 if TYPE_CHECKING:
     from headrace.core.timing import Clock
@@ -122,7 +122,7 @@ def pauses(clock: "Clock") -> Iterator[None]:
 
 
 class JournalLog:
-    """The `headrace.source.log.Log` of one source; nothing is read before the first question.
+    """The `headrace.gate.source.log.Log` of one source; nothing is read before the first question.
 
     Every method raises ``JournalError`` where the journal cannot be read. A bounded read waits a
     second for a last block that has no name, and lists each lane once: names of 100 000 blocks take

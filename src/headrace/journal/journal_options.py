@@ -6,9 +6,9 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.source.read_bounds import Edge
-from headrace.source.replay import replay_bounds
-from headrace.source.source_options import (
+from headrace.gate.source.read_bounds import Edge
+from headrace.gate.source.replay import replay_bounds
+from headrace.gate.source.source_options import (
     SHARED,
     SourceOptions,
     exactly_named,

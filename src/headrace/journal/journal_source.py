@@ -11,15 +11,15 @@ from headrace.errors import OptionError
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
-from headrace.source.connector import OF_A_GATE, Connector
-from headrace.source.log import Log
-from headrace.source.readers import (
+from headrace.gate.source.connector import OF_A_GATE, Connector
+from headrace.gate.source.log import Log
+from headrace.gate.source.readers import (
     RECORDS_WORTH_A_TASK,
     SourceFormat,
     SourceTask,
     pack,
 )
-from headrace.source.source_options import SourceOptions
+from headrace.gate.source.source_options import SourceOptions
 
 
 def cut_at_blocks(
@@ -74,7 +74,7 @@ class JournalSource(SourceFormat):
 
 
 class JournalReading:
-    """Reader of a journal: a `headrace.source.readers.Reading`."""
+    """Reader of a journal: a `headrace.gate.source.readers.Reading`."""
 
     name = "the journal"
 

@@ -13,7 +13,7 @@ from headrace.errors import CorruptionError, DataLossError, HeadraceError, Journ
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
 from headrace.journal.records import SCHEMA
-from headrace.source.log import ARROW_SCHEMA
+from headrace.gate.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")

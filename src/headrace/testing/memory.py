@@ -17,8 +17,8 @@ from pyspark.sql import Row
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import DataLossError, OptionError
-from headrace.ledger import Ledger
-from headrace.source.log import Topic
+from headrace.gate.ledger import Ledger
+from headrace.gate.source.log import Topic
 
 STEPS: Final[Mapping[str, str]] = {
     "begin": "The ledger has the batch, in_progress; nothing of it was read.",
@@ -189,7 +189,7 @@ class MemoryLog:
             be reached; None while they can.
     """
 
-    # It is a `headrace.source.log.Log`, whose docstrings say what those methods promise.
+    # It is a `headrace.gate.source.log.Log`, whose docstrings say what those methods promise.
     name = "The log"
     source = "memory"
     servers = "memory"

@@ -15,15 +15,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError, HeadraceError
-from headrace.execution.batch_reader import rows_in
-from headrace.execution.rejections import Place
-from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.source.connector import Connector, DeadLetterSink, read_in_process
-from headrace.source.log import ARROW_SCHEMA, beginnings, gone
-from headrace.source.losses import OnLoss
-from headrace.source.readers import SourceFormat, marked_as_read
-from headrace.source.source_options import TOPIC_IDS
-from headrace.source.stream_offset import planned_ids
+from headrace.gate.execution.batch_reader import rows_in
+from headrace.gate.execution.rejections import Place
+from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.gate.source.connector import Connector, DeadLetterSink, read_in_process
+from headrace.gate.source.log import ARROW_SCHEMA, beginnings, gone
+from headrace.gate.source.losses import OnLoss
+from headrace.gate.source.readers import SourceFormat, marked_as_read
+from headrace.gate.source.source_options import TOPIC_IDS
+from headrace.gate.source.stream_offset import planned_ids
 from headrace.testing.memory import MemoryLog
 from headrace.testing.memory_source import memory_connector
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 from headrace.core.options import partitions_by_topic
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
-from headrace.source.connector import Connector
-from headrace.source.log import ARROW_SCHEMA, Log
-from headrace.source.read_bounds import Edge
-from headrace.source.readers import SourceFormat, SourceTask, pack
-from headrace.source.replay import replay_bounds
-from headrace.source.source_options import SourceOptions, exactly_named, parse_source_options
+from headrace.gate.source.connector import Connector
+from headrace.gate.source.log import ARROW_SCHEMA, Log
+from headrace.gate.source.read_bounds import Edge
+from headrace.gate.source.readers import SourceFormat, SourceTask, pack
+from headrace.gate.source.replay import replay_bounds
+from headrace.gate.source.source_options import SourceOptions, exactly_named, parse_source_options
 from headrace.testing.memory import MemoryLog
 
 _FORMAT: Final = "headrace-memory"
@@ -25,7 +25,7 @@ _ASSIGN: Final = "assign"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Reader of a `MemoryLog`: a `headrace.source.readers.Reading`."""
+    """Reader of a `MemoryLog`: a `headrace.gate.source.readers.Reading`."""
 
     memory: MemoryLog
     options: SourceOptions

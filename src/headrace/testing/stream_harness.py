@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection
 
-from headrace.backfill import (
+from headrace.gate.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
     BackfillScheduler,
@@ -20,7 +20,7 @@ from headrace.backfill import (
     OwnerSettings,
     UnlimitedBudget,
 )
-from headrace.control.parts import Progress
+from headrace.gate.control.parts import Progress
 from headrace.core.backoff import Backoff
 from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
@@ -28,23 +28,23 @@ from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.decoding.decode import decode
 from headrace.errors import OptionError
-from headrace.execution.batch import Batch, call_handler, check_handler
-from headrace.execution.handler import GatedHandler
-from headrace.execution.handler_runs import RunContext
-from headrace.execution.listener import GateListener, progress_event
-from headrace.execution.policy import (
+from headrace.gate.execution.batch import Batch, call_handler, check_handler
+from headrace.gate.execution.handler import GatedHandler
+from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.execution.listener import GateListener, progress_event
+from headrace.gate.execution.policy import (
     Last,
     OnFailure,
     OutageWord,
     parse_on_failure,
     with_outages,
 )
-from headrace.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
-from headrace.ledger.connection import NO_RETRIES, Timeouts
-from headrace.source.decoded_values import DecodedValues
-from headrace.source.planner import StreamPlanner, ToRead
-from headrace.source.read_bounds import Edge
-from headrace.source.source_options import (
+from headrace.gate.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.gate.ledger.connection import NO_RETRIES, Timeouts
+from headrace.gate.source.decoded_values import DecodedValues
+from headrace.gate.source.planner import StreamPlanner, ToRead
+from headrace.gate.source.read_bounds import Edge
+from headrace.gate.source.source_options import (
     decoded_values,
     exactly_named,
     fails_on_misfit,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.kafka.client_certificates import ENCRYPTED_KEY
+from tests.gate.kafka.client_certificates import ENCRYPTED_KEY
 from tests.journal.receivers.serving import TOKEN, comparisons
 from tests.services.certificates import Authority, CertificateFiles
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.journal.journals import displace
 from tests.journal.samples import append, values_of
-from tests.ledger.samples import a_sample
+from tests.gate.ledger.samples import a_sample
 from tests.journal.receivers.finite import Finite
 from tests.journal.receivers.serving import in_loop, run, until
 from tests.services.ledgers import report_sample
@@ -27,7 +27,7 @@ from headrace.errors import (
 )
 from headrace.journal import Journal, repair
 from headrace.journal.records import Records
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.journal.receivers import (
     Hosting,
     Intake,

@@ -13,7 +13,7 @@ from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.journal import Journal
 from headrace.journal.records import Records
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.journal.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
 from headrace.journal.receivers.journal_cap import JournalCap, came_ms
 

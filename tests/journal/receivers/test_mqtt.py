@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kafka.client_certificates import CERTIFICATE, KEY
+from tests.gate.kafka.client_certificates import CERTIFICATE, KEY
 from tests.journal.receivers.brokered import mqtt, publish, subscribe, wired
 from tests.journal.receivers.serving import Journal, in_loop, receiving, until
 from tests.services.mosquitto import Mosquitto

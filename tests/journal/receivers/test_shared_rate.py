@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ledger.samples import a_receiver, a_sample
+from tests.gate.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
-from headrace.control.sink_outage import SinkOutage
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
-from headrace.ledger.database import Database
-from headrace.ledger.gates import GateClaim
-from headrace.ledger.receivers import ReceiverStore
+from headrace.gate.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
+from headrace.gate.ledger.database import Database
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.receivers import ReceiverStore
 from headrace.journal.receivers.event_log import event_of
 from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 from headrace.testing import ManualClock

@@ -9,7 +9,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.operate.cli import main
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 
 
 @pytest.fixture

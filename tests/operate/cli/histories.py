@@ -6,9 +6,9 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from headrace.control import EstimatorSettings, SourceCost
+from headrace.gate.control import EstimatorSettings, SourceCost
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     ErrorReport,
     GateRecord,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Executable, create_engine, text
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
 from headrace.operate.cli.app import app
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     DeadLetter,
     ErrorReport,

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from tests.operate.cli.commands import interrupted, run
 from tests.operate.cli.outcomes import add_failed, invoke
-from tests.execution.queries import finish, read
+from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 
 import headrace
@@ -26,10 +26,10 @@ from headrace.operate.cli.backfill_run import (
     summary,
 )
 from headrace.core.ranges import OffsetRange
-from headrace.execution import Batch, Gate, OnFailure
-from headrace.execution.policy import STOP
-from headrace.kafka.kafka_source import KAFKA
-from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.gate.execution import Batch, Gate, OnFailure
+from headrace.gate.execution.policy import STOP
+from headrace.gate.kafka.kafka_source import KAFKA
+from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.operate.status.sources import SourceAccess
 
 HANDLER = ["--handler", "operator:is_"]

@@ -7,8 +7,8 @@ from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import Shop, add_failed, invoke
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger
-from headrace.source.connector import Connector
+from headrace.gate.ledger import Ledger
+from headrace.gate.source.connector import Connector
 
 HANDLER = ["--handler", "operator:is_"]
 

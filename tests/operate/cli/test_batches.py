@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, damage, invoke, planned, rows, told
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 from tests.services.ledgers import gated_ledger, succeed
 
-from headrace.control.parts import Progress
-from headrace.ledger import DeadLetterStatus, Ledger, Status
+from headrace.gate.control.parts import Progress
+from headrace.gate.ledger import DeadLetterStatus, Ledger, Status
 
 NEWEST_FIRST = ("open", "isolated", "dead", "left", "busy", "failed", "good")
 SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"

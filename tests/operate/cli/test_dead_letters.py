@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 from tests.services.kafka import Topic, TopicFactory, records_in
 
 from headrace.operate.cli.dead_letters_command import PAGE
-from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 
 EDITS = """
 from dataclasses import replace

@@ -17,8 +17,8 @@ from headrace.operate.cli import doctor
 from headrace.operate.cli.app import app
 from headrace.operate.cli.doctor import Check, Level
 from headrace.errors import SetupError
-from headrace.execution import RECOMMENDED_CONF
-from headrace.ledger import Ledger
+from headrace.gate.execution import RECOMMENDED_CONF
+from headrace.gate.ledger import Ledger
 from headrace.operate.local import Java, KafkaBroker
 from headrace.operate.local.servers import free_ports
 

@@ -9,7 +9,7 @@ from tests.journal.samples import numbered, values_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 
 DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "
 

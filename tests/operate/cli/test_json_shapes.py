@@ -15,8 +15,8 @@ from tests.operate.cli.test_flows import SHOP
 from tests.operate.cli.test_journal import a_journal, damage, read
 from tests.docs.pages import ROOT
 
-from headrace.ledger import Ledger
-from headrace.source.connector import Connector
+from headrace.gate.ledger import Ledger
+from headrace.gate.source.connector import Connector
 
 FILE: Final = Path(__file__).parent / "json_shapes.txt"
 PAGE: Final = ROOT / "docs/commands.md"

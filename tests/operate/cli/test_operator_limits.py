@@ -10,8 +10,8 @@ from tests.operate.cli.conftest import Complain, add_gate
 from tests.operate.cli.outcomes import invoke
 from tests.operate.cli.test_flows import SHOP
 
-from headrace.control.size_ceiling import SizeCeiling
-from headrace.ledger import GateClaim, Ledger
+from headrace.gate.control.size_ceiling import SizeCeiling
+from headrace.gate.ledger import GateClaim, Ledger
 
 
 def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str) -> None:

@@ -16,7 +16,7 @@ from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 pytestmark = pytest.mark.nightly
 

@@ -18,10 +18,10 @@ from tests.services.ledgers import report_sample
 
 from headrace.operate.cli.gate_view import GateView
 from headrace.operate.cli.status import status_view
-from headrace.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.control.schema_fit import FitCount
+from headrace.gate.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.control.schema_fit import FitCount
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import (
+from headrace.gate.ledger import (
     ErrorReport,
     Ledger,
     Missed,

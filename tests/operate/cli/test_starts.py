@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.ledger.samples import a_batch
+from tests.gate.ledger.samples import a_batch
 from typer.testing import CliRunner, Result
 
 from headrace.operate.cli.app import app
-from headrace.control import OperatorActionKind
+from headrace.gate.control import OperatorActionKind
 from headrace.errors import OptionError
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import headrace
 from headrace.core.system import this_process
 from headrace.core.timing import wall_clock_ms
 from headrace.flow.signal_codec import encode
-from headrace.ledger import GateClaim, Ledger, RateSample
+from headrace.gate.ledger import GateClaim, Ledger, RateSample
 from headrace.operate.status.snapshot import GateSnapshot
 
 

@@ -11,7 +11,7 @@ from tests.operate.cli.commands import in_a_terminal, press_ctrl_c, run
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 pytestmark = pytest.mark.nightly
 

@@ -13,12 +13,12 @@ from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
-from headrace.ledger import (
+from headrace.gate.ledger import (
     Ledger,
     PlannedBatch,
     PlannedRange,
 )
-from headrace.ledger.tables import batch_range
+from headrace.gate.ledger.tables import batch_range
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from headrace.journal import (
     prune,
     verify,
 )
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     DeadLetterRecord,
     DeadLetterStatus,
@@ -66,8 +66,8 @@ from headrace.ledger import (
     Unresolved,
     Verification,
 )
-from headrace.ledger import verify as verify_gate
-from headrace.ledger.tables import batch_range
+from headrace.gate.ledger import verify as verify_gate
+from headrace.gate.ledger.tables import batch_range
 from headrace.operate.status.attention import gate_needs
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.snapshot import take_snapshot

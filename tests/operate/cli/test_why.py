@@ -7,10 +7,10 @@ from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import rows, told
 from tests.services.ledgers import new_ledger
 
-from headrace.control import EstimatorSettings, SourceCost
-from headrace.control.size_ceiling import SizeCeiling
+from headrace.gate.control import EstimatorSettings, SourceCost
+from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 NOW_MS = 1_700_000_000_000
 ALL = "everything available"

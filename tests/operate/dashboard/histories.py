@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import (
+from headrace.gate.ledger import (
     DeadLetter,
     ErrorReport,
     Ledger,

@@ -15,10 +15,10 @@ from playwright.sync_api import sync_playwright
 from tests.operate.dashboard.browsers import OFFLINE, find_browser
 from tests.services.waiting import wait_until
 
-from headrace.control import EstimatorSettings
+from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 PICTURE: Final = Path(__file__).parents[2] / "docs/images/dashboard.png"
 GATES: Final = {"orders": -420, "payments": 0, "clicks": 310, "returns": -900}

@@ -5,7 +5,7 @@ from headrace.operate.dashboard.action_forms import perform
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
 from headrace.errors import OptionError
-from headrace.ledger import DeadLetterStatus, Ledger
+from headrace.gate.ledger import DeadLetterStatus, Ledger
 
 
 @pytest.mark.parametrize("action", ["drop-letters", "send-letters"])

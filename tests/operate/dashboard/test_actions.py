@@ -9,8 +9,8 @@ from tests.operate.dashboard.conftest import Serve
 from tests.operate.dashboard.histories import add_dead_letter, add_failure
 from tests.services.kafka import TopicFactory, records_in
 
-from headrace.control.size_ceiling import SizeCeiling
-from headrace.ledger import DeadLetterStatus, Ledger
+from headrace.gate.control.size_ceiling import SizeCeiling
+from headrace.gate.ledger import DeadLetterStatus, Ledger
 
 pytestmark = pytest.mark.nightly
 SignIn = Callable[[str], Page]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.operate.dashboard.histories import add_batch
 
 from headrace.operate.dashboard.gate_page import SHORTEST_MS, chart_range, series_of
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 NOW_MS = 1_700_000_000_000
 

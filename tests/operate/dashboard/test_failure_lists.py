@@ -5,7 +5,7 @@ from tests.operate.dashboard.test_lists import page_at
 
 from headrace.core.timing import wall_clock_ms
 from headrace.operate.dashboard.fleet import Fleet
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 
 
 def regions(url: str, ledger: Ledger, address: str) -> str:

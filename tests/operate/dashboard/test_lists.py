@@ -14,7 +14,7 @@ from headrace.operate.dashboard.app import PAGES
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Page, Site, environment
-from headrace.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 MANY = 230
 """More than two pages of every list."""

@@ -16,7 +16,7 @@ from tests.operate.dashboard.histories import (
 )
 
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import Ledger, ReceiverReport
+from headrace.gate.ledger import Ledger, ReceiverReport
 
 pytestmark = pytest.mark.nightly
 

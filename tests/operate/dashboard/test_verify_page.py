@@ -10,7 +10,7 @@ from tests.operate.cli.outcomes import planned
 from tests.operate.dashboard.conftest import Serve
 from tests.services.ledgers import gated_ledger
 
-from headrace.ledger import Verdict, verify
+from headrace.gate.ledger import Verdict, verify
 
 pytestmark = pytest.mark.nightly
 

@@ -1,7 +1,7 @@
 """Ledgers with gates that fare in different ways, for metrics."""
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     DeadLetter,
     ErrorReport,

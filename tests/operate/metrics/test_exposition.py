@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from tests.flow.samples import state_of_stage
-from tests.ledger.samples import a_sample, convict
+from tests.gate.ledger.samples import a_sample, convict
 from tests.operate.metrics.fleets import ERROR, done, letter, plan
 from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
-from headrace.control.size_ceiling import SizeCeiling
+from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import encode
-from headrace.ledger import GateClaim, Ledger
+from headrace.gate.ledger import GateClaim, Ledger
 from headrace.operate.metrics import MetricsMemory, exposition
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 from headrace.testing import ManualClock

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 from tests.operate.metrics.fleets import ERROR, letter, plan
 from tests.services.debian import program
 from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import GateClaim, Ledger
+from headrace.gate.ledger import GateClaim, Ledger
 from headrace.operate.local.servers import free_ports
 from headrace.operate.metrics import (
     OPENMETRICS_TYPE,

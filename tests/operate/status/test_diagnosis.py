@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.control import EstimatorSettings, SourceCost
-from headrace.control.interval import IntervalLaw
+from headrace.gate.control import EstimatorSettings, SourceCost
+from headrace.gate.control.interval import IntervalLaw
 from headrace.operate.status.trends import Measured, diagnose
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import ErrorReport, GateClaim, Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger import ErrorReport, GateClaim, Ledger, PlannedBatch, PlannedRange
 from headrace.operate.status.limiting import FlowDrain, drain_state
 from headrace.testing import ManualClock
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import ErrorReport, Finding, FindingKind, Status
-from headrace.ledger.error_report import query_stopped
+from headrace.gate.ledger import ErrorReport, Finding, FindingKind, Status
+from headrace.gate.ledger.error_report import query_stopped
 from headrace.operate.status.sentences import finding_sentences
 
 

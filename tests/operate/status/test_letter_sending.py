@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ledger.samples import convict
+from tests.gate.ledger.samples import convict
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.ledger import (
+from headrace.gate.ledger import (
     DeadLetter,
     DeadLetterStatus,
     ErrorReport,

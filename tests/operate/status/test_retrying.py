@@ -9,7 +9,7 @@ from tests.operate.cli.histories import NOW_MS, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import GateClaim, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.gate.ledger import GateClaim, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.operate.status.limiting import RetryQueue, is_queued
 from headrace.testing import ManualClock
 

@@ -19,7 +19,7 @@ from headrace.errors import CorruptionError, NoJournalError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.storage import probe
-from headrace.ledger import Ledger, ReceiverReport
+from headrace.gate.ledger import Ledger, ReceiverReport
 from headrace.journal.receivers.deduplicator import newest_ids
 from headrace.journal.receivers.event_log import event, readable
 from headrace.journal.receivers.id_window import id_bytes

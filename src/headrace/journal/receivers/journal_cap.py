@@ -14,7 +14,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, LedgerError
 from headrace.journal import BlockRef, Journal
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.journal.receivers.event_log import event
 from headrace.journal.receivers.intake import Intake
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from headrace.control import TokenBucket
+from headrace.gate.control import TokenBucket
 from headrace.journal.records import Records
 from headrace.journal.receivers.memory_budget import memory_bytes
 
@@ -18,7 +18,7 @@ class Limiter:
     """Admits records at a rate of records and one of bytes, in the order in which they came.
 
     There is no limit until `set_rate` is called. Admission follows the law of
-    `headrace.control.TokenBucket`, with bursts of at most one second's worth. At most
+    `headrace.gate.control.TokenBucket`, with bursts of at most one second's worth. At most
     ``chunk_bytes`` (bytes in memory) are admitted at once; a larger record alone. Belongs to one
     event loop and goes by its clock.
     """

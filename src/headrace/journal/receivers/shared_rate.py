@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headrace.control import Demand, catch_up_rate, fair_shares
+from headrace.gate.control import Demand, catch_up_rate, fair_shares
 from headrace.core.options import require_number
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, ReceiverReport, StreamRate
+from headrace.gate.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.journal.receivers.event_log import event, readable
 
 POLL_S: Final = 0.5

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from headrace.backfill import (
+from headrace.gate.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
     BackfillScheduler,
@@ -29,7 +29,7 @@ from headrace.backfill import (
     OwnerSettings,
     UnlimitedBudget,
 )
-from headrace.backfill.monitor import (
+from headrace.gate.backfill.monitor import (
     Claimed,
     Done,
     Failed,
@@ -44,14 +44,14 @@ from headrace.operate.cli.printing import count, plural, print_json, printable
 from headrace.operate.cli.shared_options import start_spark
 from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
-from headrace.execution.batch import Batch, Handler, call_handler
-from headrace.execution.batch_reader import SparkBatchReader
-from headrace.execution.executor import BatchExecutor
-from headrace.execution.handler_errors import exits_as_errors
-from headrace.execution.handler_runs import RunContext
-from headrace.execution.policy import STOP, OnFailure, parse_on_failure
-from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.connection import OF_A_QUERY
+from headrace.gate.execution.batch import Batch, Handler, call_handler
+from headrace.gate.execution.batch_reader import SparkBatchReader
+from headrace.gate.execution.executor import BatchExecutor
+from headrace.gate.execution.handler_errors import exits_as_errors
+from headrace.gate.execution.handler_runs import RunContext
+from headrace.gate.execution.policy import STOP, OnFailure, parse_on_failure
+from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.sources import SourceAccess
 

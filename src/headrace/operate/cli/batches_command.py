@@ -16,7 +16,7 @@ from headrace.operate.cli.printing import show_or_watch
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     ErrorReport,
     Ledger,
@@ -26,7 +26,7 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
-from headrace.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.states import batch_time_ms
 

@@ -9,11 +9,11 @@ import typer
 from headrace.operate.cli import shared_options as opt
 from headrace.core.ranges import TopicPartition, nested
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, redact_url
-from headrace.source.checkpoint import Checkpoint
-from headrace.source.checkpoint import export as export_checkpoint
-from headrace.source.resumption import GateMemory, continued
-from headrace.source.stream_offset import StreamOffset
+from headrace.gate.ledger import Ledger, redact_url
+from headrace.gate.source.checkpoint import Checkpoint
+from headrace.gate.source.checkpoint import export as export_checkpoint
+from headrace.gate.source.resumption import GateMemory, continued
+from headrace.gate.source.stream_offset import StreamOffset
 
 checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 

@@ -20,8 +20,8 @@ from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.printing import print_json
 from headrace.operate.cli.shared_options import AsJson
 from headrace.errors import HeadraceError, LedgerSchemaError
-from headrace.kafka.lookup import Lookup
-from headrace.ledger import Ledger, redact_url
+from headrace.gate.kafka.lookup import Lookup
+from headrace.gate.ledger import Ledger, redact_url
 from headrace.operate.local import Java, find_java
 
 OLDEST_PYTHON: Final = (3, 11)

@@ -23,7 +23,7 @@ from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.printing import show_or_watch
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     DeadLetterRecord,
     DeadLetterStatus,

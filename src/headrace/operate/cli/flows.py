@@ -12,7 +12,7 @@ from headrace.operate.cli.printing import logged, print_json, printable, show, t
 from headrace.operate.cli.shared_options import AsJson, load_flow, start_spark
 from headrace.errors import HeadraceError
 from headrace.flow import Flow
-from headrace.ledger import ErrorReport
+from headrace.gate.ledger import ErrorReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

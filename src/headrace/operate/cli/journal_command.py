@@ -29,7 +29,7 @@ from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
-from headrace.ledger import Ledger, Processed, Status
+from headrace.gate.ledger import Ledger, Processed, Status
 
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""

@@ -7,7 +7,7 @@ import typer
 
 from headrace.operate.cli import shared_options as opt
 from headrace.errors import OptionError
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.operate.metrics.shipped import alert_rules, grafana_dashboard
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.sources import Sources

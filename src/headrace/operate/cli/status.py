@@ -16,7 +16,7 @@ from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.explanation import Explanation, explain
 from headrace.operate.status.lags import LagWatch

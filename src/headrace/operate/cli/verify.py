@@ -17,7 +17,7 @@ from headrace.operate.cli import printing as out
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.errors import OptionError
-from headrace.ledger import (
+from headrace.gate.ledger import (
     DEFECTS,
     CheckpointRecord,
     Finding,
@@ -29,7 +29,7 @@ from headrace.ledger import (
     extended,
     redact_url,
 )
-from headrace.ledger import verify as verify_gate
+from headrace.gate.ledger import verify as verify_gate
 from headrace.operate.status.sentences import (
     CANNOT,
     ELSEWHERE,
@@ -42,7 +42,7 @@ from headrace.operate.status.sentences import (
 from headrace.operate.status.sources import source_access
 
 if TYPE_CHECKING:
-    from headrace.source.comparison import Comparison
+    from headrace.gate.source.comparison import Comparison
 
 _EXIT_STATUS: Final = {
     Verdict.PROVEN: ExitStatus.DONE,
@@ -128,8 +128,8 @@ def verify(
     with Ledger.open(ledger, create=False) as opened:
         names = _names(opened, gate or (), ledger)
         if checkpoint is not None:
-            from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
-            from headrace.source.comparison import refuse_a_stranger  # noqa: PLC0415
+            from headrace.gate.source.checkpoint import Checkpoint  # noqa: PLC0415
+            from headrace.gate.source.comparison import refuse_a_stranger  # noqa: PLC0415
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
         for each in names:
@@ -196,12 +196,12 @@ def _comparisons(
 ) -> "Iterator[Comparison]":
     # They read what sources write; a proof from the ledger alone does without.
     if checkpoint is not None:
-        from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
+        from headrace.gate.source.comparison import compare_with_checkpoint  # noqa: PLC0415
 
         yield compare_with_checkpoint(ledger, gate, checkpoint, known)
     newest = () if given is None else ledger.batches.newest(gate, 1)
     if newest and given is not None:
-        from headrace.source.comparison import compare_with_log  # noqa: PLC0415
+        from headrace.gate.source.comparison import compare_with_log  # noqa: PLC0415
 
         key = newest[0].batch_key
         connector, options = source_access(ledger, {key: gate}, given)[key]

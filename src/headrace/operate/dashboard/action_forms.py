@@ -8,7 +8,7 @@ from typing import Final
 from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
 from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
-from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.status.letter_sending import LetterSender
 from headrace.operate.status.limiting import GATE_ACTIONS, WantedLimit
 from headrace.operate.status.words import count, plural

@@ -14,7 +14,7 @@ from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
 from headrace.errors import OptionError
-from headrace.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger import Ledger, Verdict, verify
 from headrace.operate.status.attention import NeedGroup, Where, grouped, urgency_of
 from headrace.operate.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets

@@ -14,11 +14,11 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headrace.control.limits import LAST_MS
+from headrace.gate.control.limits import LAST_MS
 from headrace.core.timing import wall_clock_ms
 from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.errors import HeadraceError
-from headrace.ledger import GateRecord, Ledger, without_secrets
+from headrace.gate.ledger import GateRecord, Ledger, without_secrets
 from headrace.operate.status import sentences, words
 from headrace.operate.status.attention import Need, Where
 from headrace.operate.status.gate_columns import ARROWS

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.control import LawName, OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.control.rate_law import Reason
-from headrace.control.size_ceiling import known_ceiling
-from headrace.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
+from headrace.gate.control import LawName, OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.control.size_ceiling import known_ceiling
+from headrace.gate.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
 from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of
 

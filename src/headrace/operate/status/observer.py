@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.control.schema_fit import LOOKED_AT
+from headrace.gate.control.schema_fit import LOOKED_AT
 from headrace.core.timing import wall_clock_ms
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     GateRecord,
     Ledger,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
-from headrace.ledger import Finding, FindingKind, IsolationProgress
+from headrace.gate.ledger import Finding, FindingKind, IsolationProgress
 from headrace.operate.status import words as out
 from headrace.operate.status.trends import Trend
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from headrace.control.sink_outage import SinkOutage
-from headrace.control.size_ceiling import known_ceiling
+from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.control.size_ceiling import known_ceiling
 from headrace.core.timing import GATE_LEASE_MS
-from headrace.ledger import (
+from headrace.gate.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
@@ -21,7 +21,7 @@ from headrace.ledger import (
     Status,
     lost_records,
 )
-from headrace.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
 from headrace.operate.status.attention import Need, gate_needs
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.states import (

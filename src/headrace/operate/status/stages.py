@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.signal_codec import StageState, bottlenecks
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.operate.status.attention import Need, Where
 from headrace.operate.status.states import Urgency
 

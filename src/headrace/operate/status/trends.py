@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from headrace.control import EstimatorSettings, SourceCost
-from headrace.control.interval import rounded_up
-from headrace.control.rate_law import Reason
-from headrace.control.schema_fit import FitCount
-from headrace.control.size_ceiling import known_ceiling
+from headrace.gate.control import EstimatorSettings, SourceCost
+from headrace.gate.control.interval import rounded_up
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.control.schema_fit import FitCount
+from headrace.gate.control.size_ceiling import known_ceiling
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
+from headrace.gate.ledger import BatchRecord, GateRecord, RateSample, Status
 from headrace.operate.status.words import count, duration, fine_duration
 
 BATCHES: Final = 3

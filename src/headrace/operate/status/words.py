@@ -4,8 +4,8 @@ import re
 from datetime import datetime
 from typing import Final
 
-from headrace.control.limits import LAST_MS
-from headrace.ledger import BatchRecord, ErrorReport
+from headrace.gate.control.limits import LAST_MS
+from headrace.gate.ledger import BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
 """Text for a value that is not known yet."""

@@ -22,7 +22,7 @@ import headrace
 from headrace.errors import LedgerError, OptionError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records
-from headrace.ledger import Ledger
+from headrace.gate.ledger import Ledger
 from headrace.journal.receivers import (
     Hosting,
     HttpReceiver,

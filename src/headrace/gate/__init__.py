@@ -1,0 +1,1 @@
+"""Rates, the ledger and failures: what stands behind `headrace.Gate`."""

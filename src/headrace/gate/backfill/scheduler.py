@@ -1,0 +1,388 @@
+"""The backfill scheduler: which failed batch is run when, and what becomes of each."""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from headrace.gate.backfill.monitor import (
+    BackfillEvent,
+    Claimed,
+    Done,
+    Failed,
+    LeaseLost,
+    Lost,
+    MarkedDead,
+    Monitor,
+    NearRetention,
+    PartlyDone,
+    RetentionWatch,
+    Skipped,
+)
+from headrace.gate.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import LEASE_MS, WallClock
+from headrace.errors import (
+    DataLossError,
+    HandlerExitError,
+    HeadraceError,
+    JournalError,
+    MachineryError,
+    OptionError,
+    SetupError,
+    SinkAwayError,
+    SourceError,
+)
+from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status, without
+
+_LOG: Final = logging.getLogger("headrace.backfill")
+
+MAX_BACKFILLS: Final = 100
+"""Number of failed backfills after which a batch is dead. With their waits these are some four
+days: longer than a sink is away over a weekend, shorter than the week for which Kafka keeps records
+by default.
+"""
+
+_BLAMELESS: Final = (SourceError, JournalError, MachineryError, SetupError, SinkAwayError)
+
+_NEVER: Final = 2**31 - 1
+"""Backfills after which a batch is dead that cannot be read: nothing was wrong with its records."""
+
+
+_RETENTION_MS: Final = 60_000
+"""The time between two looks at where the logs begin (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Owner of batches, and the times and limits of its runs.
+
+    Attributes:
+        owner: Names this run of an application; no other one has the name.
+        lease_ms: How long a batch is this owner's without a renewal (ms). Too short, and a pause
+            loses the batch to another owner; too long, and after a crash it waits as long.
+        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
+            an outage makes dead what could have been processed.
+        poll_ms: How often a scheduler looks for something to do (ms), besides `wake`. Too long, and
+            the time that the live stream leaves is not used to its end.
+    """
+
+    owner: str
+    lease_ms: int = LEASE_MS
+    max_backfills: int = MAX_BACKFILLS
+    poll_ms: int = 100
+
+
+class Run(Protocol):
+    """Runs the handler on what a batch has still to read."""
+
+    def __call__(
+        self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange], /
+    ) -> BaseException | ErrorReport | None:
+        """Run a batch that is ``backfilling``, and this owner's, and keep its lease meanwhile.
+
+        Args:
+            batch: The batch.
+            allowed: Records that may be run now, at least 1.
+            gone: What of it has left the source.
+
+        Returns:
+            Why nothing of it was done; the row is left as it is. None if it went through; or was
+            run in parts, or committed by its handler: then its row says what it is now.
+        """
+        ...
+
+
+class RangeSource(Protocol):
+    """Source of the ranges of batches: the gate's, or a test's."""
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """Return the ranges that have left the log or were declared lost; none if all are there.
+
+        Raises:
+            BrokerError: The brokers cannot be reached.
+        """
+        ...
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """The earliest offset that there is of each of these partitions; of those that exist.
+
+        Raises:
+            BrokerError: The brokers cannot be reached.
+        """
+        ...
+
+
+class BackfillScheduler:
+    """Runs a gate's failed batches, one after the other, in one thread: the caller's.
+
+    Before a batch is run it is this owner's, and after a crash whoever claims it when the lease has
+    run out goes on where this one was: nothing is lost, whatever happens in between. ::
+
+        scheduler = BackfillScheduler(ledger, executor.run, source, OwnerSettings(owner), ...)
+        scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
+
+    Args:
+        ledger: Of the gate.
+        run: Runs a batch of the gate.
+        source: Of the gate.
+        settings: Of the owner.
+        budget: How much may be run at once.
+        clock: Answers the time, in ms since the epoch.
+        on_event: Receives what happens, in the thread in which it happens.
+        stopped: Answers whether its application is being stopped: what a run raises then is not its
+            handler's own.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        run: Run,
+        source: RangeSource,
+        settings: OwnerSettings,
+        *,
+        budget: BackfillBudget,
+        clock: WallClock,
+        on_event: Callable[[BackfillEvent], None] = lambda _event: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._ledger = ledger
+        self._run_handler = run
+        self._source = source
+        self._owner = settings.owner
+        self._settings = settings
+        self._budget = budget
+        self._clock = clock
+        self._on_event = on_event
+        self._stopped = stopped
+        self._retention = RetentionWatch()
+        self._looked_ms: int | None = None
+        self._closed = threading.Event()
+        self._woken = threading.Event()
+
+    def run(self, monitor: Monitor, schedule: Schedule) -> None:
+        """Run what fails, whenever the schedule says so, until the scheduler is closed.
+
+        Once a run is due it goes on until no batch is ready. While the ledger or Kafka cannot be
+        reached it waits, and logs a warning, once. With the schedule "manual" it only looks whether
+        retention nears what has failed.
+
+        Raises:
+            Exception: What a run raises, other than an error of Headrace's.
+        """
+        timetable = Timetable(schedule, self._clock())
+        warned = ""
+        while not self._closed.is_set():
+            try:
+                busy = self._step(monitor, timetable)
+                warned = ""
+            except HeadraceError as error:
+                if str(error) != warned:
+                    _LOG.warning("The backfill waits until this is over: %s", error)
+                busy, warned = False, str(error)
+            if not busy:
+                self._rest()
+
+    def run_next(self, monitor: Monitor) -> BackfillEvent | None:
+        """Run the earliest created batch whose wait after its last attempt is over.
+
+        One that an operator wants to be run now comes before, whatever the budget.
+
+        Returns:
+            What became of it; None if there is none, or the budget allows nothing now.
+        """
+        batch = monitor.next_asked() or monitor.next_ready(self._clock())
+        if batch is None:
+            return None
+        event = self.run_batch(batch.batch_key, is_asked=batch.is_asked)
+        if isinstance(event, PartlyDone):
+            monitor.refresh()
+        elif event is not None:
+            monitor.forget(batch.batch_key)
+        return event
+
+    def run_manually(self, batch_keys: Sequence[str]) -> None:
+        """Run these batches: each once, in this order, and no wait is kept.
+
+        A batch that was run in part goes on at once. One that another owner has, or that is
+        resolved, is skipped.
+        """
+        waiting = list(reversed(batch_keys))
+        while waiting and not self._closed.is_set():
+            event = self.run_batch(waiting[-1])
+            if event is None:
+                self._rest()
+            elif not isinstance(event, PartlyDone):
+                waiting.pop()
+
+    def run_batch(self, batch_key: str, *, is_asked: bool = False) -> BackfillEvent | None:
+        """Claim a batch, if the budget allows one, and run it, or as much of it as that allows.
+
+        What has left the source is lost, and the rest is run; a batch of which nothing is left, and
+        nothing was done, is dead. One that an operator wants to be run now (``is_asked``)
+        needs no budget.
+
+        Returns:
+            What became of it; None if nothing is allowed now, and nothing was done.
+
+        Raises:
+            LedgerError: The ledger cannot be read or written. The batch may be this owner's; then
+                it can be claimed again when the lease has run out.
+            BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
+        """
+        allowed = sys.maxsize if is_asked else self._budget.records()
+        if allowed < 1:
+            return None
+        # Ask before the batch is claimed, so that an outage of Kafka counts as no attempt.
+        ranges = self._ledger.batches.ranges(batch_key)
+        gone = self._source.gone(ranges)
+        batch = self._ledger.batches.claim(batch_key, self._owner, self._settings.lease_ms)
+        if batch is None:
+            left = self._ledger.batches.get(batch_key)
+            return self._report(Skipped(batch_key, None if left is None else left.status))
+        self._report(Claimed(batch))
+        still_open = batch.open_ranges(ranges)
+        there = without(still_open, gone)
+        lost = without(still_open, [one.offsets for one in there])
+        if lost and not there and not batch.done_records:
+            return self._mark_dead(batch, lost)
+        known = self._ledger.history.losses_of([batch_key]).get(batch_key, ())
+        if new := without(lost, [loss.offsets for loss in known]):
+            self._lose(batch, new)
+        return self._run(batch, allowed, [one.offsets for one in lost])
+
+    def wake(self) -> None:
+        """Look for something to do at once: a batch of the stream has ended. From any thread."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End what runs as soon as the batch in hand is resolved; from any thread, for good."""
+        self._closed.set()
+        self._woken.set()
+
+    def _step(self, monitor: Monitor, timetable: Timetable) -> bool:
+        monitor.keep_up()
+        now_ms = self._clock()
+        self._warn_of_retention(monitor, now_ms)
+        if monitor.next_asked() is not None:
+            return self.run_next(monitor) is not None
+        if not timetable.is_on(now_ms):
+            return False
+        if monitor.next_ready(now_ms) is None:
+            timetable.end()
+            return False
+        return self.run_next(monitor) is not None
+
+    def _rest(self) -> None:
+        self._woken.wait(self._settings.poll_ms / 1000)
+        if not self._closed.is_set():
+            self._woken.clear()
+
+    def _warn_of_retention(self, monitor: Monitor, now_ms: int) -> None:
+        if self._looked_ms is not None and now_ms - self._looked_ms < _RETENTION_MS:
+            return
+        batches = monitor.batches()
+        if not batches:
+            return
+        self._looked_ms = now_ms
+        earliest = self._source.earliest([r.offsets for each in batches for r in each.ranges])
+        for batch, near in self._retention.look(batches, earliest):
+            self._report(NearRetention(batch.batch_key, near))
+
+    def _report(self, event: BackfillEvent) -> BackfillEvent:
+        _LOG.log(event.level, "%s", event)
+        self._on_event(event)
+        return event
+
+    def _run(self, batch: BatchRecord, allowed: int, gone: Sequence[OffsetRange]) -> BackfillEvent:
+        began_ms = self._clock()
+        error = self._run_handler(batch, allowed, gone)
+        ended_ms = self._clock()
+        elapsed_ms = max(0, ended_ms - began_ms)
+        event = self._resolve(batch, error, elapsed_ms)
+        left = event.left if isinstance(event, PartlyDone) else 0
+        records = batch.records_left - left
+        self._budget.spent(Cost(records, elapsed_ms, ended_ms, succeeded=error is None))
+        if isinstance(error, BaseException) and not isinstance(error, Exception):
+            raise error  # Somebody wants the process to end.
+        return event
+
+    def _resolve(
+        self, batch: BatchRecord, error: BaseException | ErrorReport | None, elapsed_ms: int
+    ) -> BackfillEvent:
+        key, owner = batch.batch_key, self._owner
+        if error is None:
+            if self._ledger.batches.backfilled(key, owner):
+                return self._report(Done(batch, elapsed_ms))
+        else:
+            # An exception because of a stop says nothing of why the batch fails.
+            report = (self._stopped() and batch.error) or ErrorReport.of(error)
+            blameless = isinstance(error, _BLAMELESS)
+            blameless = blameless or type(error) is OptionError
+            ended = isinstance(error, BaseException) and not isinstance(error, Exception)
+            ended = ended or isinstance(error, HandlerExitError)
+            status = self._ledger.batches.release(
+                key,
+                owner,
+                report,
+                max_backfills=_NEVER if blameless else self._settings.max_backfills,
+                outcome_unknown=self._stopped() or ended,
+            )
+            if status is Status.FAILED:
+                return self._report(Failed(batch, report, elapsed_ms))
+            if status is Status.DEAD:
+                return self._report(MarkedDead(batch, report))
+        return self._report(self._resolved_by_the_run(batch, elapsed_ms))
+
+    def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
+        now = self._ledger.batches.get(batch.batch_key)
+        if now is not None and now.status is Status.SUCCESS:
+            return Done(batch, elapsed_ms)
+        if now is not None and now.status is Status.DEAD and now.error is not None:
+            return MarkedDead(batch, now.error)
+        if now is not None and now.status is Status.FAILED and now.done_records:
+            return PartlyDone(batch, now.records_left)
+        return LeaseLost(batch)
+
+    def _lose(self, batch: BatchRecord, lost: Sequence[PlannedRange]) -> None:
+        """Count what has left the source, once."""
+        ranges = tuple(one.offsets for one in lost)
+        why = self._why_gone(batch.gate, lost)
+        reason = f"it left the source before a backfill read it: {why}"
+        self._ledger.history.record_losses(
+            batch.gate,
+            ranges,
+            {one.offsets.topic: one.topic_id for one in lost if one.topic_id is not None},
+            batch_key=batch.batch_key,
+            reasons=dict.fromkeys(ranges, reason),
+        )
+        self._report(Lost(batch, ranges, why))
+
+    def _mark_dead(self, batch: BatchRecord, gone: Sequence[PlannedRange]) -> BackfillEvent:
+        ranges = ", ".join(str(one.offsets) for one in gone)
+        error = DataLossError(
+            f"What batch {batch.batch_key} of gate {batch.gate!r} reads has left Kafka before it"
+            f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
+        )
+        report = ErrorReport.of(error)
+        if not self._ledger.batches.mark_dead(batch.batch_key, self._owner, report):
+            return self._report(LeaseLost(batch))
+        return self._report(MarkedDead(batch, report))
+
+    def _why_gone(self, gate: str, gone: Sequence[PlannedRange]) -> str:
+        begins = self._source.earliest([each.offsets for each in gone])
+        found = self._ledger.gates.get(gate)
+        in_journal = found is not None and found.source == "journal"
+        reasons = []
+        for offsets in (each.offsets for each in gone):
+            begin = begins.get(offsets.topic_partition)
+            if begin is None:
+                reasons.append(f"{offsets.topic_partition} does not exist any more")
+            elif begin < offsets.until:  # the offsets are there, but of other records
+                repaired = ", or a repair declared them lost" * in_journal
+                reasons.append(f"{offsets.topic} was deleted and recreated{repaired}")
+            else:
+                reasons.append("make the topic's retention longer than failed batches wait")
+        return "; ".join(dict.fromkeys(reasons))

@@ -1,0 +1,547 @@
+"""Halve a batch that failed until each record that cannot be processed is alone.
+
+A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs to find them: each
+bad record is on one path of a binary tree, and each node of the path has two halves that are run.
+
+A failure of a lone record proves nothing: the sink may be down, or fail now and then. So a suspect
+is convicted by a permutation test. It is run m times, and c other records of the batch, the
+controls, are run alone, in an order drawn at random. It is convicted if it fails each time and
+every control passes. A sink that does not look at the records, whatever it does and when, does
+that with at most ::
+
+    1 / C(m + c, m)  ≤  1 / C(16, 8)  =  1 / 12 870
+
+for all orders are equally likely, and one of them is the wrong one. Suspects of one batch share
+their controls, and the bound holds for each. One suspect takes m = c = 8. Several take more
+controls and fewer runs each (`TrialSize.for_suspects`): 15 take 82 runs, not 128. Controls are
+single records, so a sink that takes no single row convicts nobody.
+
+A suspect that passes once is processed, and free. If a control fails, the test says nothing: it is
+drawn anew, at most three times for a suspect (three times the odds). A batch with too few others is
+deferred; its controls are then what the stream processes meanwhile.
+
+The breaker: if three parts that have no record in common fail, and nothing passes in between, the
+records are not at fault. Isolation stops then, and no record is convicted.
+"""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Self, TypeVar
+
+from headrace.gate.control.parts import WHOLE, beside, halves, size
+from headrace.core.options import require_whole
+
+ORDERS: Final = math.comb(16, 8)
+"""Orders from which a test draws at least: of one in so many a record-blind sink convicts."""
+
+MAX_TESTS: Final = 3
+"""Tests of a suspect in one isolation, at most."""
+
+UNLIKE: Final = 3
+"""So many parts without a common record fail in a row, and it is not the records."""
+
+_FEWEST_CONTROLS: Final = 4
+_MOST_CONTROLS: Final = 22
+
+_RESERVE: Final = 64
+"""Records that are kept for controls, at most; of a batch of 12 or more no more than a third."""
+
+_SAMPLED_FIRST: Final = 32
+"""The records from which on a batch is not halved before a control has passed: a sink that is down
+is found in three runs then. A smaller batch needs its controls later."""
+
+_SAMPLES: Final = 8
+"""A sample is about this part of a reserve."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationBudget:
+    """Limits of an isolation; ranges that are left then are deferred.
+
+    Attributes:
+        max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
+            finds some 3 bad records in a million. Too low: good records wait for the backfill
+            beside bad ones.
+        max_time_ms: Time limit from the first failure on (ms); above 0. Default: 60 000. The stream
+            waits that long at most, and one run more.
+
+    Raises:
+        OptionError: A number is out of its range.
+    """
+
+    max_runs: int = 200
+    max_time_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        require_whole("isolate's max_runs", self.max_runs, 1)
+        require_whole("isolate's max_time", self.max_time_ms, 1, unit="ms")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSize:
+    """Size of a permutation test.
+
+    Attributes:
+        suspects: Number of suspects.
+        tries: Runs of each suspect.
+        controls: Runs of other records.
+    """
+
+    suspects: int
+    tries: int
+    controls: int
+
+    @property
+    def runs(self) -> int:
+        """Runs that it takes if every control passes and every suspect fails."""
+        return self.suspects * self.tries + self.controls
+
+    @classmethod
+    def for_suspects(cls, suspects: int, controls: int = _MOST_CONTROLS) -> Self | None:
+        """Return the shortest test of so many suspects; None where so few controls prove nothing.
+
+        ::
+
+        >>> TrialSize.for_suspects(1), TrialSize.for_suspects(1, controls=4)
+        (TrialSize(suspects=1, tries=8, controls=8), TrialSize(suspects=1, tries=22, controls=4))
+        >>> TrialSize.for_suspects(15).runs
+        82
+        """
+        sizes = [
+            cls(suspects, _tries(number), number)
+            for number in range(_FEWEST_CONTROLS, min(controls, _MOST_CONTROLS) + 1)
+        ]
+        return min(sizes, key=lambda size: size.runs, default=None)
+
+
+def _tries(controls: int) -> int:
+    tries = 1
+    while math.comb(tries + controls, controls) < ORDERS:
+        tries += 1
+    return tries
+
+
+T = TypeVar("T")
+Why = TypeVar("Why")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the handler on this part."""
+
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitControl:
+    """Wait until a run that is not of this batch has ended."""
+
+
+Step = Run | AwaitControl
+
+
+@dataclass(slots=True)
+class Isolated(Generic[Why]):
+    """Outcome of an isolation.
+
+    Attributes:
+        alone: The single records that are convicted: they cannot be processed, each with why.
+        left: Parts that are deferred, each with why: not run (their parent's failure, or what
+            `Bisection.defer` was given), left with `Bisection.leave`, or alone and not convicted.
+        runs: Number of runs of the handler.
+        down: The last error, if the breaker has stopped this.
+        has_passed: Whether a part has passed.
+        largest_passed: The records of the largest part that passed; 0 where none has.
+        smallest_failed: Those of the smallest that failed, maybe the whole; None if nothing did.
+    """
+
+    alone: list[tuple[str, Why]] = field(default_factory=list)
+    left: list[tuple[str, Why]] = field(default_factory=list)
+    runs: int = 0
+    down: Why | None = None
+    has_passed: bool = False
+    largest_passed: int = 0
+    smallest_failed: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the batch passed, in parts."""
+        return not (self.alone or self.left) and self.down is None
+
+
+@dataclass(slots=True)
+class _Suspect(Generic[Why]):
+    """A record that has failed alone, as often as it was run."""
+
+    whys: list[Why]
+    tests: int = 0
+
+    @property
+    def why(self) -> Why:
+        """The last of its failures' most frequent kind: one of another may be the sink's own."""
+        kinds = Counter(map(type, self.whys))
+        return max(reversed(self.whys), key=lambda each: kinds[type(each)])
+
+
+@dataclass(slots=True)
+class _Trial(Generic[Why]):
+    """A test that goes on.
+
+    Attributes:
+        suspects: Who is tested.
+        order: What is still to be run, the next one last: a suspect, or None for a control.
+        controls: Records that are left for controls, with why their parents failed.
+        control: The control that was run last, until it is known to have passed with a record.
+        awaits: Whether a run of another batch is waited for in place of a control.
+    """
+
+    suspects: tuple[str, ...]
+    order: list[str | None]
+    controls: list[tuple[str, Why]]
+    control: str | None = None
+    awaits: bool = False
+
+
+class Bisection(Generic[Why]):
+    """Decides which part of a failed batch runs next, and which records are convicted.
+
+    ::
+
+        work = Bisection(records, IsolationBudget(), shuffle=random.shuffle)
+        work.begin(error)
+        while (step := work.next_step(elapsed_ms, passes)) is not None:
+            match step:
+                case Run(part):
+                    work.record(part, run(part))    # None, or why it failed
+
+    The parts that succeed are disjoint, and with ``alone`` and ``left`` they make up the batch.
+    ``passes`` counts what has passed, of this batch or another: runs that succeeded with at least
+    one record, and each before the next one began.
+
+    Args:
+        records: Offsets of the batch.
+        budget: The limits of this isolation.
+        not_run: Parts that are still to be run, in order, with why their parents failed; single
+            records among them may have failed alone before.
+        shuffle: Draws an order, in place.
+        can_wait: Whether runs of other batches may serve as controls.
+        final: Whether a record that is alone is convicted without a control: by its last backfill.
+        max_records: Offsets that may be run, and those of the largest part. Default: any number.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        budget: IsolationBudget,
+        not_run: Sequence[tuple[str, Why]] = (),
+        *,
+        shuffle: Callable[[list[Any]], None],
+        can_wait: bool = False,
+        final: bool = False,
+        max_records: int = sys.maxsize,
+    ) -> None:
+        self.result: Isolated[Why] = Isolated()
+        self._records = records
+        self._budget = budget
+        self._shuffle = shuffle
+        self._can_wait = can_wait
+        self._final = final
+        self._max_records = self._records_left = max_records
+        self._waiting: list[tuple[str, Why]] = list(reversed(not_run))
+        self._reserve: list[tuple[str, Why]] = []
+        self._suspects: dict[str, _Suspect[Why]] = {}
+        self._trial: _Trial[Why] | None = None
+        self._failed_in_a_row: list[str] = []
+        self._needs_control = False
+        self._passes: int | None = None
+        self._elapsed_ms = 0
+        self._is_lone = sum(self._size(part) for part, _ in not_run) == 1
+        self._may_be_bad = {part for part, _ in not_run if self._size(part) == 1}
+
+    def begin(self, why: Why) -> None:
+        """Record that the batch itself has failed, first of all."""
+        self._is_lone = self._records == 1
+        self.record(WHOLE, why)
+        self._needs_control = self._records >= _SAMPLED_FIRST
+
+    def next_step(self, elapsed_ms: int, passes: int) -> Step | None:
+        """Return the next step, so long after the batch failed (ms); None at the end."""
+        self._elapsed_ms = elapsed_ms
+        self._count_passes(passes)
+        # A backfill of one record keeps nobody waiting, and must come to its end one day.
+        unlimited = self._is_lone and self._can_wait
+        spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
+        tried = self._final and self._is_lone and self._suspects
+        if not ((spent and not unlimited) or tried or self.result.down is not None):
+            step = self._next_run()
+            if step is not None:
+                return step
+        self._end()
+        return None
+
+    def _next_run(self) -> Step | None:
+        """A control that is needed comes first, then a test, then parts that were not run yet."""
+        if self._needs_control and self._trial is None:
+            return self._take_sample()
+        is_due = self._trial is None and self._is_test_due()
+        if is_due and not self.result.has_passed and self._not_run():
+            return self._take_sample()  # or a sink that is down is asked for each suspect's tries
+        if self._trial is not None or (is_due and self._draw_test()):
+            return self._next_of_test()
+        return self._next_part()
+
+    def _next_part(self) -> Step | None:
+        if not self._waiting and self._reserve:
+            self._waiting.append(self._reserve.pop())
+        while self._waiting:
+            part, why = self._waiting.pop()
+            records = self._size(part)
+            if records > self._max_records:
+                self._divide(part, why)
+            elif records > self._records_left:
+                self._waiting.append((part, why))
+                return None
+            else:
+                return self._run(part)
+        return None
+
+    def record(self, part: str, why: Why | None) -> None:
+        """Record how a part ended that was to be run; None for success."""
+        result, records = self.result, self._size(part)
+        if why is None:
+            result.has_passed = True
+            result.largest_passed = max(result.largest_passed, records)
+            self._suspects.pop(part, None)
+            return
+        result.smallest_failed = min(result.smallest_failed or records, records)
+        self._note_failure(part, why)
+        if (suspect := self._suspects.get(part)) is not None:
+            suspect.whys.append(why)
+        elif records == 1:
+            self._suspects[part] = _Suspect([why])
+            self._end_test_of(part)
+        elif self.result.down is not None:
+            self._waiting.append((part, why))
+        else:
+            self._divide(part, why)
+
+    def record_other(self, *, passed: bool) -> None:
+        """Record how the run of another batch ended that was waited for, with `AwaitControl`."""
+        self._needs_control &= not passed
+        if (trial := self._trial) is not None and trial.awaits:
+            trial.awaits = False
+            if not passed:
+                self._end_test()
+
+    def give_up_waiting(self) -> None:
+        """Report that no other batch runs: what waits for one is left."""
+        self._can_wait = False
+        if self._trial is not None and self._trial.awaits:
+            self._end_test()
+
+    def spare(self, part: str) -> None:
+        """Test a record no more that has failed alone: it is left, whatever the others do."""
+        if part in self._suspects:
+            self._suspects[part].tests = MAX_TESTS
+
+    def leave(self, part: str, why: Why) -> None:
+        """Leave a part that failed, and is not to be halved or isolated; the others go on."""
+        self._suspects.pop(part, None)
+        self.result.left.append((part, why))
+        self._end_test_of(part)
+
+    def defer(self, part: str, why: Why) -> None:
+        """Leave a part that could not be run, and all that still wait, which cannot be either."""
+        waiting = [path for path, _ in self._not_run()]
+        if part not in self._suspects:
+            waiting.insert(0, part)
+        self._trial = None
+        self._waiting, self._reserve = [], []
+        self.result.left += [(path, why) for path in waiting]
+        self._end()
+
+    def _size(self, part: str) -> int:
+        return size(self._records, part)
+
+    def _count_passes(self, passes: int) -> None:
+        before, self._passes = self._passes, passes
+        trial = self._trial
+        has_passed = before is not None and passes > before
+        if trial is not None and trial.control is not None:
+            # A control without a record, such as a gap in the log, says nothing.
+            trial.order += [] if has_passed else [None]
+            trial.control = None
+        if has_passed:
+            self._failed_in_a_row.clear()
+            self._needs_control = False
+
+    def _is_test_due(self) -> bool:
+        """Whether suspects are tested now: after all parts, or while the budget suffices for it."""
+        suspects = self._untested()
+        test = TrialSize.for_suspects(len(suspects)) if suspects else None
+        if test is None:
+            return False
+        if not self._waiting:
+            return True
+        others = sum(self._size(part) for part, _ in self._not_run())
+        left_then = others - self._size(self._waiting[-1][0])
+        if left_then < test.controls and others >= _FEWEST_CONTROLS:
+            return True
+        return self._runs_left() <= test.runs
+
+    def _runs_left(self) -> int:
+        """Runs for which the budget suffices, at the pace of those before."""
+        runs, budget = self.result.runs, self._budget
+        left = budget.max_runs - runs
+        if not runs or not self._elapsed_ms:
+            return left
+        left_ms = budget.max_time_ms - self._elapsed_ms
+        return min(left, left_ms * runs // self._elapsed_ms)
+
+    def _draw_test(self) -> bool:
+        """Begin a test of as many suspects as the budget suffices for; whether there is one."""
+        others = sum(self._size(part) for part, _ in self._not_run())
+        controls = _MOST_CONTROLS if self._can_wait else others
+        left, suspects = self._runs_left(), self._untested()
+        while suspects:
+            test = TrialSize.for_suspects(len(suspects), controls)
+            if test is None:
+                return False
+            if test.runs <= left or (self._is_lone and self._can_wait):
+                order = [*suspects * test.tries, *[None] * test.controls]
+                self._shuffle(order)
+                taken = self._take_controls(test.controls)
+                self._trial = _Trial(tuple(suspects), order, taken)
+                return True
+            suspects.pop()
+        return False
+
+    def _untested(self) -> list[str]:
+        """The suspects that may be tested once more."""
+        return [part for part, suspect in self._suspects.items() if suspect.tests < MAX_TESTS]
+
+    def _take_controls(self, wanted: int) -> list[tuple[str, Why]]:
+        """Take single records of what was not run; as many as wanted, if there are."""
+        taken: list[tuple[str, Why]] = []
+        for parts in (self._reserve, self._waiting):
+            while parts and len(taken) < wanted:
+                # A small part first: what is cut off a large one leaves many parts of it.
+                part, why = min(parts, key=lambda waiting: self._size(waiting[0]))
+                at = parts.index((part, why))
+                if self._size(part) == 1:
+                    taken.append(parts.pop(at))
+                else:
+                    parts[at : at + 1] = [(half, why) for half in reversed(halves(part))]
+        return taken
+
+    def _next_of_test(self) -> Step | None:
+        trial = self._trial
+        assert trial is not None  # noqa: S101  (the caller has looked)
+        while trial.order and any(part in self._suspects for part in trial.suspects):
+            part = trial.order.pop()
+            if part is None and not trial.controls:
+                trial.controls = self._take_controls(1)
+            if part is None and trial.controls:
+                trial.control = trial.controls.pop()[0]
+                return self._run(trial.control)
+            if part is None and self._can_wait:
+                trial.awaits = True
+                return AwaitControl()
+            if part is None:
+                self._end_test()
+                return self._next_run()
+            if part in self._suspects:
+                return self._run(part)
+        self._end_test(is_over=True)
+        return self._next_run()
+
+    def _end_test_of(self, part: str) -> None:
+        """End the test of which this was the last control."""
+        if self._trial is not None and self._trial.control == part:
+            self._end_test()
+
+    def _end_test(self, *, is_over: bool = False) -> None:
+        """Convict the suspects of a test that is over; of another one count that it was drawn."""
+        trial, self._trial = self._trial, None
+        assert trial is not None  # noqa: S101  (one goes on)
+        self._reserve += trial.controls
+        for part in trial.suspects:
+            if (suspect := self._suspects.get(part)) is None:
+                continue
+            suspect.tests += 1
+            if is_over:
+                self.result.alone.append((part, suspect.why))
+                del self._suspects[part]
+
+    def _take_sample(self) -> Step | None:
+        """Run a sample of the parts not run yet, or wait for others; None without either."""
+        parts = self._reserve or self._waiting[-1:]
+        if sum(self._size(part) for part, _ in self._not_run()) < _SAMPLED_FIRST:
+            # Any part: where bad records lie must not decide each time anew that nothing passes.
+            parts = self._not_run()
+        if not parts:
+            return AwaitControl() if self._can_wait else None
+        part, why = self._drawn(parts)
+        self._reserve = [waiting for waiting in self._reserve if waiting[0] != part]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != part]
+        sample = part
+        while self._size(sample) > max(1, min(self._size(part), _RESERVE) // _SAMPLES):
+            sample = self._drawn(halves(sample))
+        self._reserve += [(path, why) for path in beside(part, sample)]
+        return self._run(sample)
+
+    def _drawn(self, choices: Sequence[T]) -> T:
+        order = list(range(len(choices)))
+        self._shuffle(order)
+        return choices[order[0]]
+
+    def _run(self, part: str) -> Run:
+        self.result.runs += 1
+        self._records_left -= self._size(part)
+        return Run(part)
+
+    def _note_failure(self, part: str, why: Why) -> None:
+        # What an isolation has left alone may well be bad: that says nothing of the sink.
+        if part not in self._suspects and part not in self._may_be_bad:
+            apart = [other for other in self._failed_in_a_row if not part.startswith(other)]
+            self._failed_in_a_row = [*apart, part]
+        if len(self._failed_in_a_row) >= UNLIKE:
+            self.result.down = why
+        elif len(self._failed_in_a_row) > 1:
+            self._needs_control = True
+
+    def _divide(self, part: str, why: Why) -> None:
+        """Halve a part; where nothing else is left for controls, keep its middle for them.
+
+        Bad records come first or last in a batch more often than in its middle.
+        """
+        total = self._size(part)
+        wanted = min(_RESERVE, max(total // 3, min(total // 2, _FEWEST_CONTROLS)))
+        if self._waiting or self._reserve or not wanted:
+            self._waiting += [(half, why) for half in reversed(halves(part))]
+            return
+        kept = part + "1"
+        while self._size(kept) > wanted:
+            kept += "0"
+        self._reserve.append((kept, why))
+        self._waiting += [(path, why) for path in sorted(beside(part, kept), reverse=True)]
+
+    def _not_run(self) -> list[tuple[str, Why]]:
+        controls = [] if self._trial is None else self._trial.controls
+        return [*reversed(self._waiting), *self._reserve, *controls]
+
+    def _end(self) -> None:
+        """Leave what is not convicted; a last backfill convicts what has failed alone."""
+        self.result.left += self._not_run()
+        for part, suspect in self._suspects.items():
+            if self._final and self.result.down is None:
+                self.result.alone.append((part, suspect.why))
+            else:
+                self.result.left.append((part, suspect.why))
+        self._trial = None
+        self._suspects.clear()
+        self._waiting.clear()
+        self._reserve.clear()

@@ -1,0 +1,465 @@
+"""The law that learns the cost of a batch before its first record, and fills the interval.
+
+The learned model is in `batch_cost`. Two sums of its surprises z detect that the job has changed,
+which the filter alone would learn too slowly::
+
+    up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
+
+Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and the batches since the sum last was
+0 are learned again. Where one batch surprises so much by itself, those before it were of the old
+job, and it is learned alone; but not within 12 batches of the last change: a cost that leaps with a
+batch's size is no straight line, and the law would swing between its sides.
+
+A single batch that does so may be an outlier: if the next one fits the old model better, the old
+model is back, and the outlier counts not among what was seen. If changes make a batch late, and
+soon a smaller one, and perhaps a third, not only b has changed: a may be off by as much as the last
+one was late. So it may where a change in one direction soon follows one in the other, both by more
+than noise: as where a handler begins to pause in each batch, whatever is in it.
+
+Where noise lasts (a busy disk, a neighbour), or b drifts, the surprises of batches in a row
+resemble each other, which they do not where b is followed well. The more they do, the faster b is
+taken to drift (d in `batch_cost`), z' being the surprise of the batch before::
+
+    c += 0.03 (z z' - c)      v += 0.03 (z^2 - v)      d = 0.03 + max(0, c / v - 0.15)
+
+So the rate follows noise that lasts, and ignores noise that does not: of that, c / v is 0 but for
+chance, with a standard deviation of 0.12.
+
+The next batch is the largest that `BatchCost.most` allows in the time of::
+
+    t = max(i, a / 0.7)
+
+If a is known and takes more than 0.7 of the interval i, each batch is late, or nearly so, whatever
+is in it: then at least 0.3 of its time is work, while batches of the smallest rate would carry
+nothing.
+
+The cost of more records than ever is not known: a sink may have a limit of its own, which smaller
+batches did not reach. They may cost all that the largest batch since the last change took, T, in
+proportion: g times as large, it takes g T. So it may grow by::
+
+    g = min(8, max(2, 3 t / T)),    or min(8, max(2, t / T)) while the cost is no straight line
+
+It is none once a batch with at least 4 times the records took no longer, for a line through flat
+points says nothing of what follows; and once a batch that has grown took 1.5 times as long as
+expected and as it should. It may be one again when a batch takes 0.75 to 1.5 t, and at least twice
+the time of a small one: then the cost is known where it matters.
+
+So little is admitted while little is known, and the climb from a small batch is the experiment that
+tells a from b. If hardly more than the smallest rate is allowed, and a is not known to be the
+cause, every other batch is twice as large: it tells. One is, where the last 12 were all alike.
+
+The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
+and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
+15 %, in turns: batches in which both stand in one proportion would never tell them apart.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCost
+
+_MOST_GROWTH: Final = 8.0
+"""Largest growth of a batch over the largest since the last change."""
+
+_LEAST_GROWTH: Final = 2.0
+"""Growth of a batch that is always allowed: else a cost that is only fixed is never told."""
+
+_MOST_LATE: Final = 3.0
+"""Largest time of a batch that grows, over the time that it should take, if its cost is all in
+proportion to its records. Less: it climbs as slowly as PID where a is large. More: later."""
+
+_FLAT_GROWTH: Final = 4.0
+"""Growth of a batch that must show in its time. Less: it hides in noise."""
+
+_FLAT: Final = (0.8, 1.02)
+"""The time of a batch that has grown so, over the smaller one's, while the cost is flat. Below the
+first, the smaller one was slow, as the first of a run is."""
+
+_SHOWN: Final = 0.75
+"""Part of the time that a batch should take, at which its records show their cost."""
+
+_BENT: Final = 1.5
+"""Time of a batch that has grown, over the expected one, if its cost is no straight line. Less:
+noise is taken for it. More: the next one is as late."""
+
+_LIKENESS_WEIGHT: Final = 0.03
+"""Weight of the newest batch in the likeness of surprises."""
+
+_CHANCE: Final = 0.15
+"""Likeness that may be chance. Less: the rate follows noise. More: it follows drift later."""
+
+_SLACK: Final = 0.5
+"""Size of a surprise that counts as a change, in standard deviations."""
+
+_CHANGE: Final = 3.0
+"""The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
+
+_LATE: Final = 0.2
+"""Part of the interval by which a batch is late if a may have changed, too, unless that is noise.
+It takes three of them, or two by the whole interval."""
+
+_SOON: Final = 3
+"""After how many batches at most the next one comes."""
+
+_SMALLER: Final = 0.85
+"""Most records of a smaller batch, as a part of the last one's."""
+
+_TELLING: Final = 1.5
+"""Largest batch of those remembered, over the smallest, that tells a from b."""
+
+_REMEMBERED: Final = 12
+"""Batches from which is learnt again after a change."""
+
+_OUTLIER: Final = 3.0
+"""A surprise beyond which the noise is not learnt from it."""
+
+_MOST_OVERHEAD: Final = 0.95
+"""Largest part of the interval that the phases around the sink may attribute to a."""
+
+_TILT: Final = 0.15
+"""By how much the parts of a join's sources are changed while they cannot be told apart."""
+
+_LEAST_PART: Final = 0.05
+"""Part of the time for records that a source gets if none of its records came."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBatch:
+    """Measurements of a finished batch.
+
+    Attributes:
+        time_ms: When it ended (Unix time in ms).
+        records: Number of records of each source.
+        duration_ms: Duration, planning and commit included (ms).
+        overhead_ms: Part of it that was not the sink's: planning, the checkpoint (ms).
+        behind: The sources that have left records unread.
+    """
+
+    time_ms: int
+    records: Mapping[str, int]
+    duration_ms: int
+    overhead_ms: int = 0
+    behind: Set[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A sum of surprises in one direction, and the batches since it was 0."""
+
+    sign: int
+    value: float = 0.0
+    batches: int = 0
+
+    def add(self, surprise: float) -> bool:
+        self.value = max(self.value + self.sign * surprise - _SLACK, 0.0)
+        self.batches = self.batches + 1 if self.value > 0 else 0
+        return self.value > _CHANGE
+
+    def clear(self) -> None:
+        self.value, self.batches = 0.0, 0
+
+
+@dataclass(slots=True)
+class _Likeness:
+    last: float = 0.0
+    product: float = 0.0
+    square: float = 1.0
+
+    def add(self, surprise: float) -> None:
+        self.product += _LIKENESS_WEIGHT * (surprise * self.last - self.product)
+        self.square += _LIKENESS_WEIGHT * (surprise**2 - self.square)
+        self.last = surprise
+
+    @property
+    def beyond_chance(self) -> float:
+        return max(self.product / self.square - _CHANCE, 0.0)
+
+
+@dataclass(slots=True)
+class _Bend:
+    """Whether the cost of larger batches is no straight line, as far as is known.
+
+    Attributes:
+        is_near: Whether it is none.
+        count: Records of the batch with which larger ones are compared.
+        time_s: Its time (s).
+    """
+
+    is_near: bool = False
+    count: float = math.inf
+    time_s: float = 0.0
+
+    def add(self, count: float, time_s: float, should_s: float, *, is_late: bool) -> None:
+        """Take a batch of so many records, which should have taken so long at most.
+
+        It is late if it has grown, and took longer by far than the line says.
+        """
+        if should_s * _SHOWN <= time_s <= should_s * _BENT and time_s >= 2 * self.time_s:
+            self.is_near = False
+        if count >= _FLAT_GROWTH * self.count:
+            least, most = _FLAT
+            self.is_near = self.is_near or least <= time_s / self.time_s <= most
+        self.is_near = self.is_near or (is_late and time_s > _BENT * should_s)
+        if not self.count / _FLAT_GROWTH < count < self.count * _FLAT_GROWTH:
+            self.count, self.time_s = count, time_s
+
+
+class LearnedBatches:
+    """Learns the costs of one query's batches, of one source or several.
+
+    It belongs to one run of a query; batches are reported in the order in which they end, by one
+    thread. Batches that something else limited teach it too. The first batch of a run pays for
+    starting workers and for code that is not compiled yet: it teaches only how long one takes at
+    most. ::
+
+        >>> law = LearnedBatches(interval_ms=1000)
+        >>> for count in (100, 800, 6400):  # each takes 0.3 s, and 0.05 ms for each record
+        ...     law.learn(FinishedBatch(0, {"orders": count}, 300 + count // 20))
+        >>> round(law.records({"orders": 100.0})["orders"], -3)
+        14000.0
+
+    Args:
+        interval_ms: The time that a batch should take (ms); above 0.
+        costs: Costs learned by earlier runs, by source. Default: none.
+
+    Attributes:
+        interval_ms: The interval, which may be changed between batches.
+        cost: The learned cost; None before the first batch.
+        changed_ms: When it last saw the job change (Unix time in ms); None for never.
+    """
+
+    def __init__(self, interval_ms: int, costs: Mapping[str, SourceCost] | None = None) -> None:
+        self.interval_ms = interval_ms
+        self.cost = BatchCost.of_sources(costs or {})
+        known = [each.changed_ms for each in (costs or {}).values() if each.changed_ms is not None]
+        self.changed_ms = max(known, default=None)
+        self._sums = (_Sum(+1), _Sum(-1))
+        self._recent: deque[tuple[Records, float]] = deque(maxlen=_REMEMBERED)
+        self._overheads_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._largest: dict[str, float] = {}
+        self._largest_before: dict[str, float] = {}
+        self._bend = _Bend()
+        self._likeness = _Likeness()
+        self._last: FinishedBatch | None = None
+        self._upper_bound_s: float | None = None
+        """Time of a first batch, while that is all that is known (s)."""
+        self._before: BatchCost | None = None
+        """The model from before a change that a single batch has made."""
+        self._turn = False
+        self._batches = 0
+        self._changed_at = -_REMEMBERED
+        self._change: tuple[float, float, float] | None = None
+        """The batch of the last change: how late it was (s), its records, and its time (s)."""
+        self._late: list[tuple[int, float]] = []
+        """The numbers and records of batches that changes have made late, one soon after another,
+        each with fewer records."""
+
+    @property
+    def _interval_s(self) -> float:
+        return self.interval_ms / 1000
+
+    def add(self, source: str, cost: SourceCost) -> None:
+        """Begin with the costs that an earlier run has learned of one more source."""
+        if self.cost is None or source in self.cost.sources:
+            self.cost = self.cost or BatchCost.of_sources({source: cost})
+            self.changed_ms = cost.changed_ms if self.changed_ms is None else self.changed_ms
+            return
+        self.cost = self.cost.with_source(source, 1.0, cost.record_s)
+
+    def learn(self, batch: FinishedBatch) -> None:
+        """Take one finished batch into account; one without records or time teaches nothing."""
+        records = {name: float(count) for name, count in batch.records.items() if count > 0}
+        time_s = batch.duration_ms / 1000
+        if not records or time_s <= 0:
+            return
+        is_first, self._last = self._last is None, batch
+        is_late = self._has_grown(records) and self._is_late(records, time_s)
+        overhead_s = min(batch.overhead_ms / 1000, _MOST_OVERHEAD * min(time_s, self._interval_s))
+        self._overheads_s.append(max(overhead_s, 0.0))
+        if self.cost is None:
+            self.cost = BatchCost.first(records, time_s, self._interval_s)
+            self._upper_bound_s = time_s
+        else:
+            self._learn_again(self._with_all(self.cost, records, time_s), batch, records, is_first)
+        self._bend.add(sum(records.values()), time_s, self._should_s(self.cost), is_late=is_late)
+        for name, count in records.items():
+            self._largest[name] = max(self._largest.get(name, 0.0), count)
+
+    def _learn_again(
+        self, cost: BatchCost, batch: FinishedBatch, records: Records, is_first: bool
+    ) -> None:
+        time_s, bound_s = batch.duration_ms / 1000, self._upper_bound_s
+        self._upper_bound_s = None
+        took_less = cost.surprise(records, time_s) < 0
+        if bound_s is not None and self._paid_for_starting(cost, records, time_s, bound_s):
+            self.cost = BatchCost.first(records, time_s, self._interval_s)
+        elif is_first and not took_less:
+            self.cost = cost
+        else:
+            self._learn(cost, records, time_s, batch.time_ms)
+
+    def _paid_for_starting(
+        self, cost: BatchCost, records: Records, time_s: float, bound_s: float
+    ) -> bool:
+        """Whether the second batch shows that the first took longer than its records did."""
+        is_larger = all(count >= self._largest.get(name, 0.0) for name, count in records.items())
+        return time_s < bound_s if is_larger else cost.surprise(records, time_s) < -1
+
+    def _has_grown(self, records: Records) -> bool:
+        largest = sum(self._largest.values())
+        return sum(records.values()) >= _LEAST_GROWTH * largest > 0
+
+    def _is_late(self, records: Records, time_s: float) -> bool:
+        return self.cost is not None and time_s > _BENT * self.cost.expected_s(records)
+
+    def _with_all(self, cost: BatchCost, records: Records, time_s: float) -> BatchCost:
+        for name, count in records.items():
+            if name not in cost.sources:
+                cost = cost.with_source(name, count, time_s - cost.expected_s(records))
+        return cost
+
+    def _learn(self, cost: BatchCost, records: Records, time_s: float, time_ms: int) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            of_old, of_new = (abs(c.surprise(records, time_s)) for c in (before, cost))
+            if of_old < min(of_new, 2.0):
+                cost, self._largest = before, self._largest_before
+        surprise = cost.surprise(records, time_s)
+        is_outlier = abs(surprise) > _OUTLIER
+        self._likeness.add(0.0 if is_outlier else surprise)
+        if not is_outlier:
+            cost = cost.with_noise_of(records, time_s)
+        self._recent.append((records, time_s))
+        self._batches += 1
+        changed = [each for each in self._sums if each.add(surprise)]
+        if not changed:
+            drifted = cost.drifted(self._interval_s, self._likeness.beyond_chance)
+            self.cost = drifted.updated(records, time_s, self._interval_s, self._least_s)
+            return
+        self.changed_ms = time_ms
+        late_s, count = time_s - cost.expected_s(records), sum(records.values())
+        was_late = self._was_late(late_s, count, cost.noise)
+        is_again = self._contradicts(late_s, count, time_s, cost.noise) or was_late
+        if changed[0].batches == 1 and not is_again:
+            self._before = cost
+        since = 1 if self._is_sudden(surprise) else changed[0].batches
+        self._changed_at = self._batches
+        self.cost = self._relearnt(cost, since, min(abs(late_s), time_s) if is_again else 0.0)
+        self._recent.clear()
+        self._largest_before, self._largest = self._largest, {}
+        for each in self._sums:
+            each.clear()
+
+    def _is_sudden(self, surprise: float) -> bool:
+        """Whether the change began with this batch, as if nothing had been amiss before."""
+        is_alone = self._batches - self._changed_at > _REMEMBERED
+        return is_alone and abs(surprise) - _SLACK > _CHANGE
+
+    def _was_late(self, late_s: float, count: float, noise: float) -> bool:
+        """Whether changes have made this batch late, and larger ones before it."""
+        if late_s <= max(_LATE, 3 * noise) * self._interval_s:
+            self._late = []
+            return False
+        last_at, last_count = self._late[-1] if self._late else (-_SOON, math.inf)
+        if self._batches - last_at > _SOON or count > _SMALLER * last_count:
+            self._late = []
+        self._late.append((self._batches, count))
+        return len(self._late) >= (2 if late_s > self._interval_s else 3)
+
+    def _contradicts(self, late_s: float, count: float, time_s: float, noise: float) -> bool:
+        """Whether this change and the last one, soon before it, cannot both be of b.
+
+        One batch was late and the other early, and their times differ less than their records.
+        """
+        before, self._change = self._change, (late_s, count, time_s)
+        if before is None or self._batches - self._changed_at > _SOON:
+            return False
+        least_s = max(_LATE, 3 * noise) * self._interval_s
+        is_opposite = before[0] * late_s < 0 and min(abs(before[0]), abs(late_s)) > least_s
+        by_records, by_time = (
+            abs(math.log(a / b)) for a, b in zip(before[1:], (count, time_s), strict=True)
+        )
+        return is_opposite and by_time < by_records / 2
+
+    def _relearnt(self, cost: BatchCost, batches: int, fixed_within_s: float) -> BatchCost:
+        """The model from the last batches alone, but for a, which may be off by so much."""
+        recent = list(self._recent)[-batches:]
+        cost = cost.forgotten(*recent[-1], fixed_within_s)
+        for records, time_s in recent:
+            cost = cost.updated(records, time_s, self._interval_s, self._least_s)
+        return cost
+
+    @property
+    def _least_s(self) -> float:
+        """Return the least time that the phases around the sink took in the last batches."""
+        return min(self._overheads_s)
+
+    def records(self, least_per_s: Mapping[str, float]) -> dict[str, float]:
+        """Return the records of each source in the next batch; none without a known cost.
+
+        They are at least what the smallest rates (records/s) come to in the interval.
+        """
+        cost, last = self.cost, self._last
+        if cost is None or last is None:
+            return {}
+        parts = self._parts(cost, last)
+        direction = {
+            name: part / cost.record_s[place] for place, (name, part) in enumerate(parts.items())
+        }
+        times = cost.most(direction, self._should_s(cost))
+        self._turn = not self._turn
+        found = {}
+        for name, each in direction.items():
+            least = least_per_s.get(name, 0.0) * self._interval_s
+            wanted = min(times * each, self._most(cost, name))
+            if wanted < 2 * least and self._is_to_probe(cost, last, name, least):
+                wanted = 2 * least
+            found[name] = max(wanted, least)
+        return found
+
+    def _should_s(self, cost: BatchCost) -> float:
+        """Return the time that a batch should take (s): the interval, or more if a needs it."""
+        # While a is not certain, a longer batch would seem to confirm it.
+        is_sure = cost.is_sure_of_fixed(self._interval_s)
+        return max(self._interval_s, cost.fixed_s / MOST_FIXED if is_sure else 0.0)
+
+    def _most(self, cost: BatchCost, name: str) -> float:
+        if name not in self._largest:
+            return math.inf
+        largest = self._largest[name]
+        most_s = self._should_s(cost) * (1.0 if self._bend.is_near else _MOST_LATE)
+        growth = most_s / cost.expected_s({name: largest})
+        return largest * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH)
+
+    def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
+        """Whether a larger batch is to tell if it is a that takes the interval."""
+        is_sure = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
+        counts = [sum(records.values()) for records, _ in self._recent]
+        is_known = is_sure and bool(counts) and max(counts) >= _TELLING * min(counts)
+        return not is_known and last.records.get(name, 0) < 1.9 * least
+
+    def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
+        """The parts of the time for records, of 1, that the sources get; in the model's order."""
+        names, work_s = cost.sources, max(self._interval_s - cost.fixed_s, 0.01 * self._interval_s)
+        wanted = {
+            name: math.inf
+            if name in last.behind
+            else max(2 * each_s * last.records.get(name, 0) / work_s, _LEAST_PART)
+            for name, each_s in zip(names, cost.record_s, strict=True)
+        }
+        parts, left, open_ = dict[str, float](), 1.0, sorted(names, key=lambda n: wanted[n])
+        for place, name in enumerate(open_):
+            parts[name] = min(wanted[name], left / (len(open_) - place))
+            left -= parts[name]
+        total = sum(parts.values())
+        tilted = len(names) > 1 and any(cost.is_vague(name) for name in names)
+        return {
+            name: parts[name] / total * (1 + self._tilt(place) if tilted else 1)
+            for place, name in enumerate(names)
+        }
+
+    def _tilt(self, place: int) -> float:
+        return _TILT if (place % 2 == 0) is self._turn else -_TILT

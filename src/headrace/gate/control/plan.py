@@ -1,0 +1,323 @@
+"""The planner: from a rate, the lags and the limits to one end offset per partition, and why.
+
+Four laws follow one another, and each only takes away from what the one before has left:
+
+1. The rate law (`headrace.gate.control.rate_law`): ``count = min(messages, lag)``.
+2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
+   ``count = max(int(max / sum * count), 1)``.
+3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
+4. The ceiling that failed batches have taught (`headrace.gate.control.size_ceiling`): the counts are
+   scaled down in the same way, and their sum is the ceiling exactly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headrace.gate.control.limits import BatchLimits, OperatorLimits
+from headrace.gate.control.pressure import RateLimit
+from headrace.gate.control.rate_law import Reason, grant, rate_in_force
+from headrace.gate.control.size_ceiling import SizeCeiling
+from headrace.core.ranges import TopicPartition
+
+ASSUMED_RECORD_BYTES: Final = 1_048_588
+"""The size of a record while none has been measured: the default of a Kafka broker's
+``message.max.bytes``, so that a cap in bytes holds for the first batch too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Up to where a batch reads, and why not further.
+
+    Attributes:
+        until: The end offset (excluded) of each partition; never below its start.
+        records: The offsets in the batch: an upper bound of its records, for compaction leaves
+            gaps.
+        lag: The offsets that were unread before the batch.
+        rate_per_s: The rate in force, a whole number of records/s; None if there was none.
+        reason: Limit of the batch: the reason of the partitions that together leave the most
+            unread; of equals, the one that stands first in `Reason`. If nothing is left unread:
+            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+        reasons: Limit of each partition: the last law that reduced it.
+        unread: Number of offsets left unread for each reason; their sum is `left_over`.
+        throttled_by: The stage after this one whose rate limit was in force, strictest or not.
+        operator: Operators' settings in force, strictest or not.
+        ceiling: The size ceiling learned from failed batches, if it has made the batch smaller.
+        bytes: About how many bytes the batch is; None where the records' sizes are not known.
+    """
+
+    until: dict[TopicPartition, int]
+    records: int
+    lag: int
+    rate_per_s: float | None
+    reason: Reason
+    reasons: dict[TopicPartition, Reason]
+    unread: dict[Reason, int]
+    throttled_by: str | None = None
+    operator: OperatorLimits | None = None
+    ceiling: SizeCeiling | None = None
+    bytes: int | None = None
+
+    def describe(self, reason: Reason) -> str:
+        """A reason in words, with the stage, the operator or the failure behind it."""
+        if reason is Reason.THROTTLED:
+            return f"{reason} by {self.throttled_by}"
+        if reason is Reason.CEILING and self.ceiling is not None:
+            return f"{reason}: {self.ceiling.describe()}"
+        operator = self.operator
+        if operator is not None and reason in {Reason.LIMITED, Reason.HELD}:
+            action = operator.limit if reason is Reason.LIMITED else operator.closed_by
+            return str(reason) if action is None else action.describe(operator.at_ms)
+        return str(reason)
+
+    @property
+    def left_over(self) -> int:
+        """The offsets that are still unread after the batch."""
+        return self.lag - self.records
+
+
+def plan(
+    current: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    rate: float | None,
+    limits: BatchLimits,
+    record_bytes: float | Mapping[str, float] | None = None,
+    *,
+    rate_limit: RateLimit | None = None,
+    operator: OperatorLimits | None = None,
+    ceiling: SizeCeiling | None = None,
+) -> Plan:
+    """Plan the next batch.
+
+    ::
+
+        >>> near, far = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        >>> positions, ends = {near: 500, far: 500}, {near: 1500, far: 3500}
+        >>> limits = BatchLimits(seconds_per_batch=1, initial_rate=50)
+        >>> planned = plan(positions, ends, 400.0, limits)
+        >>> planned.until[near], planned.until[far], str(planned.reason)
+        (600, 800, 'rate')
+
+    A partition whose position lies past its latest offset (the topic was truncated or recreated)
+    gets nothing: the source handles that before it plans.
+
+    Args:
+        current: The position of every partition in ``latest``; others are ignored.
+        latest: The latest offset of every partition to read. The plan has the same partitions.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
+        limits: The other limits of the batch.
+        record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
+            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
+        rate_limit: The limit set by a downstream stage. It applies where backpressure is off too;
+            the floor of each partition is stronger.
+        operator: Operators' settings in force: the limit applies as ``rate_limit`` does, and under
+            a pause or a drain the plan is empty.
+        ceiling: The learned limit of the handler's largest batch.
+
+    Raises:
+        KeyError: A partition in ``latest`` has no position.
+        OptionError: The rate is not a finite number.
+    """
+    backlog = _Backlog.of(current, latest)
+    if operator is not None and operator.closed_by is not None:
+        return _plan_of_nothing(backlog, Reason.HELD, operator)
+    in_force = rate_in_force(rate, limits, rate_limit, operator)
+    counts = backlog.lags
+    reasons = [Reason.EVERYTHING if lag else Reason.NOTHING_NEW for lag in counts]
+
+    granted = grant(backlog.partitions, backlog.lags, in_force, limits)
+    if granted is not None:
+        counts = [
+            messages if messages < lag else lag
+            for messages, lag in zip(granted.messages, backlog.lags, strict=True)
+        ]
+        reasons = _updated(reasons, backlog.lags, counts, granted.reasons)
+    if limits.max_records is not None:
+        before, counts = counts, _prorated(counts, limits.max_records, sum(counts))
+        reasons = _updated(reasons, before, counts, [Reason.MAX_RECORDS] * len(counts))
+    if limits.max_bytes is not None:
+        size_bytes = _size_bytes(backlog.partitions, counts, record_bytes)
+        if size_bytes > limits.max_bytes:
+            before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
+            reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
+    is_capped = ceiling is not None and sum(counts) > ceiling.records
+    if ceiling is not None and is_capped:
+        turn = sum(backlog.starts)  # moves on with each batch, by as much as that reads
+        before, counts = counts, _prorated_exactly(counts, ceiling.records, turn)
+        reasons = _updated(reasons, before, counts, [Reason.CEILING] * len(counts))
+    measured_bytes = _measured_bytes(backlog.partitions, counts, record_bytes)
+    per_s = None if in_force is None else in_force.per_s
+    planned = _plan_of(backlog, counts, reasons, per_s)
+    throttled_by = None if rate_limit is None else rate_limit.throttled_by
+    return replace(
+        planned,
+        throttled_by=throttled_by,
+        operator=operator,
+        ceiling=ceiling if is_capped else None,
+        bytes=None if measured_bytes is None else round(measured_bytes),
+    )
+
+
+def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
+    """The plan of no batch at all, because `should_wait` said so.
+
+    Raises:
+        KeyError: A partition in ``latest`` has no position.
+    """
+    return _plan_of_nothing(_Backlog.of(current, latest), Reason.WAITING)
+
+
+def _plan_of_nothing(
+    backlog: "_Backlog", why: Reason, operator: OperatorLimits | None = None
+) -> Plan:
+    reasons = [why if lag else Reason.NOTHING_NEW for lag in backlog.lags]
+    planned = _plan_of(backlog, [0] * len(reasons), reasons, rate_per_s=None)
+    return replace(planned, operator=operator)
+
+
+def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: int) -> bool:
+    """Whether ``minOffsetsPerTrigger`` delays a batch, as in Spark's native Kafka source.
+
+    Args:
+        available: The offsets that are unread (`Plan.lag`).
+        min_records: ``minOffsetsPerTrigger``: fewer are not worth a batch.
+        waited_ms: The time since the last batch that was not delayed. Before the first one the
+            native source does not wait: pass ``max_delay_ms``.
+        max_delay_ms: ``maxTriggerDelay``: once this has passed, what is there is read.
+    """
+    return waited_ms < max_delay_ms and available < min_records
+
+
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """Position of each partition: columns, because a plan may be for thousands of partitions."""
+
+    partitions: list[TopicPartition]
+    starts: list[int]
+    lags: list[int]
+
+    @classmethod
+    def of(
+        cls, current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    ) -> "_Backlog":
+        starts = [current[partition] for partition in latest]
+        lags = [
+            end - start if end > start else 0
+            for start, end in zip(starts, latest.values(), strict=True)
+        ]
+        return cls(list(latest), starts, lags)
+
+
+def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
+    """Scale counts of records down to a limit, as Spark's native Kafka source does.
+
+    Each count is multiplied by limit / total and rounded down; but a result of less than one record
+    is one record, so that a small partition does not starve beside a big one. The sum is at most
+    the limit and one record more for each partition of that kind.
+
+    Args:
+        counts: The records of each partition.
+        limit: The most that they may add up to, in the unit of ``total``.
+        total: Their sum.
+    """
+    # In Spark's native order of operations, on doubles: the rounding depends on the last bit.
+    whole = float(total) or 1.0
+    shares = [limit * (count / whole) for count in counts]
+    return [
+        count if share >= count else int(share) or 1
+        for count, share in zip(counts, shares, strict=True)
+    ]
+
+
+def _prorated_exactly(counts: Sequence[int], limit: int, turn: int) -> list[int]:
+    """Scale counts down as `_prorated` does, to exactly the limit: above it a batch fails.
+
+    Where more partitions than that have records, they take turns, with one record each.
+    """
+    some = [place for place, count in enumerate(counts) if count]
+    if len(some) > limit:
+        chosen = {some[(turn + number) % len(some)] for number in range(limit)}
+        return [int(place in chosen) for place in range(len(counts))]
+    scaled = _prorated(counts, limit, sum(counts))
+    largest = sorted(range(len(counts)), key=lambda each: -counts[each])
+    missing = limit - sum(scaled)
+    while missing:
+        moved = 0
+        for each in largest:
+            step = (missing > 0) - (missing < 0)
+            if step and (scaled[each] < counts[each] if step > 0 else scaled[each] > 1):
+                scaled[each] += step
+                missing -= step
+                moved += 1
+        if not moved:
+            break
+    return scaled
+
+
+def _size_bytes(
+    partitions: Sequence[TopicPartition],
+    counts: Sequence[int],
+    record_bytes: float | Mapping[str, float] | None,
+) -> float:
+    if not isinstance(record_bytes, Mapping):
+        return sum(counts) * (ASSUMED_RECORD_BYTES if record_bytes is None else record_bytes)
+    return sum(
+        count * record_bytes.get(partition.topic, ASSUMED_RECORD_BYTES)
+        for partition, count in zip(partitions, counts, strict=True)
+    )
+
+
+def _measured_bytes(
+    partitions: Sequence[TopicPartition],
+    counts: Sequence[int],
+    record_bytes: float | Mapping[str, float] | None,
+) -> float | None:
+    """`_size_bytes` where all sizes in it are measured; else None."""
+    if record_bytes is None:
+        return None
+    if isinstance(record_bytes, Mapping) and any(
+        count and partition.topic not in record_bytes
+        for partition, count in zip(partitions, counts, strict=True)
+    ):
+        return None
+    return _size_bytes(partitions, counts, record_bytes)
+
+
+def _updated(
+    reasons: Sequence[Reason],
+    before: Sequence[int],
+    after: Sequence[int],
+    law: Sequence[Reason],
+) -> list[Reason]:
+    """The reasons after a law that took the counts from ``before`` to ``after``."""
+    return [
+        new if count < previous else old
+        for old, previous, count, new in zip(reasons, before, after, law, strict=True)
+    ]
+
+
+def _plan_of(
+    backlog: _Backlog,
+    counts: Sequence[int],
+    reasons: Sequence[Reason],
+    rate_per_s: float | None,
+) -> Plan:
+    unread: dict[Reason, int] = {}
+    for lag, count, reason in zip(backlog.lags, counts, reasons, strict=True):
+        if count < lag:
+            unread[reason] = unread.get(reason, 0) + lag - count
+    records = sum(counts)
+    if unread:
+        batch_reason = max((r for r in Reason if r in unread), key=unread.__getitem__)
+    else:
+        batch_reason = Reason.EVERYTHING if records else Reason.NOTHING_NEW
+    ends = [start + count for start, count in zip(backlog.starts, counts, strict=True)]
+    return Plan(
+        until=dict(zip(backlog.partitions, ends, strict=True)),
+        records=records,
+        lag=sum(backlog.lags),
+        rate_per_s=rate_per_s,
+        reason=batch_reason,
+        reasons=dict(zip(backlog.partitions, reasons, strict=True)),
+        unread=unread,
+    )

@@ -1,0 +1,420 @@
+"""Reads the ranges of a batch once more: for its handler, or to keep one record."""
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.decoding.decode import decode
+from headrace.errors import SourceError
+from headrace.gate.execution.rejections import Place, RecordReader, letters_in
+from headrace.gate.execution.spark_session import hide_secrets
+from headrace.gate.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
+from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.gate.source.connector import (
+    OF_A_GATE,
+    Connector,
+    DeadLetterSink,
+    close_ranges,
+    read_directly,
+)
+from headrace.gate.source.losses import OnLoss
+from headrace.gate.source.replay import replay_end
+from headrace.gate.source.source_options import TOPIC_IDS, decoded_values
+from headrace.gate.source.stream_offset import planned_ids
+
+Use = Callable[[DataFrame], None]
+"""Callable that processes a batch; the reader raises its exceptions."""
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+_LOOK_S: Final = 0.5
+"""Interval at which a query that should run a batch is checked for its end (s)."""
+
+_MAX_ROWS: Final = 10_000
+"""Records of a batch that are held in this process while it is isolated, at most."""
+
+_MAX_BYTES: Final = 16 * 2**20
+"""Their keys and values, at most (bytes)."""
+
+
+class DerivedStream:
+    """A second query of the same stream, which reads only the ranges that it is asked for.
+
+    Only a streaming query can run what is derived from a stream. This one is begun like one that is
+    started again after a crash: its checkpoint says what its first batch reads, and the end of each
+    batch in which file the next one will be asked for.
+
+    Args:
+        stream: what is written; computed without state, and from one source.
+    """
+
+    def __init__(self, stream: DataFrame) -> None:
+        self._stream = stream
+        self._folder: Path | None = None
+        self._query: StreamingQuery | None = None
+        self._asked = 0
+        self._use: Use | None = None
+        self._raised: Exception | None = None
+        self._done = threading.Event()
+        self._turn = threading.Lock()
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Have the records of these ranges used, as the stream would have them; one at a time.
+
+        Raises:
+            Exception: what ``use`` raises, or why the query ended.
+        """
+        with self._turn:
+            self._use, self._raised = use, None
+            self._done.clear()
+            if self._query is None or not self._query.isActive:
+                self._end()
+                self._query = self._begin(ranges)
+            else:
+                self._ask(ranges)
+            self._wait(self._query)
+            if self._raised is not None:
+                raise self._raised
+
+    def close(self) -> None:
+        """End the query; another one is begun when it is needed."""
+        with self._turn:
+            self._end()
+
+    def _begin(self, ranges: Sequence[PlannedRange]) -> StreamingQuery:
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-reader-"))
+        self._asked = 0
+        checkpoint = self._folder / "checkpoint"
+        source = name_of_source(self._stream)
+        _plan_first_batch(checkpoint, json.dumps(replay_end(ranges, self._following())), source)
+        writer = self._stream.writeStream.foreachBatch(self._run_batch)
+        writer = writer.option("checkpointLocation", checkpoint.as_uri())
+        return writer.trigger(processingTime="0 seconds").queryName(self._folder.name).start()
+
+    def _ask(self, ranges: Sequence[PlannedRange]) -> None:
+        request = self._following()
+        self._asked += 1
+        written = request.with_suffix(".unfinished")
+        written.write_text(json.dumps(replay_end(ranges, self._following())), encoding="utf-8")
+        written.rename(request)
+
+    def _following(self) -> Path:
+        assert self._folder is not None  # noqa: S101  (it is there while a query is)
+        return self._folder / f"{self._asked + 1}.json"
+
+    def _run_batch(self, df: DataFrame, _batch_id: int) -> None:
+        if self._use is None or self._done.is_set():
+            return
+        try:
+            self._use(df)
+        except Exception as error:  # noqa: BLE001  (raised again to whoever asked)
+            self._raised = error
+        self._done.set()
+
+    def _wait(self, query: StreamingQuery) -> None:
+        while not self._done.wait(_LOOK_S):
+            if not query.isActive:
+                raise query.exception() or InterruptedError("The query that reads again was ended.")
+
+    def _end(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _plan_first_batch(checkpoint: Path, end: str, source: str | None) -> None:
+    """Write the part of Spark's checkpoint that says which offsets its first batch ends at.
+
+    With Spark's source evolution, offsets stand beside the source's name, and Spark refuses a
+    checkpoint without names.
+    """
+    times: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0}
+    version, named_end = "v1", end
+    if source is not None:
+        times |= {"conf": {SOURCE_EVOLUTION: "true"}, "sourceMetadataInfo": {}}
+        version, named_end = "v2", f"{source}:{end}"
+    lines = [version, json.dumps(times), named_end]
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+    (checkpoint / "offsets" / "0").write_text("\n".join(lines), encoding="utf-8")
+
+
+class BatchReader(RecordReader, Protocol):
+    """Reads again what a gate's batches read."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The stream's, as its reader received them."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address of the source."""
+
+    @property
+    def passes_over_losses(self) -> bool:
+        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is a record at each offset that is read, as far as it is known."""
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Have exactly the records in these ranges used, as the stream would have them.
+
+        Nothing is used of a topic that was recreated since the ranges were planned.
+
+        Raises:
+            Exception: what ``use`` raises, or Spark because a record has left the source.
+        """
+
+    def persisted(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["BatchReader"]:
+        """Read these ranges once, for parts of them that are run within the ``with``.
+
+        The yielded reader serves parts of these ranges as this one does. If they cannot be kept,
+        it reads each part again.
+        """
+
+    def close(self) -> None:
+        """End what was started to read again; it is started when it is needed."""
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that have left the source.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Return the first offset of the log in each of these partitions that exists.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
+        """The record at one offset, whole, with why it cannot be processed.
+
+        Returns:
+            None where there is no record, but a gap or a transaction's marker.
+        """
+
+
+@dataclass(frozen=True)
+class SparkBatchReader:
+    """Reads with Spark what a gate's batches read, with the options of the stream's reader.
+
+    Attributes:
+        derived: Runs what the stream derives from what it reads; None where that is written as it
+            was read.
+        transform: What the stream derives, as a function of what is read.
+        columns: The stream's columns. Default: all that the source has.
+        kept: What was read already: parts of it are read no more.
+        rows: The same in this process, if it is small: its parts need no job over all of it.
+        is_dense: Whether it has a record at each offset.
+    """
+
+    spark: SparkSession
+    connector: Connector
+    options: Mapping[str, str]
+    derived: DerivedStream | None = None
+    transform: Callable[[DataFrame], DataFrame] | None = None
+    columns: StructType | None = None
+    kept: DataFrame | None = None
+    rows: pa.Table | None = None
+    is_dense: bool = False
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address of the source."""
+        return self.connector.servers(self.options)
+
+    @property
+    def passes_over_losses(self) -> bool:
+        """Whether failOnDataLoss is off."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        return options.get("failondataloss", "").strip().lower() == "false"
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Use the ranges themselves, or what the stream derives from them."""
+        if self.kept is not None:
+            use(self._derive(self._kept_part(self.kept, [each.offsets for each in ranges])))
+        elif self.derived is None:
+            use(self._derive(self._read(ranges)))
+        else:
+            self.derived.run(ranges, use)
+
+    @contextmanager
+    def persisted(self, ranges: Sequence[PlannedRange]) -> Iterator["SparkBatchReader"]:
+        """Persist the ranges, in memory or on disk, until the ``with`` ends.
+
+        A derived stream is not kept: only its own plan derives its rows from a part.
+        """
+        kept = None if self.derived is not None else self._read(ranges)
+        if kept is None:
+            yield self
+            return
+        kept.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            size = _size_of(kept)
+            if size is None:
+                yield self
+                return
+            is_dense = size[0] == sum(planned.offsets.count for planned in ranges)
+            if self.connector.is_dense and not is_dense:
+                raise _left_out(self.connector.name, size[0], ranges)
+            rows = _small_rows(kept, *size)
+            yield replace(self, kept=kept, rows=rows, is_dense=is_dense)
+        finally:
+            kept.unpersist()
+
+    def _kept_part(self, kept: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records in these ranges, without a job where they are in this process."""
+        if self.rows is None:
+            return _part_of(kept, ranges)
+        return self.spark.createDataFrame(rows_in(self.rows, ranges), kept.schema)
+
+    def _derive(self, df: DataFrame) -> DataFrame:
+        values = decoded_values(OF_A_GATE | dict(self.options))
+        typed = df if values is None else decode(df, values.form)
+        same = typed if self.columns in {None, typed.schema} else typed.to(self.columns)
+        return same if self.transform is None else self.transform(same)
+
+    def close(self) -> None:
+        """End the query of derived streams."""
+        if self.derived is not None:
+            self.derived.close()
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that have left the source."""
+        return self.connector.gone(self.options, ranges)
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Return the first offset of the log in each of these partitions that exists."""
+        return self.connector.beginnings(self.options, ranges)
+
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
+        """The record at one offset, whole, or None; read in this process, as what is rejected."""
+        at = offset.offsets
+        reasons = {(at.topic, at.partition, at.start): ErrorReport.of(error)}
+        return next(iter(self.rejected([offset], reasons)), None)
+
+    def rejected(
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
+    ) -> list[DeadLetter]:
+        """The records at these places, read in this process: a job of Spark's takes longer."""
+        told = on_loss if self.passes_over_losses else None
+        wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
+        ids = planned_ids(ranges)
+        return [
+            letter
+            for batch in read_directly(self.connector, self.options, wanted, ids, told)
+            for letter in letters_in(batch, reasons)
+        ]
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """The topic, or None and a warning where the source has none."""
+        if name is None:
+            return None
+        if self.connector.dead_letter_topic is None:
+            _LOG.warning(
+                "No dead letter is sent to the topic %r: a %s has no topics.",
+                name,
+                self.connector.name,
+            )
+            return None
+        return self.connector.dead_letter_topic(self.options, name)
+
+    def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
+        offsets = [each.offsets for each in ranges]
+        chosen = self.connector.replay_options(self.options, offsets) | options
+        chosen[TOPIC_IDS] = json.dumps(planned_ids(ranges))
+        shown = hide_secrets(self.spark, chosen)
+        return self.spark.read.format(self.connector.format).options(**shown).load()
+
+
+def _part_of(df: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+    each = [
+        (F.col("topic") == r.topic)
+        & (F.col("partition") == r.partition)
+        & (F.col("offset") >= r.start)
+        & (F.col("offset") < r.until)
+        for r in ranges
+    ]
+    return df.where(reduce(or_, each))
+
+
+def rows_in(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
+    """Return the rows of records whose offsets are in these ranges."""
+    return rows.filter(reduce(pc.or_, (_are_in(rows, offsets) for offsets in ranges)))
+
+
+def _left_out(source: str, records: int, ranges: Sequence[PlannedRange]) -> SourceError:
+    return SourceError(
+        f"A read of {', '.join(str(planned.offsets) for planned in ranges)} from a {source} gave"
+        f" {records} records, and there is one at each of the offsets; nothing of it is processed."
+        " Please report this."
+    )
+
+
+def _are_in(rows: pa.Table, range_: OffsetRange) -> pa.ChunkedArray:
+    offset = rows.column("offset")
+    of_partition = pc.and_(
+        pc.equal(rows.column("topic"), range_.topic),
+        pc.equal(rows.column("partition"), range_.partition),
+    )
+    within = pc.and_(pc.greater_equal(offset, range_.start), pc.less(offset, range_.until))
+    return pc.and_(of_partition, within)
+
+
+def _size_of(df: DataFrame) -> tuple[int, int] | None:
+    """Records and bytes of what is to be persisted, which keeps it; None if it cannot be read.
+
+    A half of it may be readable even if it is not.
+    """
+    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+    try:
+        records, of_records = df.agg(F.count("*"), F.sum(size)).collect()[0]
+    except Exception as error:  # noqa: BLE001  (whatever Spark makes of a read that fails)
+        _LOG.info("A batch that is isolated is not kept, and is read part by part: %s", error)
+        return None
+    return records, of_records or 0
+
+
+def _small_rows(df: DataFrame, records: int, of_records: int) -> pa.Table | None:
+    """The records that are persisted, if they are small enough to be held in this process."""
+    if not 0 < records <= _MAX_ROWS or of_records > _MAX_BYTES:
+        return None
+    try:
+        return df.toArrow()
+    except Exception as error:  # noqa: BLE001  (it is run from where Spark keeps it)
+        _LOG.info("A batch that is isolated is not held in this process: %s", error)
+        return None

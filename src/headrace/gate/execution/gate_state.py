@@ -1,0 +1,345 @@
+"""State of the gates in this process: the open ledgers, and each gate's stream."""
+
+import atexit
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, Self
+from uuid import UUID
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.gate.backfill import LiveStream
+from headrace.gate.control import BatchProgress
+from headrace.core.system import this_program
+from headrace.core.timing import cancel_when
+from headrace.errors import GateInUseError, HeadraceError
+from headrace.gate.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
+from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.spark_versions import Py4JError, Py4JNetworkError, active_context
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether a query has ended, be it with its JVM, which a signal to the whole group ends first.
+
+    Py4J raises an ``OSError`` where there is no JVM to connect to.
+    """
+    try:
+        return not query.isActive
+    except (Py4JNetworkError, OSError):
+        return True
+
+
+class Turn:
+    """The turn of one caller of a handler that is never called twice at a time.
+
+    Args:
+        lock: Held by whoever calls the handler.
+        clock: Answers seconds since some moment.
+    """
+
+    def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._waited_s = 0.0
+
+    def __enter__(self) -> bool:
+        """Wait for the turn; answers whether it was free."""
+        if self._lock.acquire(blocking=False):
+            return True
+        began_s = self._clock()
+        self._lock.acquire()
+        self._waited_s += self._clock() - began_s
+        return False
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.release()
+
+    def take_waited_ms(self) -> int:
+        """Return how long the caller has waited since the last call (ms)."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return round(waited_s * 1000)
+
+
+class StreamState:
+    """State of the live stream behind a gate. Any thread may use it."""
+
+    def __init__(self, gate: str) -> None:
+        self.gate = gate
+        self._changing = threading.Lock()
+        self._running = False
+        self._start_ms: int | None = None
+        self._end_ms: int | None = None
+        self._helped: set[str] = set()
+        self._waited_ms: dict[str, int] = {}
+        self._limited: set[str] = set()
+        self._had_no_sink: set[str] = set()
+        self._on_batch_end: Callable[[], None] | None = None
+        self._query: StreamingQuery | None = None
+        self._ending = threading.Lock()
+        self._ended_run: str | None = None
+        self.stopped_by: str | None = None
+        """The operator who has the query end, and the reason."""
+        self.is_bounded = False
+        """Whether the query takes what there is and ends, as with ``availableNow``."""
+        self.is_remote = False
+        """Whether the handler runs in a process of Spark Connect's server, not in this one."""
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query that stands behind the gate, or stood there last."""
+        return self._query
+
+    def follow(self, query: StreamingQuery, *, is_bounded: bool = False) -> None:
+        """Say which query stands behind the gate now."""
+        self.is_bounded = is_bounded
+        self.stopped_by = None
+        self._query = query
+
+    def starts_anew(self) -> None:
+        """Forget the query that stood behind the gate: another one starts."""
+        with self._ending:
+            self._query = None
+
+    @property
+    def has_said_its_end(self) -> bool:
+        """Whether the end of the last run was reported."""
+        return self._query is not None and str(self._query.runId) == self._ended_run
+
+    @contextmanager
+    def ending(self, run: str) -> Iterator[Self | None]:
+        """Within, no other query starts. None where this run is not the last, or was reported."""
+        with self._ending:
+            is_last = self._query is not None and str(self._query.runId) == run
+            is_first = self._ended_run != run
+            if is_last and is_first:
+                self._ended_run = run
+            yield self if is_last and is_first else None
+
+    def is_run(self, run: UUID) -> bool:
+        """Whether this run is of the query behind the gate."""
+        return self._query is not None and str(self._query.runId) == str(run)
+
+    def is_active(self) -> bool:
+        """Whether a query stands behind the gate and runs; no, where it cannot be asked."""
+        with contextlib.suppress(Py4JError, PySparkException):
+            return self._query is not None and not has_ended(self._query)
+        return False
+
+    def is_stopped(self) -> bool:
+        """Whether the query is being stopped, or has ended; no, where it is not known."""
+        return self._query is not None and has_ended(self._query)
+
+    def refuse_a_second_query(self) -> None:
+        """Raise while a query of this process stands behind the gate.
+
+        Raises:
+            GateInUseError: one does.
+        """
+        query = self._query
+        if query is not None and not has_ended(query):
+            raise GateInUseError(
+                f"The gate {self.gate!r} is in use by the query {query.name!r} of this same"
+                f" program (run {query.runId}): a gate has one query at a time, so stop that one"
+                " first, or give this one a gate of another name."
+            )
+
+    def batch_began(self, batch: str, *, is_limited: bool = False) -> None:
+        """A batch goes to the handler; a limit or a ceiling may have made it smaller."""
+        with self._changing:
+            self._running = True
+            if is_limited:
+                self._limited.add(batch)
+
+    def batch_was_helped(self, batch: str, *, had_no_sink: bool = False) -> None:
+        """A batch failed at first, or waited for its sink or for another process that had it.
+
+        Its duration is not typical of such a batch.
+        """
+        with self._changing:
+            self._helped.add(batch)
+            if had_no_sink:
+                self._had_no_sink.add(batch)
+
+    def batch_waited(self, batch: str, waited_ms: int) -> None:
+        """A batch waited for the handler."""
+        with self._changing:
+            self._waited_ms[batch] = waited_ms
+
+    def batch_ended(self, batch: str, progress: BatchProgress) -> BatchProgress:
+        """Take note of a batch's report; return it with what is known here of its handler.
+
+        The batch is its key, empty where the gate had nothing in it.
+        """
+        with self._changing:
+            ended = replace(
+                progress,
+                waited_ms=self._waited_ms.pop(batch, 0),
+                went_through=batch not in self._helped,
+                is_limited=batch in self._limited,
+                had_no_sink=batch in self._had_no_sink,
+            )
+            for each in (self._helped, self._limited, self._had_no_sink):
+                each.discard(batch)
+        self.handler_ended(progress.start_ms, progress.end_ms)
+        return ended
+
+    def handler_ended(self, start_ms: int, end_ms: int) -> None:
+        """A batch's handler has returned, whose report comes later; a backfill may go on."""
+        with self._changing:
+            self._running = False
+            self._start_ms, self._end_ms = start_ms, end_ms
+            call = self._on_batch_end
+        if call is not None:
+            call()
+
+    def on_batch_end(self, call: Callable[[], None] | None) -> None:
+        """Have this called at the end of each batch, in place of what was called before."""
+        with self._changing:
+            self._on_batch_end = call
+
+    def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
+        """The stream as a backfill beside it wants to know it."""
+        with self._changing:
+            return LiveStream(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
+
+
+_lock: Final = threading.Lock()
+_states: Final[dict[tuple[str, str], StreamState]] = {}
+
+
+def state_of(ledger_url: str, gate: str) -> StreamState:
+    """The state of the stream behind this process's gate of a name in a ledger."""
+    with _lock:
+        return _states.setdefault((ledger_url, gate), StreamState(gate))
+
+
+def all_states() -> dict[tuple[str, str], StreamState]:
+    """The states of all gates of this process, by their ledgers and names."""
+    with _lock:
+        return dict(_states)
+
+
+# Separate from the states' lock: opening a ledger may take long.
+_ledgers_lock: Final = threading.Lock()
+_open: Final[dict[str, Ledger]] = {}
+_of_gate: Final[dict[str, list[str]]] = {}
+
+
+def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
+    """The process's one handle on a ledger, opened at the first call; it waits for its database.
+
+    The URL is in full, as `headrace.gate.ledger.normalize_url` writes it.
+
+    Raises:
+        LedgerError: it cannot be opened.
+    """
+    with _ledgers_lock:
+        if url not in _open:
+            _open[url] = Ledger.open(url, timeouts=timeouts)
+        return _open[url]
+
+
+def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
+    """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
+
+    Raises:
+        LedgerError: it cannot be opened, even if it could before.
+    """
+    Ledger.open(url, timeouts=timeouts).close()
+    ledger = shared_ledger(url, timeouts)
+    with _ledgers_lock:
+        urls = _of_gate.setdefault(gate, [])
+        if url in urls:
+            urls.remove(url)
+        urls.append(url)
+    return ledger
+
+
+def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
+    """The ledger of a gate; the default's where this process did not make the gate.
+
+    Gates of one name may be in several ledgers: the one counts whose query has this run, or the
+    newest.
+    """
+    with _ledgers_lock:
+        urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
+    mine = [url for url in urls if state_of(url, gate).is_run(run)] or urls
+    return shared_ledger(mine[-1]) if mine else None
+
+
+def record_end(ledger_url: str, gate: str, run: str, error: ErrorReport | None) -> None:
+    """Say how a run of a query has ended, unless another one stands behind the gate by now."""
+    with _ending(ledger_url, gate, run) as state:
+        if state is not None:
+            _record(ledger_url, gate, error, state, has_taken_all=state.is_bounded)
+
+
+def _record(
+    ledger_url: str,
+    gate: str,
+    error: ErrorReport | None,
+    state: StreamState,
+    *,
+    has_taken_all: bool,
+) -> None:
+    was_asked = state.stopped_by is not None
+    how = QueryEnd.FINISHED if has_taken_all and not was_asked else QueryEnd.STOPPED
+    why = state.stopped_by if error is None else error.line
+    # Spark's own end, or the program's, waits for this.
+    with cancel_when(lambda: True, "the query ended"):
+        gates = shared_ledger(ledger_url).gates
+        program = this_program(over_connect=state.is_remote)
+        gates.end(gate, program, how if error is None else QueryEnd.FAILED, why)
+
+
+@contextmanager
+def _ending(ledger_url: str, gate: str, run: str) -> Iterator[StreamState | None]:
+    """The state of a gate whose query had this run, once; what is raised within is logged."""
+    with all_states()[ledger_url, gate].ending(run) as state:
+        try:
+            yield state
+        except HeadraceError as raised:
+            _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, raised)
+
+
+EVENTS_S: Final = 2.0
+"""Time that a program that ends waits for the events of ended queries (s). Spark logs a trace for
+each event that it can no longer deliver.
+"""
+
+
+@atexit.register
+def _record_ends() -> None:
+    """Say how those queries ended whose events have not come."""
+    deadline_s = time.monotonic() + EVENTS_S
+    for (ledger_url, gate), state in all_states().items():
+        query = state.query
+        # Over Spark Connect a query goes on without its program.
+        if not isinstance(query, StreamingQuery):
+            continue
+        # If its Spark was stopped, which delivers the events, nobody answers any more.
+        with contextlib.suppress(Py4JError, OSError):
+            is_active, error = query.isActive, _error(query)
+            while not is_active and not state.has_said_its_end and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            with _ending(ledger_url, gate, str(query.runId)) as own:
+                if own is not None:
+                    taken = own.is_bounded and not is_active
+                    _record(ledger_url, gate, error, own, has_taken_all=taken)
+            # Spark logs a trace for each event that it delivers to nobody from now on.
+            context = active_context()
+            if context is not None:
+                context.setLogLevel("OFF")
+
+
+def _error(query: StreamingQuery) -> ErrorReport | None:
+    raised: StreamingQueryException | None = query.exception()
+    return None if raised is None else ErrorReport.of(raised)

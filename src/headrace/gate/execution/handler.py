@@ -1,0 +1,320 @@
+"""Callable for ``foreachBatch``: finds the batch in the ledger, attaches it, and has it run."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.gate.backfill import MAX_BACKFILLS
+from headrace.gate.control.bisection import Isolated
+from headrace.gate.control.rate_law import is_limited
+from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
+from headrace.core.system import is_gone
+from headrace.core.timing import cancel_when
+from headrace.errors import GateInUseError, HeadraceError, LedgerError
+from headrace.gate.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
+from headrace.gate.execution.executor import BatchExecutor
+from headrace.gate.execution.gate_state import Turn, has_ended, state_of
+from headrace.gate.execution.handler_errors import exits_as_errors, shorten_interrupts
+from headrace.gate.execution.handler_runs import OWNER_POLL_S, RunContext
+from headrace.gate.execution.rejections import Rejections
+from headrace.gate.execution.stopping import watch_for_stops
+from headrace.gate.ledger import Attached, BatchRecord, Kind, Ledger, Status, batch_key
+from headrace.spark_versions import is_remote
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class GateCeiling:
+    """The ceiling of one gate, kept in its ledger. It raises nothing: it logs.
+
+    While there is no ceiling, a batch that passes costs no look into the ledger: whoever has the
+    gate is the only one who makes one.
+
+    Args:
+        gate: The gate's name.
+        ledger: The gate's.
+    """
+
+    def __init__(self, gate: str, ledger: Ledger) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._may_be_there = True
+
+    def note_passed(self, batch: BatchRecord) -> None:
+        """Take note of a batch of the stream that went through at once."""
+        if self._may_be_there:
+            self._change(lambda known: known and known.after_pass(batch.planned_records))
+
+    def note_isolated(self, batch: BatchRecord, isolated: Isolated[Any]) -> None:
+        """Take note of a batch that was isolated in one go; one of the stream may be too large."""
+        learnt = SizeCeiling.of(batch.planned_records, isolated)
+        if learnt is None or batch.status is not Status.IN_PROGRESS:
+            return
+        try:
+            if self._ledger.dead_letters.count_rejected([batch.batch_key]):
+                return
+        except HeadraceError as error:
+            self._warn(error)
+            return
+        _LOG.warning(
+            "Batch %s of gate %r failed as a whole, and all of its parts passed: %s. So the next"
+            " batches are smaller; `headrace why %s` shows the ceiling.",
+            batch.batch_key,
+            batch.gate,
+            learnt.describe(),
+            batch.gate,
+        )
+        self._change(lambda _known: learnt)
+
+    def _change(self, law: Callable[[SizeCeiling | None], SizeCeiling | None]) -> None:
+        try:
+            before = self._ledger.gates.ceiling(self._gate)
+            after = law(known_ceiling(before))
+            text = None if after is None else after.to_text()
+            # An operator who lifts it meanwhile is right.
+            if text != before:
+                self._ledger.gates.change_ceiling(self._gate, before, text)
+            self._may_be_there = text is not None
+        except HeadraceError as error:
+            self._warn(error)
+
+    def _warn(self, error: HeadraceError) -> None:
+        _LOG.warning("The ceiling of gate %r was not written down: %s", self._gate, error)
+
+
+class GatedHandler:
+    """Writes the batch's outcome to the ledger around the user's handler.
+
+    The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
+    then the failure policy has its say. A batch that Spark runs again although the ledger has it as
+    ``success`` (the process died between the two) is not handed out a second time, nor is one that
+    a backfill has claimed meanwhile. A query with state computes it for its state alone.
+
+    Args:
+        gate: The gate's name.
+        context: How its batches are run, with the user's handler.
+        read: Names what the gate has read of which this is the handler.
+        has_state: Whether a batch that is not handed out must be computed all the same, since the
+            state of the next one comes from it. Default: False.
+    """
+
+    def __init__(
+        self,
+        gate: str,
+        context: RunContext,
+        *,
+        read: str | None = None,
+        has_state: bool = False,
+    ) -> None:
+        self._gate = gate
+        self._ledger = context.ledger
+        self._state = state_of(context.ledger.url, gate)
+        self._user_handler = context.handler
+        self._lock = threading.Lock()
+        self._live_turn = Turn(self._lock)
+        self._context = replace(
+            context, handler=self._handle, stopped=self._stopped, turn=self._live_turn
+        )
+        self._query: StreamingQuery | None = None
+        self._ceiling = GateCeiling(gate, context.ledger)
+        self._executor = BatchExecutor(self._context, on_isolated=self._ceiling.note_isolated)
+        begun = context.ledger.gates.last_begun(gate)
+        self._begins = begun[0] if begun is not None else 0
+        self._read = read
+        self._has_state = has_state
+        self._planner: str | None = None
+        self._checkpoint: str | None = None
+        self._has_resolved = False
+        self._newest_sequence = 0
+
+    def follow(
+        self, query: StreamingQuery, checkpoint: str | None, *, is_bounded: bool = False
+    ) -> None:
+        """Say which query runs this, and where its checkpoint is if that is known.
+
+        An exception raised while the query is being stopped is no failure.
+        """
+        self._query = query
+        self._checkpoint = checkpoint
+        self._state.follow(query, is_bounded=is_bounded)
+        # Over Spark Connect a query goes on without its program, so SIGTERM ends that alone.
+        watch_for_stops(at_signals=isinstance(query, StreamingQuery))
+
+    def executor(
+        self, owner: str, *, control_wait_s: float = 0, max_backfills: int = MAX_BACKFILLS
+    ) -> BatchExecutor:
+        """Return what runs backfills with this handler as an owner; never two runs at a time."""
+        turn = Turn(self._lock)
+        return BatchExecutor(
+            replace(self._context, owner=owner, turn=turn, max_backfills=max_backfills),
+            control_wait_s=control_wait_s,
+            on_isolated=self._ceiling.note_isolated,
+        )
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run one batch.
+
+        Raises:
+            LedgerError: its outcome cannot be written down, or the query was stopped before it
+                could; it is run when the query is started again.
+            Exception: what the handler raises, where the policy stops then.
+        """
+        stopped = cancel_when(self._stopped, "the query was stopped")
+        with shorten_interrupts(self._stopped), stopped:
+            self._run(df, batch_id)
+
+    def _run(self, df: DataFrame, batch_id: int) -> None:
+        # Step 1: find the row that the planner wrote for this batch.
+        record = self._begun()
+        if record is None:
+            # Spark runs a first batch of a new checkpoint even if it is empty; where the gate has
+            # a history the query only goes on with it, and nobody waits for an empty batch.
+            goes_on = batch_id == 0 and self._ledger.gates.last_begun(self._gate) is not None
+            if not goes_on or not df.isEmpty():  # it may have another source's records
+                self._run_nothing(df, batch_id)
+            elif self._has_state:
+                _compute(df)
+            return
+        # Step 2: resolve what a process that is gone has left in progress.
+        self._resolve_abandoned(record)
+        # Step 3: attach the batch to this process, unless somebody has done it.
+        owned = self._attach(record, batch_id)
+        if owned is None:
+            if self._has_state:
+                _compute(df)
+            return
+        # Steps 4 to 6 are the executor's: call, hold while the sink is away, write down.
+        left = {r.reason for r in owned.ranges if r.reason and (r.latest or 0) > r.offsets.until}
+        limited = is_limited(record.reason, left)
+        self._state.batch_began(record.batch_key, is_limited=limited)
+        try:
+            if self._executor.run_live(df, owned, batch_id):
+                self._ceiling.note_passed(record)
+            else:
+                had_no_sink = self._executor.had_no_sink
+                self._state.batch_was_helped(record.batch_key, had_no_sink=had_no_sink)
+        finally:
+            self._state.batch_waited(record.batch_key, self._live_turn.take_waited_ms())
+
+    def _handle(self, df: DataFrame, batch: Batch) -> None:
+        """Call the user's handler, while nobody else does."""
+        if batch.sequence < self._newest_sequence:
+            # Another run has ended between the count of this one and its turn.
+            number = self._ledger.gates.next_sequence(self._gate)
+            batch = renumber(batch, number)
+        self._newest_sequence = batch.sequence
+        with exits_as_errors(batch.key), shorten_interrupts():
+            call_handler(self._user_handler, df, batch)
+
+    def _stopped(self) -> bool:
+        return self._query is not None and has_ended(self._query)
+
+    def _begun(self) -> BatchRecord | None:
+        """The row of the batch that Spark runs now; None where this gate has nothing in it.
+
+        The planner of this query begins it just before, in the same trigger, and no other query can
+        while that planner has the gate. A batch begun before it had the gate is another query's.
+        """
+        # Read both in one statement: between two, the gate could change its owner.
+        begun, behind = self._ledger.gates.begun_and_query(self._gate)
+        if behind is not None:
+            if behind.read != self._read:
+                raise GateInUseError(
+                    f"The gate {self._gate!r} was taken over by another query, of"
+                    f" {behind.described}, for this one gave no sign of life until its lease had"
+                    " run out; start this query again once that one has ended."
+                )
+            if behind.owner != self._planner:
+                self._planner, self._begins = behind.owner, behind.begins
+                if self._checkpoint is not None:
+                    self._ledger.gates.set_checkpoint(self._gate, behind.owner, self._checkpoint)
+        if begun is None or begun[0] == self._begins:
+            return None
+        self._begins, record = begun
+        return record
+
+    def _resolve_abandoned(self, record: BatchRecord) -> None:
+        """At the first batch: those that are in progress and nobody's have failed."""
+        if self._has_resolved:
+            return
+        self._has_resolved = True
+        abandoned = self._ledger.batches.resolve_abandoned(
+            self._gate, but=record.batch_key, unowned_before_ms=record.created_time_ms
+        )
+        for batch in abandoned:
+            _LOG.warning(
+                "Batch %s of gate %r was left in progress by a process that is gone, and counts as"
+                " failed now; a backfill runs it again.",
+                batch,
+                self._gate,
+            )
+
+    def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
+        """The batch once it is this process's; None if there is nothing to do any more."""
+        gone = record.owner if record.owner is not None and is_gone(record.owner) else None
+        waited = False
+        attach = partial(
+            self._ledger.batches.attach,
+            record.batch_key,
+            batch_id,
+            owner=self._context.owner,
+            lease_ms=self._context.lease_ms,
+            gone=gone,
+        )
+        while (owned := attach()) is None:
+            found = self._ledger.batches.get(record.batch_key)
+            if found is None or found.status is not Status.IN_PROGRESS:
+                _LOG.info(
+                    "Batch %s of gate %r is not run again: it is %s.",
+                    record.batch_key,
+                    self._gate,
+                    found.status if found is not None else "forgotten",
+                )
+                return None
+            if not waited:
+                _LOG.warning(
+                    "Batch %s of gate %r is run by another process, or was by one that ended; it"
+                    " is taken over if that one gives no sign of life for %d s.",
+                    record.batch_key,
+                    self._gate,
+                    self._context.lease_ms // 1000,
+                )
+            waited = True
+            self._state.batch_was_helped(record.batch_key)
+            if self._stopped():
+                raise LedgerError(
+                    f"The query was stopped before it could take over batch {record.batch_key} of"
+                    f" gate {self._gate!r} from another process; it is run when the query is"
+                    " started again."
+                )
+            self._context.sleep(OWNER_POLL_S)
+        return owned
+
+    def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
+        """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
+        if is_remote(df.sparkSession):
+            query = None if self._query is None else self._query.id
+        else:
+            query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        key = batch_key(self._gate, f"{query} {batch_id}", ())
+        nothing = Rejections(key, (), self._context.record_reader, tuple)
+        run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
+        with self._live_turn, run.watched():
+            number = self._ledger.gates.next_sequence(self._gate)
+            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number)
+            self._handle(df, bind(batch, run))
+
+
+def _compute(df: DataFrame) -> None:
+    """Compute a batch of a query with state that nobody handles.
+
+    Spark writes the state of a batch while somebody computes it, and ends a query whose batch has
+    none (STATE_STORE_COMMIT_VALIDATION_FAILED).
+    """
+    df.write.format("noop").mode("append").save()

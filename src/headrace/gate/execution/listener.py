@@ -1,0 +1,472 @@
+"""The query listener: each batch's progress event becomes the rate of the gates it read through."""
+
+import json
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
+
+from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from headrace.gate.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
+from headrace.core.system import is_gone, is_here
+from headrace.core.timing import cancel_when
+from headrace.errors import HeadraceError, OptionError
+from headrace.gate.execution.gate_state import all_states, record_end, state_of
+from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, batch_key
+from headrace.gate.ledger.error_report import root_cause
+from headrace.gate.ledger.records import QueryEnd
+from headrace.gate.source.stream_offset import StreamOffset
+from headrace.spark_versions import PLANS_FROM_START, active_context
+
+Answer = TypeVar("Answer")
+
+_OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
+
+
+class JsonStreamingQueryListener(StreamingQueryListener):
+    """A listener that receives the progress event soon after the batch's end.
+
+    PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
+    they take as long as a small batch does. This one asks once, for all of it.
+    """
+
+    @property
+    def _jlistener(self) -> Any:
+        """Java object that PySpark registers for this listener; always the same one."""
+        if not hasattr(self, "_jlistenerobj"):
+            jvm: Any = active_context()._jvm
+            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
+        return self._jlistenerobj
+
+
+class _FromJson(JStreamingQueryListener):
+    def onQueryProgress(self, jevent: Any) -> None:
+        self.pylistener.onQueryProgress(progress_event(jevent.progress().json()))
+
+
+def progress_event(text: str) -> QueryProgressEvent:
+    """A batch's progress from Spark's JSON, which leaves out a rate that is no finite number."""
+    progress = json.loads(text)
+    for report in (progress, *progress["sources"]):
+        report.setdefault("inputRowsPerSecond", math.nan)
+        report.setdefault("processedRowsPerSecond", math.nan)
+    for source in progress["sources"]:
+        # Before 4.2 PySpark writes an offset that is no text as Python's ``str`` would.
+        for name in _OFFSETS:
+            if not isinstance(source[name], str):
+                source[name] = json.dumps(source[name])
+    return QueryProgressEvent.fromJson({"progress": progress})
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Report of the engine on a batch, for one gate."""
+
+    gate: str
+    checkpoint_id: str
+    """The identity of the query's checkpoint."""
+    batch: str
+    """Its key; empty where the gate had nothing in it."""
+    query_batch_id: int
+    progress: BatchProgress
+
+
+def batch_reports(progress: StreamingQueryProgress) -> Iterator[BatchReport]:
+    """The reports for the sources that stand behind a gate."""
+    for source in progress.sources:
+        end = _offset(source.endOffset)
+        if end is None or end.gate is None:
+            continue
+        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
+        batch = batch_key(end.gate, end.checkpoint_id, ranges, end.topic_ids) if ranges else ""
+        times = BatchProgress(
+            start_ms=_epoch_ms(progress.timestamp),
+            duration_ms=progress.durationMs["triggerExecution"],
+            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
+            left_over=_left_over(end, _offset(source.latestOffset)),
+            overhead_ms=_overhead_ms(progress.durationMs),
+            is_empty=not ranges,
+        )
+        yield BatchReport(end.gate, end.checkpoint_id, batch, progress.batchId, times)
+
+
+def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
+    try:
+        offset = json.loads(text) if isinstance(text, str) else text
+        return StreamOffset.from_json(offset) if isinstance(offset, dict) else None
+    except (json.JSONDecodeError, HeadraceError):
+        return None
+
+
+def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
+    if latest is None:
+        return 0
+    return sum(
+        max(offset - end.positions.get(tp, offset), 0) for tp, offset in latest.positions.items()
+    )
+
+
+def _overhead_ms(phases: Mapping[str, int]) -> int:
+    whole_ms = phases["triggerExecution"]
+    return max(whole_ms - phases.get("addBatch", whole_ms), 0)
+
+
+def _epoch_ms(timestamp: str) -> int:
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class Worker(Protocol):
+    """Does a gate's work one after the other."""
+
+    def do(self, work: Callable[[], None], wait_s: float) -> bool:
+        """Have this done after all that was queued before; whether it is done by now."""
+
+
+class SerialWorker:
+    """Does its work one after the other, in a thread that ends with the process.
+
+    Args:
+        name: the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
+            queue.SimpleQueue()
+        )
+        self._changing = threading.Lock()
+        self._open = 0
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def do(self, work: Callable[[], None], wait_s: float) -> bool:
+        """Have this done after all that was queued before; an exception of it is logged.
+
+        It is waited for so long (s), unless something else is still before it. Returns whether it
+        is done.
+        """
+        done = threading.Event()
+        with self._changing:
+            is_next = self._open == 0
+            self._open += 1
+        self._queue.put((work, done))
+        return done.wait(wait_s if is_next else 0)
+
+    def _work(self) -> None:
+        while True:
+            work, done = self._queue.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+                _LOG.exception("A batch's report could not be processed.")
+            with self._changing:
+                self._open -= 1
+            done.set()
+
+
+_NOT_PROCESSED: Final = "A batch's report was not processed: %s"
+
+
+@dataclass(frozen=True, slots=True)
+class _GateRun:
+    ledger: Ledger
+    checkpoint_id: str
+
+
+class GateListener(JsonStreamingQueryListener):
+    """Feeds the rate laws. Sources are distinguished by the gate's name in their own offsets.
+
+    Each run of a query has laws of its own; the initial rate, and the known cost of a batch, come
+    from the ledger. Events that cannot be processed are logged, for an exception would only vanish
+    in Spark's own log: the planner keeps the last rate then.
+
+    Args:
+        ledger_of: the ledger of a gate whose query has this run; None for an unknown gate.
+        wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
+            one whose rows are locked (s); from then on that gate's reports wait by themselves.
+        new_worker: makes what processes one gate's reports, by a name for it.
+        program: the name of this program, which sees its queries end; None for a process that does
+            not.
+    """
+
+    def __init__(
+        self,
+        ledger_of: Callable[[str, UUID], Ledger | None],
+        *,
+        wait_s: float = 5.0,
+        new_worker: Callable[[str], Worker] = SerialWorker,
+        program: str | None = None,
+    ) -> None:
+        self._ledger_of = ledger_of
+        self._wait_s = wait_s
+        self._new_worker = new_worker
+        self._program = program
+        self._workers: dict[tuple[str, str], Worker] = {}
+        self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
+        self._rates: dict[UUID, QueryRates] = {}
+        self._newest_run: dict[UUID, UUID] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """A run began, before its first batch does; nothing is known of its sources yet."""
+        self._newest_run[event.id] = event.runId
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """No batch ran; nothing is learnt."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch ended: complete its reports, feed the laws, publish their rates."""
+        run = event.progress.runId
+        if any(state.is_remote and state.is_run(run) for state in all_states().values()):
+            return  # the process on the server that runs the handler has the report, too
+        known = [
+            (watched, replace(report, progress=_completed(watched.ledger, report)))
+            for report in batch_reports(event.progress)
+            if (watched := self._watch(run, report)) is not None
+        ]
+        rates = self._rates.get(run, QueryRates())
+        learnt = rates.finished({report.gate: report.progress for _, report in known})
+        for watched, report in known:
+            if report.batch:
+                work = partial(_publish, watched.ledger, report, learnt.get(report.gate))
+                self._do(watched.ledger.url, report.gate, work)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The query ended: what it left in progress because of an exception has failed.
+
+        A query that fails before its first batch has ended is not known by its gates yet; that
+        batch stays in progress until it is run again.
+        """
+        for run, gate in [key for key in self._watched if key[0] == event.runId]:
+            watched = self._watched.pop((run, gate))
+            if event.exception is not None and watched is not None:
+                # Behind its reports, for the last one may say that the batch went through.
+                self._do(watched.ledger.url, gate, partial(self._fail, watched, gate, event))
+            if watched is not None and not state_of(watched.ledger.url, gate).is_run(run):
+                self._do(watched.ledger.url, gate, partial(self._end, watched, gate, event))
+        for (ledger_url, gate), state in all_states().items():
+            if state.is_run(event.runId):
+                self._do(ledger_url, gate, partial(_record_end, ledger_url, gate, event))
+        self._rates.pop(event.runId, None)
+        if self._newest_run.get(event.id) == event.runId:
+            del self._newest_run[event.id]
+
+    def end_with_the_program(self, is_active: Callable[[UUID], bool], wait_s: float) -> None:
+        """Say how queries without a handler of `Gate.write` ended whose events have not come.
+
+        Called at the program's end, of queries that end with it. Those that have ended already are
+        waited for: Spark logs a trace for each event that it cannot deliver.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while any(not is_active(run) for run in list(self._newest_run.values())):
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.01)
+        for (run, gate), watched in list(self._watched.items()):
+            if watched is not None and not state_of(watched.ledger.url, gate).is_run(run):
+                self._end(watched, gate, None)
+
+    def _do(self, ledger_url: str, gate: str, work: Callable[[], None]) -> None:
+        """Do something for a gate, after all that was to be done for it before."""
+        place = (ledger_url, gate)
+        if place not in self._workers:
+            self._workers[place] = self._new_worker(f"headrace-reports-{gate}")
+        self._workers[place].do(work, self._wait_s)
+
+    def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
+        report = _error_of(event) or ErrorReport("", "", "")
+        try:
+            # Spark's own end waits for this.
+            with cancel_when(lambda: True, "the query ended"):
+                left = self._left_open(watched, gate, event)
+                if left is not None:
+                    # Its handler may have gone through, and only the report of that be missing.
+                    watched.ledger.batches.fail(
+                        left.batch_key, report, owner=left.owner, outcome_unknown=True
+                    )
+        except HeadraceError as error:
+            _LOG.warning("A batch's failure was not processed: %s", error)
+
+    def _end(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent | None) -> None:
+        """Say how a query ended that has no handler of `Gate.write`, and so no state here."""
+        try:
+            with cancel_when(lambda: True, "the query ended"):
+                query, _ = watched.ledger.gates.last_queries([gate]).get(gate, (None, False))
+                owner = "" if query is None else query.owner
+                is_its = query is None or query.checkpoint_id == watched.checkpoint_id
+                if self._program is None or not (is_its or is_gone(owner)):
+                    return  # another query of this program by now
+                error = None if event is None else _error_of(event)
+                how = QueryEnd.STOPPED if error is None else QueryEnd.FAILED
+                line = None if error is None else error.line
+                watched.ledger.gates.end(gate, self._program, how, line, owner)
+        except HeadraceError as error:
+            _LOG.warning("The end of the query behind gate %r was not recorded: %s", gate, error)
+
+    def _left_open(
+        self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
+    ) -> BatchRecord | None:
+        """The batch that a run left in progress; None where another run may have it by now."""
+        batch = watched.ledger.batches.open_batch(gate)
+        if (
+            batch is None
+            or batch.checkpoint_id != watched.checkpoint_id
+            or not is_here(batch.owner)
+        ):
+            return None
+        # Check for a newer run last: it starts before it takes the batch.
+        has_next = self._newest_run.get(event.id, event.runId) != event.runId
+        return None if has_next else batch
+
+    def _watch(self, run: UUID, report: BatchReport) -> _GateRun | None:
+        """The gate in this run, made at its first report from what the source declared."""
+        if (run, report.gate) not in self._watched:
+            try:
+                self._watched[run, report.gate] = self._first_seen(
+                    run, report.gate, report.checkpoint_id
+                )
+            except HeadraceError as error:
+                _LOG.warning(_NOT_PROCESSED, error)
+                return None
+        return self._watched[run, report.gate]
+
+    def _first_seen(self, run: UUID, gate: str, checkpoint_id: str) -> _GateRun | None:
+        ledger = self._ledger_of(gate, run)
+        declared = None
+        if ledger is not None:
+            stopped = state_of(ledger.url, gate).is_stopped
+            with cancel_when(stopped, "the query was stopped"):
+                declared = ledger.gates.get(gate)
+        if ledger is None or declared is None:
+            _LOG.warning(
+                "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
+                " its option headrace.ledger in headrace.register(spark, ledger=...).",
+                gate,
+            )
+            return None
+        try:
+            settings = EstimatorSettings.from_text(declared.estimator)
+        except OptionError as error:
+            _LOG.warning("The gate %r learns no rate: %s", gate, error)
+        else:
+            rates = self._rates.setdefault(run, QueryRates())
+            rates.add(gate, settings, declared.interval_ms, _known_cost(gate, declared.batch_cost))
+        return _GateRun(ledger, checkpoint_id)
+
+
+_STREAMING: Final = "pyspark.errors.exceptions.captured.StreamingQueryException"
+
+
+def _record_end(ledger_url: str, gate: str, event: QueryTerminatedEvent) -> None:
+    record_end(ledger_url, gate, str(event.runId), _error_of(event))
+
+
+def _error_of(event: QueryTerminatedEvent) -> ErrorReport | None:
+    if event.exception is None:
+        return None
+    cause = root_cause(_STREAMING, event.exception)
+    name = event.errorClassOnException or "StreamingQueryException"
+    return ErrorReport(*(cause or (name, event.exception)), "")
+
+
+def _completed(ledger: Ledger, report: BatchReport) -> BatchProgress:
+    """Return a batch's progress with what Spark does not say of it.
+
+    How it went through the handler is known here; what its plan left unread only from its row where
+    Spark does not say how far the log went.
+    """
+    progress = state_of(ledger.url, report.gate).batch_ended(report.batch, report.progress)
+    if report.batch and not progress.records:
+        progress = replace(progress, was_rejected=_was_rejected(ledger, report))
+    if not report.batch or PLANS_FROM_START:
+        return progress
+    batch = _row_of(ledger, report)
+    if batch is None or batch.lag is None:
+        return progress
+    return replace(progress, left_over=max(batch.lag - batch.planned_records, 0))
+
+
+def _row_of(ledger: Ledger, report: BatchReport) -> BatchRecord | None:
+    return _read(ledger, report, lambda: ledger.batches.get(report.batch))
+
+
+def _was_rejected(ledger: Ledger, report: BatchReport) -> bool:
+    """Whether a batch of which Spark has seen no row has dead letters: its values were read."""
+    rejected = partial(ledger.dead_letters.count_rejected, [report.batch])
+    return bool(_read(ledger, report, rejected))
+
+
+def _read(ledger: Ledger, report: BatchReport, read: Callable[[], Answer]) -> Answer | None:
+    """Return what the ledger answers; None, and a line in the log, where it cannot be read."""
+    stopped = state_of(ledger.url, report.gate).is_stopped
+    try:
+        with cancel_when(stopped, "the query was stopped"):
+            return read()
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+        return None
+
+
+def _known_cost(gate: str, text: str | None) -> SourceCost | None:
+    try:
+        return None if text is None else SourceCost.from_text(text)
+    except OptionError as error:
+        _LOG.warning("The gate %r learns the cost of a batch anew: %s", gate, error)
+        return None
+
+
+def _publish(ledger: Ledger, report: BatchReport, learnt: LearntRate | None) -> None:
+    """Write down what was learnt; where it is nothing too, for the planner waits for the report."""
+    if learnt is not None and learnt.warning is not None:
+        _LOG.warning("The gate %r: %s", report.gate, learnt.warning)
+    interval = learnt.interval if learnt is not None else None
+    cost = learnt.cost if learnt is not None else None
+    try:
+        with cancel_when(state_of(ledger.url, report.gate).is_stopped, "the query was stopped"):
+            ledger.rates.report(
+                report.batch,
+                report.query_batch_id,
+                report.progress.start_ms,
+                None if learnt is None else _sample(report, learnt),
+                batch_cost=None if cost is None else cost.to_text(),
+                interval_ms=None if interval is None else interval.interval_ms,
+            )
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+        return
+    if interval is not None:
+        _LOG.info("The gate %r has another interval: %s.", report.gate, interval.why)
+
+
+def _sample(report: BatchReport, learnt: LearntRate) -> RateSample:
+    """Return the measurement; if nothing was learnt, the rate stays what it is."""
+    return RateSample(
+        gate=report.gate,
+        time_ms=report.progress.end_ms,
+        rate_per_s=learnt.rate_per_s,
+        records=learnt.stats.num_elements,
+        processing_delay_ms=learnt.stats.processing_delay_ms,
+        scheduling_delay_ms=learnt.stats.scheduling_delay_ms,
+        processing_rate_per_s=learnt.processing_rate_per_s,
+        proportional=learnt.terms.proportional if learnt.terms else None,
+        integral=learnt.terms.integral if learnt.terms else None,
+        derivative=learnt.terms.derivative if learnt.terms else None,
+        query_batch_id=report.query_batch_id,
+        batch_key=report.batch,
+    )

@@ -1,0 +1,148 @@
+"""Policy for an exception in a handler: stop, retry, defer, isolate, and what follows a retry."""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, get_args
+
+from headrace.gate.control.bisection import IsolationBudget
+from headrace.gate.control.sink_outage import OnOutage, OutageSettings
+from headrace.core.backoff import Backoff
+from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
+from headrace.errors import OptionError
+
+Last = Literal["stop", "defer", "isolate"]
+_LAST: Final[tuple[str, ...]] = get_args(Last)
+OutageWord = Literal["hold", "defer", "stop"]
+"""The words of `OnOutage`."""
+
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
+
+
+_A_SECOND: Final = Backoff(first_ms=1_000, most_ms=LONGEST_INTERVAL_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class OnFailure:
+    """A failure policy. Made by `retry`, `isolate`, or from a word.
+
+    Attributes:
+        retries: How often the handler is called again, in place, before anything else.
+        backoff: The wait before each retry.
+        last: What happens when it still fails. ``stop``: the query stops, and runs the batch again
+            when it is started. ``defer``: the stream goes on; a backfill takes the batch later.
+            ``isolate``: the batch is halved until what cannot be processed stands alone.
+        budget: How much isolation may take; what is left then is deferred.
+        topic: Where dead letters go besides the ledger; None for nowhere.
+        outage: What happens first where the sink is away.
+    """
+
+    retries: int = 0
+    backoff: Backoff = _A_SECOND
+    last: Last = "stop"
+    budget: IsolationBudget = field(default_factory=IsolationBudget)
+    topic: str | None = None
+    outage: OutageSettings = field(default_factory=OutageSettings)
+
+    @property
+    def skips(self) -> bool:
+        """Whether the stream goes on without all of a batch."""
+        return self.last != "stop"
+
+
+STOP: Final = OnFailure()
+"""As Spark itself does."""
+
+
+def retry(
+    attempts: int, backoff: str = "1 second", *, then: "Last | OnFailure" = "stop"
+) -> OnFailure:
+    """Call the handler again, up to ``attempts`` times, and only then do something else.
+
+    For what passes by itself: a database that restarts, a lock. The stream waits meanwhile.
+
+    >>> retry(3, "500 ms", then="defer").backoff.wait_ms(3)
+    2000
+
+    Args:
+        attempts: How often it is called again; 1 or more.
+        backoff: The wait before the first; each later one is twice as long.
+        then: What follows: ``"stop"``, ``"defer"``, ``"isolate"``, or what `isolate` answers.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+    if attempts < 1:
+        raise OptionError(f"retry's attempts is {attempts}; it must be 1 or more.")
+    after = parse_on_failure(then)
+    if after.retries:
+        raise OptionError("A retry cannot be followed by a retry; give one with more attempts.")
+    waits = Backoff(duration_ms("retry's backoff", backoff), most_ms=LONGEST_INTERVAL_MS)
+    return replace(after, retries=attempts, backoff=waits)
+
+
+def isolate(
+    *, max_runs: int = 200, max_time: str = "1 minute", topic: str | None = None
+) -> OnFailure:
+    """Halve a failed batch until what cannot be processed stands alone, within a budget.
+
+    Args:
+        max_runs: Of the handler on parts of the batch; 1 or more. Default: 200.
+        max_time: How long the stream may wait for it. Default: 1 minute.
+        topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
+            with headers that say where it comes from and why it is there. The ledger has it first,
+            and has it for certain; what the brokers do not take is logged, and not sent again.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+    if topic is not None and not _TOPIC.fullmatch(topic):
+        raise OptionError(
+            f"isolate's topic is {topic!r}; a topic's name has 1 to 249 letters, digits, '.', '_'"
+            " and '-'."
+        )
+    budget = IsolationBudget(max_runs, duration_ms("isolate's max_time", max_time))
+    return OnFailure(last="isolate", budget=budget, topic=topic)
+
+
+def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
+    """A policy from a word; one that is made already is answered as it is.
+
+    Raises:
+        OptionError: There is no such word.
+    """
+    match on_failure:
+        case OnFailure():
+            return on_failure
+        case "stop" | "defer" | "isolate":
+            return OnFailure(last=on_failure)
+        case _:
+            raise OptionError(
+                f"on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, _LAST))}, or"
+                " what headrace.retry or headrace.isolate answers."
+            )
+
+
+def with_outages(policy: OnFailure, on_outage: str, settings: OutageSettings) -> OnFailure:
+    """A policy with what happens where the sink is away.
+
+    Raises:
+        OptionError: There is no such word, or it contradicts the policy.
+    """
+    words = [each.value for each in OnOutage]
+    if on_outage not in words:
+        raise OptionError(
+            f"on_outage is {on_outage!r}; it must be one of {', '.join(map(repr, words))}."
+        )
+    chosen = OnOutage(on_outage)
+    if chosen is OnOutage.DEFER and not policy.skips:
+        raise OptionError(
+            "on_outage is 'defer', but on_failure is 'stop', which defers no batch; set on_failure"
+            " to 'defer' or 'isolate', or on_outage to 'hold' or 'stop'."
+        )
+    if chosen is not OnOutage.HOLD and settings != OutageSettings():
+        raise OptionError(
+            f"The options outage.retry, outage.maxRetry and outage.maxHold say how a gate waits for"
+            f" its sink, and on_outage is {on_outage!r}, which does not; leave them out, or set it"
+            " to 'hold'."
+        )
+    return replace(policy, outage=replace(settings, on_outage=chosen))

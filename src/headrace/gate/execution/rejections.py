@@ -1,0 +1,347 @@
+"""Records that a handler rejects by name, until they are kept with the batch's success."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace.core.ranges import OffsetRange, TopicPartition, merge
+from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
+from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
+from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.gate.ledger.error_report import BAD_VALUE, REJECTED
+from headrace.gate.source.connector import DeadLetterSink
+from headrace.gate.source.losses import OnLoss
+
+MAX_REJECTED: Final = 10_000
+"""Records that the handler may reject in one run; they are in memory until they are kept."""
+
+MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
+"""Greatest total size of these records (bytes)."""
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+_COLUMNS: Final = ("topic", "partition", "offset")
+_REASON: Final = "reason"
+
+
+class RecordReader(Protocol):
+    """Reads single records of a gate's batches once more, and knows where dead letters go."""
+
+    def rejected(
+        self,
+        ranges: Sequence[PlannedRange],
+        reasons: Mapping[Place, ErrorReport],
+        on_loss: OnLoss | None = None,
+    ) -> Iterable[DeadLetter]:
+        """The records at these places, whole, with why each was rejected; in no order.
+
+        Args:
+            ranges: what the batch reads, which has the places.
+            reasons: by topic, partition and offset.
+            on_loss: is told of offsets that have left the source, where the stream goes on without
+                such (``failOnDataLoss``). Default: None, they are an error.
+
+        Raises:
+            DataLossError, CorruptionError: a record has left the source, or is damaged.
+            BrokerError, JournalError: the source cannot be read now.
+        """
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Return the sink of dead letters besides the ledger, if named and the source has one."""
+
+
+class Rejections:
+    """Collects what one run of a handler rejects, and reads it from the source, whole.
+
+    Args:
+        batch: its key, for errors.
+        ranges: what is in the batch; nothing else can be rejected.
+        reader: reads the records; None where there is no source to read from.
+        planned: the same ranges, as the ledger has them.
+        on_loss: writes down rejected records that have left the source, of which nothing can be
+            kept. Default: None, such a record is an error.
+        check_fit: raises where the schema is at fault, and nothing is to be kept. Default: it never
+            is.
+
+    Attributes:
+        unfit: the records that could not be decoded, and why, as far as tasks have reported them.
+    """
+
+    def __init__(
+        self,
+        batch: str,
+        ranges: Sequence[OffsetRange],
+        reader: RecordReader | None,
+        planned: Callable[[], Sequence[PlannedRange]],
+        on_loss: OnLoss | None = None,
+        *,
+        check_fit: "Callable[[Rejections], None]" = lambda _rejections: None,
+    ) -> None:
+        self._batch: Final = batch
+        self._ranges: Final = merge(ranges)
+        self._reader: Final = reader
+        self._planned: Final = planned
+        self._on_loss: Final = on_loss
+        self._check_fit: Final = check_fit
+        self._checked = 0
+        self.unfit: Final[dict[Place, ErrorReport]] = {}
+        self._changing: Final = threading.Lock()
+        self._reasons: dict[Place, ErrorReport] = {}
+        self._letters: dict[Place, DeadLetter] = {}
+        self._run: Final = new_run()
+
+    @contextmanager
+    def of_jobs(self) -> Iterator[None]:
+        """Within, reject what jobs of this thread cannot decode; see `headrace.decode`."""
+        with reported_to(self._run):
+            yield
+
+    @property
+    def kept(self) -> Sequence[DeadLetter]:
+        """Dead letters read so far, by topic, partition and offset."""
+        return [self._letters[place] for place in sorted(self._letters)]
+
+    def count(self) -> int:
+        """Return the number of rejected records.
+
+        Raises:
+            TooManyRejectedError: too many could not be decoded.
+        """
+        self._take_reported()
+        return len(self._reasons)
+
+    def _take_reported(self) -> None:
+        reported = REPORTS.take(self._run)
+        if reported:
+            unfit = {place: ErrorReport(BAD_VALUE, why, "") for place, why in reported.items()}
+            self._add(unfit.items(), MAX_REPORTED)
+            self.unfit.update(unfit)
+
+    def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
+        """Reject all of these rows, or none of them.
+
+        Raises:
+            RejectionError: a row is not of the batch, or does not say where it is; or the reason is
+                none.
+            TooManyRejectedError: there are too many.
+            LedgerError: there is no source to read from.
+        """
+        if self._reader is None:
+            raise LedgerError(
+                f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
+            )
+        self._add(
+            _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason),
+            MAX_REJECTED,
+        )
+
+    def _add(self, found: Iterable[tuple[Place, ErrorReport]], most: int) -> None:
+        with self._changing:
+            reasons = dict(self._reasons)
+            for place, why in found:
+                self._check_place(place)
+                reasons.setdefault(place, why)
+                if len(reasons) > most:
+                    raise TooManyRejectedError(
+                        f"More than {most:,} records of batch {self._batch} are rejected,"
+                        f" the first with the reason {next(iter(reasons.values())).message!r}; if"
+                        " so many are bad, raise an exception, so that the batch has failed."
+                    )
+            self._reasons = reasons
+
+    def read(self) -> Sequence[DeadLetter]:
+        """Return the rejected records, by topic, partition and offset; each record is read once.
+
+        Raises:
+            RejectionError: there is no record at one of the offsets.
+            TooManyRejectedError: they are too large together.
+            OptionError: the schema is at fault, and not the records.
+            DataLossError, CorruptionError: a record has left the source.
+            BrokerError, JournalError: the source cannot be read now.
+        """
+        self._take_reported()
+        if len(self.unfit) > self._checked:
+            self._checked = len(self.unfit)
+            self._check_fit(self)
+        with self._changing:
+            missing = {
+                place: why for place, why in self._reasons.items() if place not in self._letters
+            }
+            if missing and self._reader is not None:
+                size = sum(map(_size, self._letters.values()))
+                gone: list[tuple[OffsetRange, str]] = []
+                tell = None if self._on_loss is None else lambda *loss: gone.append(loss)
+                for letter in self._reader.rejected(self._planned(), missing, tell):
+                    self._letters[letter.topic, letter.partition, letter.offset] = letter
+                    size += _size(letter)
+                    if size > MAX_REJECTED_BYTES:
+                        raise TooManyRejectedError(
+                            f"The records of batch {self._batch} that are rejected have more than"
+                            f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, so that"
+                            " the batch itself has failed."
+                        )
+                self._lose(missing, gone)
+            for topic, partition, offset in missing.keys() - self._letters.keys():
+                raise RejectionError(
+                    f"{topic}-{partition} at {offset}, which the handler of batch {self._batch}"
+                    " rejects, is no record of the source; reject rows that the batch has."
+                )
+            return self.kept
+
+    def has_others(self) -> bool:
+        """Whether the batch has a value besides those that could not be decoded.
+
+        A batch that is mostly gaps is taken to have one: nobody looks.
+        """
+        ranges = [each for same in self._ranges.values() for each in same]
+        gaps = sum(each.count for each in ranges) - len(self.unfit)
+        if self._reader is None or gaps > len(self.unfit):
+            return True
+        why = ErrorReport(BAD_VALUE, "it is looked for", "")
+        places = ((r.topic, r.partition, at) for r in ranges for at in range(r.start, r.until))
+        others = {place: why for place in places if place not in self.unfit}
+        letters = self._reader.rejected(self._planned(), others, lambda *_loss: None)
+        return bool(others) and any(letter.value is not None for letter in letters)
+
+    def _lose(
+        self, missing: dict[Place, ErrorReport], gone: Sequence[tuple[OffsetRange, str]]
+    ) -> None:
+        """Write down those rejected records that are gone, and no others: the handler had these."""
+        for offsets, why in gone:
+            unread = missing.keys() - self._letters.keys()
+            lost = [place for place in unread if _is_in(place, offsets)]
+            places = (OffsetRange(*place, place[2] + 1) for place in lost)
+            for ranges in merge(places).values():
+                for each in ranges:
+                    assert self._on_loss is not None  # noqa: S101  (without it nothing is told)
+                    self._on_loss(each, why)
+            for place in lost:
+                del missing[place], self._reasons[place]
+
+    def _check_place(self, place: Place) -> None:
+        topic, partition, offset = place
+        ranges = self._ranges.get(TopicPartition(topic, partition), ())
+        if not any(each.start <= offset < each.until for each in ranges):
+            raise RejectionError(
+                f"The row {topic}-{partition} at {offset} is not of batch {self._batch}, so it is"
+                f" not rejected; reject rows of the batch itself, which has {self._described()}."
+            )
+
+    def _described(self) -> str:
+        ranges = [str(each) for same in self._ranges.values() for each in same]
+        more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
+        return ", ".join(ranges[:3]) + more if ranges else "no records"
+
+
+def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> Iterator[DeadLetter]:
+    """The dead letters of those records of a source's that have a reason."""
+    offsets = pa.array(sorted({offset for _, _, offset in reasons}), pa.int64())
+    wanted = batch.filter(pc.is_in(batch.column("offset"), value_set=offsets))
+    times_us = wanted.column("timestamp").cast(pa.int64()).to_pylist()
+    # Python has no times past the year 9999; Kafka takes any that a producer sends.
+    for row, time_us in zip(wanted.drop_columns(["timestamp"]).to_pylist(), times_us, strict=True):
+        why = reasons.get((row["topic"], row["partition"], row["offset"]))
+        if why is not None:
+            yield letter_from(row, time_us // 1000, why)
+
+
+def letter_from(row: Mapping[str, Any], timestamp_ms: int, error: ErrorReport) -> DeadLetter:
+    """The dead letter of a record, from its columns as Arrow or Spark has them in Python."""
+    headers = row["headers"]
+    return DeadLetter(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        key=_bytes(row["key"]),
+        value=_bytes(row["value"]),
+        headers=None if headers is None else tuple((h["key"], _bytes(h["value"])) for h in headers),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=row["timestampType"],
+        error=error,
+    )
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _is_in(place: Place, offsets: OffsetRange) -> bool:
+    return place[:2] == offsets.topic_partition and offsets.start <= place[2] < offsets.until
+
+
+def _size(letter: DeadLetter) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in letter.headers or ())
+    return len(letter.key or b"") + len(letter.value or b"") + headers
+
+
+def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+    """Each row's place and reason; computed now, one more than may be rejected at most."""
+    missing = [name for name in _COLUMNS if name not in rows.columns]
+    if missing:
+        raise RejectionError(
+            f"The rows to reject have no column {missing[0]!r}, but {', '.join(rows.columns)}; keep"
+            f" the columns {', '.join(_COLUMNS)}, which say where a record is."
+        )
+    given = reason if isinstance(reason, Column) else F.lit(None)
+    chosen = rows.select(*_COLUMNS, given.cast("string").alias(_REASON)).limit(MAX_REJECTED + 1)
+    constant = None if isinstance(reason, Column) else _report(reason)
+    for row in chosen.collect():
+        yield _place(tuple(row[:3])), constant or _report(row[_REASON])
+
+
+def _of_rows(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+    if isinstance(reason, Column):
+        raise RejectionError(
+            "The reason is a column, which only rows of a DataFrame can have; give a sentence."
+        )
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise RejectionError(
+            f"The rows to reject are a {type(rows).__name__}; give a DataFrame, or a list of rows,"
+            f" dicts or tuples with {', '.join(_COLUMNS)}."
+        )
+    why = _report(reason)
+    for row in rows:
+        yield _place(_values(row)), why
+
+
+def _values(row: object) -> tuple[object, ...]:
+    try:
+        if isinstance(row, Mapping):
+            return tuple(row[name] for name in _COLUMNS)
+        if isinstance(row, tuple) and hasattr(row, "__fields__"):
+            named = dict(zip(row.__fields__, row, strict=True))
+            return tuple(named[name] for name in _COLUMNS)
+    except KeyError as error:
+        raise RejectionError(
+            f"A row to reject has no {error.args[0]!r}; keep {', '.join(_COLUMNS)}, which say where"
+            " a record is."
+        ) from None
+    return tuple(row) if isinstance(row, tuple | list) else (row,)
+
+
+def _place(values: tuple[object, ...]) -> Place:
+    match values:
+        case (str(topic), int(partition), int(offset)) if bool not in map(type, values):
+            return topic, partition, offset
+        case _:
+            kinds = ", ".join(type(each).__name__ for each in values)
+            raise RejectionError(
+                f"A row to reject is of ({kinds}); give a topic (text), a partition and an offset"
+                " (whole numbers)."
+            )
+
+
+def _report(reason: object) -> ErrorReport:
+    if not isinstance(reason, str) or not reason.strip():
+        raise RejectionError(
+            f"The reason to reject rows is {reason!r}; give a sentence that says what is wrong with"
+            " them."
+        )
+    return ErrorReport(REJECTED, reason.strip(), "")

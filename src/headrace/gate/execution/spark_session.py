@@ -1,0 +1,446 @@
+"""Set-up of a Spark session, once: the sources, their secrets, and the listener of the gates."""
+
+import atexit
+import contextlib
+import io
+import os
+import pkgutil
+import re
+import secrets
+import shutil
+import site
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from headrace.core.log_lines import show_lines
+from headrace.core.system import this_program
+from headrace.decoding.decode import SessionReporter, reporter_of
+from headrace.decoding.decode_option import OPTION, has_secret
+from headrace.errors import SetupError
+from headrace.gate.execution.connectors import SOURCES, connector_of
+from headrace.gate.execution.gate_state import EVENTS_S, ledger_of, shared_ledger
+from headrace.gate.execution.listener import GateListener
+from headrace.gate.kafka.client.option_values import REDACTED, is_secret
+from headrace.gate.ledger import normalize_url, without_secrets
+from headrace.gate.source.source_options import LEDGERS
+from headrace.spark_versions import (
+    Py4JError,
+    active_context,
+    is_remote,
+    known_settings,
+    warn_of_limits,
+)
+from headrace.task_link import new_token
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+VARIABLE: Final = "PYSPARK_PYTHON"
+
+DAEMON: Final = "headrace.worker_daemon"
+"""The module that Spark starts in place of PySpark's daemon; executors elsewhere need it too."""
+
+LAUNCHER: Final = Path(__file__).with_name("compiled_python.sh")
+"""Script that starts this program's Python for Spark without Spark's archives."""
+
+_IMPORT_S: Final = 60
+"""Time that the other Python may take to import Headrace (s)."""
+
+
+def choose_python(context: "SparkContext", environ: Mapping[str, str] = os.environ) -> None:
+    """See to it that Spark's processes have Headrace.
+
+    With a local master, unless you chose one, that is the Python of this program from now on, for
+    functions of your own too. Elsewhere the machines may differ, and this one is examined: the
+    planner runs here. If the session sends Python files along, nothing is examined, for Headrace
+    may be one of them.
+
+    Raises:
+        SetupError: it cannot be started, or cannot import headrace; the message says what to set.
+    """
+    chosen, is_local = context.pythonExec, str(context.master).startswith("local")
+    found = shutil.which(chosen)
+    is_this = found is not None and _is_this_python(Path(found))
+    if is_local and (is_this or VARIABLE not in environ):
+        context.pythonExec = sys.executable
+        if _has_compiled_pyspark(context):
+            context.environment["HEADRACE_PYTHON"] = sys.executable
+            context.pythonExec = str(LAUNCHER)
+        _keep_workers(context)
+    elif found is None or not (is_this or context._python_includes or _has_headrace(found)):
+        lacks = "is not on this machine" if found is None else "cannot import headrace"
+        raise SetupError(
+            f"Spark would start its Python processes with {chosen!r}, which {lacks}; set"
+            f" {VARIABLE} to a Python that has it on every machine, here {sys.executable}, before"
+            " the session is made."
+        )
+
+
+def _keep_workers(context: "SparkContext") -> None:
+    """Start workers with `headrace.worker_daemon` from now on, unless another daemon is set.
+
+    Python files of the session are not in the daemon's path, and Headrace may be one of them.
+    """
+    jsc: Any = context._jsc
+    if jsc is not None and not context._python_includes:
+        jsc.sc().conf().setIfMissing("spark.python.daemon.module", DAEMON)
+
+
+def skip_lookup(spark: SparkSession) -> None:
+    """Save the Python process in which Spark looks for data sources that are installed.
+
+    Data sources are modules named ``pyspark_...``. If this program has none, and Spark's Python is
+    this one, none would be found there either. If that is unknown, Spark looks itself.
+    """
+    if spark.sparkContext.pythonExec not in {sys.executable, str(LAUNCHER)}:
+        return
+    if any(each.name.startswith("pyspark_") for each in pkgutil.iter_modules()):
+        return
+    jvm: Any = spark._jvm
+    try:
+        kinds = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        known = getattr(kinds, "MODULE$")
+        if known.dataSourceBuilders().isEmpty():
+            none = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+            getattr(known, "dataSourceBuilders_$eq")(jvm.scala.Some(none))
+    except (Py4JError, TypeError):  # a Spark that has it elsewhere
+        return
+
+
+QUIET_LOGS: Final = "spark.headrace.quietLogs"
+"""Setting of `configure`: whether Spark's loggers of `_NOISE` are turned down."""
+
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_NOISE: Final = {
+    # "Current batch is falling behind": a gate sizes batches to the interval, and reports lag.
+    f"{_STREAMING}.ProcessingTimeExecutor": "ERROR",  # Spark 4.0
+    f"{_STREAMING}.runtime.ProcessingTimeExecutor": "ERROR",
+    # "spark.sql.adaptive.enabled is not supported in streaming": nothing to do about it.
+    f"{_STREAMING}.ResolveWriteToStream": "ERROR",
+    f"{_STREAMING}.runtime.ResolveWriteToStream": "ERROR",
+    # "Failed to cancel job group": the query that ends runs no job.
+    "org.apache.spark.scheduler.DAGScheduler": "ERROR",
+}
+"""Levels of loggers whose warnings say nothing under a gate."""
+
+
+def set_log_levels(spark: SparkSession, levels: Mapping[str, str]) -> None:
+    """Set the levels of the driver's loggers; without log4j 2 in its JVM nothing changes."""
+    jvm: Any = spark._jvm
+    try:
+        log4j = jvm.org.apache.logging.log4j
+        for logger, level in levels.items():
+            log4j.core.config.Configurator.setLevel(logger, log4j.Level.valueOf(level))
+    except (Py4JError, TypeError):
+        return
+
+
+def _is_this_python(found: Path) -> bool:
+    """Whether it is of this program's environment; both of an environment are often links."""
+    this = Path(sys.executable)
+    return found.parent == this.parent and found.samefile(this)
+
+
+def _has_compiled_pyspark(context: "SparkContext") -> bool:
+    """Whether this Python's PySpark is installed, and is the one that Spark has as an archive."""
+    home, jvm = Path(pyspark.__file__).parent, context._jvm
+    of_spark = None if jvm is None else jvm.java.lang.System.getenv("SPARK_HOME")
+    return (
+        str(home.parent) in site.getsitepackages()
+        and of_spark is not None
+        and home.samefile(of_spark)
+        and os.access(LAUNCHER, os.X_OK)
+    )
+
+
+def _has_headrace(python: str) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", "import headrace"], capture_output=True, timeout=_IMPORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+# Spark gives out several Python objects for one session, so its own settings tell which it is.
+_SESSION: Final = "headrace.session"
+
+
+@dataclass
+class _Session:
+    """State of a session: its parallelism, default ledger, and its sources' secrets.
+
+    ``link_token`` is what tasks show that report to a handler over Spark Connect. ``is_adopted``:
+    another process has registered it.
+    """
+
+    parallelism: int
+    default_ledger: str | None = field(default=None, repr=False)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    link_token: str = field(default_factory=new_token, repr=False)
+    is_adopted: bool = False
+
+
+_sessions: Final[dict[str, _Session]] = {}
+_lock: Final = threading.RLock()
+
+
+def register(spark: SparkSession, *, ledger: str | None = None) -> None:
+    """Make the sources known to a session, and listen to its queries. Again is harmless.
+
+    Args:
+        spark: the session.
+        ledger: the ledger of gates that are used by options alone (``headrace.gate`` and
+            ``headrace.ledger`` on the bare format), where no `Gate` of this program names it. The
+            same URL as in the option, but with its password, which Spark would show there.
+
+    Raises:
+        LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
+        SetupError: the Python that Spark starts for planners and tasks has no headrace; the message
+            says what to set. Where the master is local and nobody has set it, it is set here.
+    """
+    if ledger is not None:
+        ledger = normalize_url(ledger)
+        shared_ledger(ledger)
+    with _lock:
+        known = {} if ledger is None else _hidden({"headrace.ledger": ledger}, {})[1]
+        session = _session(spark, known)
+        if ledger is not None:
+            session.default_ledger = ledger
+
+
+def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source as Spark may show them; the session's sources know what is meant.
+
+    The rest of a ledger's URL stays readable.
+
+    Raises:
+        LedgerError: One of them is not a ledger's URL.
+    """
+    with _lock:
+        session = _session(spark, {})
+        shown, new = _hidden(options, session.secrets)
+        _session(spark, new)
+        return shown
+
+
+def _hidden(
+    options: Mapping[str, str], known: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The options without secrets, and the secrets by what stands in their place."""
+    place_of = {secret: place for place, secret in known.items()}
+    shown, new = dict[str, str](), dict[str, str]()
+    for name, value in options.items():
+        shown[name] = value
+        if name.lower() in LEDGERS:
+            shown[name] = without_secrets(value)
+            if shown[name] != normalize_url(value):
+                new[shown[name]] = normalize_url(value)
+        elif is_secret(name) or (name.lower() == OPTION and has_secret(value)):
+            shown[name] = place_of.get(value) or f"{REDACTED} {secrets.token_hex(8)}"
+            new[shown[name]] = value
+    return shown, new
+
+
+def _name_of(spark: Any, origin: _Session | None) -> str:
+    """The name of a session; over Connect a clone has its origin's settings, and not its own."""
+    if is_remote(spark) and not (origin and origin.is_adopted):
+        return str(spark.session_id)
+    return spark.conf.get(_SESSION, None) or uuid.uuid4().hex
+
+
+def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
+    origin = _sessions.get(spark.conf.get(_SESSION, None) or "")
+    name = _name_of(spark, origin)
+    session = _sessions.get(name)
+    if session is not None and new.items() <= session.secrets.items():
+        return session
+    if session is None:
+        if not is_remote(spark):
+            choose_python(spark.sparkContext)
+            skip_lookup(spark)
+            if spark.conf.get(QUIET_LOGS, None) == "true":
+                set_log_levels(spark, _NOISE)
+        warn_of_limits()
+        # A declarative pipeline's definitions may set nothing; only handlers on servers look there.
+        with contextlib.suppress(PySparkException):
+            spark.conf.set(_SESSION, name)
+        session = _sessions[name] = _Session(_parallelism(spark))
+        if origin is not None:  # whose views a clone has, too
+            session.default_ledger, session.secrets = origin.default_ledger, dict(origin.secrets)
+        listener = GateListener(
+            lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger),
+            program=this_program(over_connect=is_remote(spark)),
+        )
+        if not is_remote(spark):  # over Spark Connect a query goes on without its program
+            atexit.register(_end_with_the_program, spark, listener)
+        _listen(spark, listener)
+    session.secrets |= new
+    # A class of its own for this session: Spark sends it, with what it knows, to its processes.
+    known = {
+        "parallelism": session.parallelism,
+        "secrets": dict(session.secrets),
+        "reports": SessionReporter(session.link_token) if is_remote(spark) else reporter_of(spark),
+        "driver": this_program(over_connect=is_remote(spark)),
+    }
+    for connector in map(connector_of, SOURCES):
+        source = connector.source
+        _register_source(spark, type(source.__name__, (source,), known))
+    return session
+
+
+def _end_with_the_program(spark: SparkSession, listener: GateListener) -> None:
+    def is_active(run: UUID) -> bool:
+        return any(str(query.runId) == str(run) for query in spark.streams.active)
+
+    context = active_context()
+    if context is None:  # its Spark was stopped, which delivers the events
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        listener.end_with_the_program(is_active, EVENTS_S)
+        # Spark logs a trace for each event that it delivers to nobody from now on.
+        context.setLogLevel("OFF")
+
+
+def _listen(spark: SparkSession, listener: GateListener) -> None:
+    """Add a listener that does not keep the program running.
+
+    Over Spark Connect PySpark delivers events in a thread that Python waits for at its end, and
+    that only ``spark.stop()`` ends. A thread that a daemon thread starts is a daemon too.
+    """
+    if not is_remote(spark):
+        spark.streams.addListener(listener)
+        return
+    errors: list[BaseException] = []
+
+    def add() -> None:
+        try:
+            spark.streams.addListener(listener)
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            errors.append(error)
+
+    adding = threading.Thread(target=add, name="headrace listener", daemon=True)
+    adding.start()
+    adding.join()
+    if errors:
+        raise errors[0]
+
+
+def known_secrets(spark: SparkSession) -> dict[str, str]:
+    """The secrets of a session that is registered, by what stands in their place."""
+    with _lock:
+        return dict(_session(spark, {}).secrets)
+
+
+def link_token(spark: SparkSession) -> str:
+    """The token of a registered session's tasks that report to a handler over Spark Connect."""
+    with _lock:
+        return _session(spark, {}).link_token
+
+
+def adopt(spark: SparkSession, known: Mapping[str, str]) -> None:
+    """Know a session that another process has registered, and its secrets.
+
+    For Spark Connect's server, where handlers run in a process of their own.
+    """
+    with _lock:
+        name = spark.conf.get(_SESSION, None) or ""
+        _sessions.setdefault(name, _Session(0, is_adopted=True)).secrets |= known
+
+
+_SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
+_ASSUMED_PARALLELISM: Final = 4
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Return the number of tasks the session runs at once; over Spark Connect a plan tells it."""
+    if not is_remote(spark):
+        return spark.sparkContext.defaultParallelism
+    plan = io.StringIO()
+    with contextlib.redirect_stdout(plan):
+        spark.range(1).explain()
+    found = _SPLITS.search(plan.getvalue())
+    return int(found[1]) if found is not None else _ASSUMED_PARALLELISM
+
+
+def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source with environment variables that any number of threads may share.
+
+    Like ``spark.dataSource.register``, but for the map of these variables, which all queries of the
+    source share: Spark adds to it in the thread of each query that starts, and serializes it for
+    the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no task of any
+    query can read it (``OptionalDataException``). Spark's method also asks whether the thread's
+    active session, perhaps another one, has such a source, and then would not register this one.
+    """
+    if is_remote(spark):
+        spark.dataSource.register(source)
+        return
+    from pyspark.sql.udf import _wrap_function  # noqa: PLC0415  (a Connect client has no py4j)
+
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    wrapped: Any = _wrap_function(spark.sparkContext, source)
+    function = jvm.SimplePythonFunction(
+        wrapped.command(),
+        jvm.java.util.concurrent.ConcurrentHashMap(wrapped.envVars()),
+        wrapped.pythonIncludes(),
+        wrapped.pythonExec(),
+        wrapped.pythonVer(),
+        wrapped.broadcastVars(),
+        wrapped.accumulator(),
+    )
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    registered = python.UserDefinedPythonDataSource(function)
+    session.sessionState().dataSourceManager().registerDataSource(source.name(), registered)
+
+
+RECOMMENDED_CONF: Final = known_settings(
+    {
+        # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+)
+"""Settings that a session should be built with; `headrace doctor` checks them."""
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Set what makes small batches fast, on a session's builder, and keep the log short.
+
+    Unless the program handles its log itself, Headrace's warnings go to the standard error with
+    time and level. The bar of stages, and warnings of Spark's that say nothing under a gate, are
+    turned off; set ``spark.headrace.quietLogs`` to ``false`` to keep these warnings.
+
+    >>> import headrace
+    >>> from pyspark.sql import SparkSession
+    >>> builder = headrace.configure(SparkSession.builder.appName("orders"))
+    """
+    show_lines()
+    # The bar of stages would be glued to the log's lines.
+    quiet = {QUIET_LOGS: "true", "spark.ui.showConsoleProgress": "false"}
+    for name, value in {**RECOMMENDED_CONF, **quiet}.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def is_new_checkpoint(spark: SparkSession, path: str) -> bool:
+    """Return whether a checkpoint has no batch yet; False over Connect, where nobody here sees."""
+    if is_remote(spark):
+        return False
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path, "offsets")
+    system = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return not system.exists(folder)

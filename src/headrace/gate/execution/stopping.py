@@ -1,0 +1,154 @@
+"""Queries are ended for an operator, once their batch is done, and at SIGTERM: by whom, and why.
+
+Their planner sees the stop and plans no batch more; only the process that has the query can end it.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Set
+from types import FrameType
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+
+from headrace.gate.control import OperatorAction
+from headrace.core.timing import cancel_when
+from headrace.errors import HeadraceError
+from headrace.gate.execution.gate_state import StreamState, all_states, has_ended, shared_ledger
+from headrace.gate.execution.sink_outage import text_of
+from headrace.gate.ledger import Ledger, Status
+from headrace.spark_versions import Py4JError
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+LOOK_S: Final = 2.0
+"""Interval at which a process asks the ledgers of its queries whether one is to end (s)."""
+
+_starting: Final = threading.Lock()
+_is_watching = False
+
+
+def watch_for_stops(*, at_signals: bool) -> None:
+    """End the queries of this process that are followed, from now on, when they are to end.
+
+    ``at_signals`` has SIGTERM end them too, and Ctrl-C outside of an interactive session, unless
+    the program has a handler of its own, or this is not its main thread. The program then goes on
+    to its end; the same signal once more ends it at once.
+    """
+    global _is_watching  # noqa: PLW0603  (one thread for the process)
+    with _starting:
+        if not _is_watching:
+            threading.Thread(target=_watch, name="headrace-stops", daemon=True).start()
+            _is_watching = True
+    if at_signals and threading.current_thread() is threading.main_thread():
+        _end_all_at(signal.SIGTERM)
+        if not hasattr(sys, "ps1") and "IPython" not in sys.modules:
+            _end_all_at(signal.SIGINT)
+
+
+def _end_all_at(number: signal.Signals) -> None:
+    """Have a signal end all queries, unless the program handles it; the second one acts as ever."""
+    before: Any = signal.getsignal(number)
+    module = getattr(before, "__module__", None)
+    if before is not signal.SIG_DFL and module not in {"_signal", "pyspark.core.context"}:
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, before)
+        # Not here: the main thread may be in a call to Spark, and its connection takes no other.
+        threading.Thread(target=_end_all, args=(number,), daemon=True).start()
+
+    signal.signal(number, end)
+
+
+def _end_all(number: signal.Signals) -> None:
+    running = [state for state in all_states().values() if state.is_active()]
+    if not running:
+        os.kill(os.getpid(), number)
+    for state in running:
+        _end(state, number.name)
+
+
+def _watch() -> None:
+    idle: set[StreamState] = set()
+    while True:
+        time.sleep(LOOK_S)
+        try:
+            idle = look(all_states(), idle)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            _LOG.exception("Whether a query of this process is to end is not known now.")
+
+
+def look(
+    followed: Mapping[tuple[str, str], StreamState], idle_before: Set[StreamState]
+) -> set[StreamState]:
+    """End the queries that are to end and run no batch, if their planners have seen that.
+
+    One that plans nothing, as with a long interval, ends when it is idle at two looks.
+
+    Args:
+        followed: The gates' states by ledger and name.
+        idle_before: The answer of the look before.
+
+    Returns:
+        Those that are to end and run no batch.
+    """
+    gates: dict[str, dict[str, StreamState]] = defaultdict(dict)
+    for (url, gate), state in followed.items():
+        if state.stopped_by is None and state.is_active():
+            gates[url][gate] = state
+    idle: set[StreamState] = set()
+    for url, states in gates.items():
+        try:
+            for state, stop in _idle(shared_ledger(url), states):
+                idle.add(state)
+                if stop.seen_ms is not None or state in idle_before:
+                    _end(state, stop.author)
+        except HeadraceError:
+            _LOG.debug("Whether a query is to end is not known now.", exc_info=True)
+    return idle
+
+
+def _idle(
+    ledger: Ledger, states: Mapping[str, StreamState]
+) -> Iterator[tuple[StreamState, OperatorAction]]:
+    with cancel_when(lambda: not any(map(StreamState.is_active, states.values())), "no query runs"):
+        for gate in ledger.operator_limits.to_stop(list(states)):
+            stop = ledger.operator_limits.of(gate).stop
+            running = ledger.operator_limits.open_batches(gate).get(Status.IN_PROGRESS, 0)
+            # What waits for its sink is run again at the next start, under its own key.
+            is_idle = not running or ledger.sink_outages.get(gate) is not None
+            if stop is not None and is_idle:
+                yield states[gate], stop
+
+
+def _end(state: StreamState, by: str) -> None:
+    """End a query, in a thread of its own: that may take long, and others are to end, too."""
+    state.stopped_by = by
+    threading.Thread(target=_stop, args=(state, by), name="headrace-stop", daemon=True).start()
+
+
+def _stop(state: StreamState, by: str) -> None:
+    query = state.query
+    if query is None:
+        return
+    name = state.gate
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
+        name = query.name or str(query.id)
+    _LOG.warning("The query %r is stopped by %s.", name, by)
+    try:
+        query.stop()
+    except (Py4JError, PySparkException, OSError) as error:
+        if has_ended(query):
+            # A signal to the whole group has ended its Spark first.
+            _LOG.debug("The query behind gate %r has ended with its Spark.", state.gate)
+            return
+        said = text_of(error).strip().partition("\n")[0]
+        _LOG.warning("The query %r could not be stopped: %s", name, said)
+        state.stopped_by = None  # it is tried again

@@ -1,0 +1,336 @@
+"""Spark's stream reader behind a gate, and what a stream's plan says of what it reads."""
+
+import contextlib
+import io
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from headrace.decoding.decode_option import OPTION
+from headrace.decoding.formats import Format
+from headrace.errors import OptionError
+from headrace.gate.execution.gate_state import use_ledger
+from headrace.gate.execution.spark_session import hide_secrets
+from headrace.gate.source.connector import Connector
+
+# Spark marks with ~ what is computed of a stream.
+_STATEFUL: Final = re.compile(
+    r"^\W*~(Aggregate|Deduplicate\w*|GlobalLimit|FlatMapGroups\w*WithState\w*|TransformWithState\w*"
+    r"|ArrowTransformWithState\w*)\b",
+    re.MULTILINE,
+)
+SEVERAL_SOURCES: Final = "several sources"
+_SOURCE: Final = re.compile(r"^\W*~StreamingRelation\w*\b", re.MULTILINE)
+_NAME: Final = re.compile(r', name="(\w+)"$', re.MULTILINE)
+_GATE: Final = re.compile(r"\bheadrace\.gate=([\w.\-]+)")
+_READ: Final = re.compile(r"\bheadrace\.read=([0-9a-f]{32})\b")
+
+SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Spark's setting with which every source of a query has a name, also in the checkpoint."""
+
+_SOON_S: Final = 0.05
+"""Time that ``load`` waits for the check before Spark loads (s): a wrong option is found sooner."""
+
+# Spark leaves out of a plan's text the fields beyond so many, options among them.
+_MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """One source of a stream: its gate, and the name that `Gate.read` gave it, if there are any."""
+
+    gate: str | None
+    read: str | None
+
+
+def sources_of(df: DataFrame) -> list[StreamSource]:
+    """The sources that a query of this stream will have; one that is used twice is two."""
+    plan = _analyzed(df)
+    begins = [found.start() for found in _SOURCE.finditer(plan)]
+    texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
+    return [_source(text) for text in texts]
+
+
+def _source(text: str) -> StreamSource:
+    name = _first(_READ, text)
+    with _lock:
+        read = _reads.get(name or "")
+    # Spark redacts values in a plan that look like secrets, such as the gate "password-resets".
+    return StreamSource(_first(_GATE, text) if read is None else read.gate, name)
+
+
+def name_of_source(df: DataFrame) -> str | None:
+    """The name of a stream's one source in its checkpoint; None where Spark wants none."""
+    if df.sparkSession.conf.get(SOURCE_EVOLUTION, "false") != "true":
+        return None
+    plan = _analyzed(df)
+    found = _SOURCE.search(plan)
+    return None if found is None else _first(_NAME, plan[found.start() :])
+
+
+def state_of_plan(df: DataFrame) -> str | None:
+    """Return the operator of a stream by which its batches depend on each other, or None.
+
+    A stream of several sources has one, too: most join them.
+    """
+    plan = _analyzed(df)
+    stateful = _STATEFUL.search(plan)
+    if stateful is not None:
+        return stateful[1]
+    return SEVERAL_SOURCES if len(_SOURCE.findall(plan)) != 1 else None
+
+
+def check_batches_can_be_skipped(state: str | None, gate: str, last: str) -> None:
+    """Raise unless the stream's batches are computed each for itself, from one source.
+
+    Args:
+        state: What `state_of_plan` answered.
+        gate: The gate's name.
+        last: The failure policy that skips batches.
+
+    Raises:
+        OptionError: a batch is more than what the gate's source gave it.
+    """
+    if state not in {None, SEVERAL_SOURCES}:
+        raise OptionError(
+            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
+            f" ({state}): without one of its batches the state, and every batch after it,"
+            " would be wrong; use 'stop' or headrace.retry(attempts), or compute with state in"
+            " another query, of what this one writes."
+        )
+    if state is not None:
+        raise OptionError(
+            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
+            " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"
+            " or headrace.retry(attempts), or write each stream by a query of its own."
+        )
+
+
+def _analyzed(df: DataFrame) -> str:
+    conf = df.sparkSession.conf
+    before = conf.get(_MOST_FIELDS, None)
+    conf.set(_MOST_FIELDS, "10000")
+    try:
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            df.explain(extended=True)
+    finally:
+        if before is None:
+            conf.unset(_MOST_FIELDS)
+        else:
+            conf.set(_MOST_FIELDS, before)
+    return written.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("\n== ")[0]
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return None if found is None else found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class GateRead:
+    """Stream that a gate's reader has loaded, and the user's options for it.
+
+    Its name distinguishes it from everything else that was ever loaded; the ledger's URL is in
+    full.
+    """
+
+    name: str
+    gate: str
+    ledger_url: str
+    df: DataFrame
+    connector: Connector
+    options: Mapping[str, str]
+
+
+_lock: Final = threading.Lock()
+_reads: Final[dict[str, GateRead]] = {}
+
+
+def remember(read: GateRead) -> None:
+    """Keep what was loaded, for whoever writes it."""
+    with _lock:
+        _reads[read.name] = read
+
+
+def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
+    """Return the one read of this gate in a stream: a gate stands before one source.
+
+    Raises:
+        OptionError: it reads nothing through the gate, or more than one source, or is no stream.
+    """
+    if not df.isStreaming:
+        raise OptionError(
+            f"What the gate {gate!r} is to write is a batch DataFrame, and a gate writes a stream;"
+            " give what gate.read(...).load() returns, or what is derived from it."
+        )
+    sources = sources_of(df)
+    own = [source for source in sources if source.gate == gate]
+    if len(own) > 1:
+        raise OptionError(
+            f"What the gate {gate!r} is to write reads through it {len(own)} times, which are"
+            f" {len(own)} sources of one query, and a gate stands before one; read each with a gate"
+            " of its own."
+        )
+    with _lock:
+        read = _reads.get(own[0].read or "") if own else None
+    if read is None:
+        others = sorted({source.gate for source in sources if source.gate not in {None, gate}})
+        through = f"through the gate {others[0]!r}" if others else "with no Gate.read"
+        raise OptionError(
+            f"What the gate {gate!r} is to write was read {through}; write what"
+            f" {gate!r} itself has read, or what is derived from it."
+        )
+    if read.ledger_url != ledger_url:
+        raise OptionError(
+            f"What the gate {gate!r} is to write was read with another ledger than this gate's; use"
+            " one Gate to read and to write."
+        )
+    return read
+
+
+class GatedReading(DataStreamReader if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Addition to Spark's reader, whose methods come after: a check of the options at load.
+
+    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connector: Connector,
+        *,
+        gate: str,
+        ledger_url: str,
+        pace: Mapping[str, str],
+        decode: Format | None = None,
+    ) -> None:
+        super().__init__(spark)
+        self._session = spark
+        self._connector = connector
+        self._gate = gate
+        self._ledger_url = ledger_url
+        self._of_gate = {
+            "headrace.gate": gate,
+            "headrace.ledger": ledger_url,
+            **pace,
+        }
+        self._raw = {} if decode is None else {OPTION: self._text_of(decode)}
+        self._has_format = decode is not None
+        super().format(connector.format)
+
+    def format(self, source: str) -> Self:
+        """Refuse any format but the gate's source: another one would not heed the gate.
+
+        Raises:
+            OptionError: it is another one.
+        """
+        if source != self._connector.format:
+            raise OptionError(
+                f"The format is {source!r}, but behind the gate {self._gate!r} stands"
+                f" {self._connector.format}; leave format() out, or read without a gate."
+            )
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the source, over one of the same name in any case; None sets nothing.
+
+        Raises:
+            OptionError: the option is the gate's to set, or `Gate.read` was given it.
+        """
+        if value is None:
+            return self
+        if key.lower() == OPTION and self._has_format:
+            raise OptionError(
+                f"The option {key} is set, and Gate.read was given {OPTION}; leave one of them out."
+            )
+        if key.lower() in {*self._of_gate, "headrace.read"}:
+            raise OptionError(f"The option {key} is set by the gate; leave it out here.")
+        for same in [name for name in self._raw if name.lower() == key.lower()]:
+            del self._raw[same]
+        self._raw[key] = self._text_of(value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options of the source."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  (Spark's own name)
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Check the options, reach the source and the ledger; then what Spark does.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            JournalError: the journal cannot be read.
+            SourceError: what is named does not exist.
+            LedgerError: the ledger cannot be opened or written.
+        """
+        self.options(path=path, **options)
+        checked = _beside(self._check)
+        wait([checked], _SOON_S)
+        if checked.done():
+            checked.result()
+        # Spark receives the options without the secrets that it would show.
+        for name, value in hide_secrets(self._session, self._raw | self._of_gate).items():
+            super().option(name, value)
+        read = uuid.uuid4().hex
+        super().option("headrace.read", read)
+        try:
+            df: DataFrame = super().load(None, format, schema)
+        except Exception:
+            checked.result()  # which says in one sentence what is wrong
+            raise
+        checked.result()
+        self._connector.source.check(df.schema, self._raw | self._of_gate)
+        remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
+        return df
+
+    def _text_of(self, value: Any) -> str:
+        """The value of an option, as Spark writes it; a format with its secrets."""
+        if isinstance(value, Format):
+            return json.dumps(value.option(self._session))
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _check(self) -> None:
+        self._connector.check(self._raw | self._of_gate)
+        use_ledger(self._gate, self._ledger_url)
+
+
+def _beside(check: Callable[[], None]) -> "Future[None]":
+    """Check while Spark loads: the first time, each of both takes half a second.
+
+    In a thread that nobody waits for where the program is interrupted.
+    """
+    checked: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            check()
+        except BaseException as error:  # noqa: BLE001  (raised to who asks)
+            checked.set_exception(error)
+        else:
+            checked.set_result(None)
+
+    threading.Thread(target=run, name="headrace check", daemon=True).start()
+    return checked
+
+
+class GatedStreamReader(GatedReading, DataStreamReader):
+    """The reader of a session with a JVM of its own."""

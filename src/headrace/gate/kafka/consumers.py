@@ -1,0 +1,163 @@
+"""Consumers kept warm, and a task's requests through them when its fetches fall silent.
+
+A worker process opens a consumer for each configuration and uses it again. Opening one costs a
+connection, a metadata request and several round trips (some 20 ms on one machine, far more with
+TLS); assigning a warm one to other offsets costs one fetch.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Position
+
+from headrace.core.ranges import TopicPartition
+from headrace.gate.kafka.client.tokens import with_tokens
+
+_LOG: Final = logging.getLogger("headrace.kafka")
+
+ClientConfig = Mapping[str, str | int | float | bool]
+MakeConsumer = Callable[..., Consumer]
+_Key = frozenset[tuple[str, str | int | float | bool]]
+
+KEEP_AT_MOST: Final = 8
+"""Idle consumers. A worker serves one task at a time, so this many different configurations."""
+
+# Settings that the reader relies on, whatever the user sets.
+_ALWAYS: Final[ClientConfig] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # An offset that is gone is an error for the reader to see, never a silent jump.
+    "auto.offset.reset": "error",
+    # Reports where a log ends: a range that ends on a control record has no message at its end.
+    "enable.partition.eof": True,
+}
+_DEFAULTS: Final[ClientConfig] = {
+    # librdkafka's 1000 ms stalls an assigned partition for a whole second once its queue was full.
+    "fetch.queue.backoff.ms": 2,
+    # The records to read exist already. At the end of a log the broker keeps a fetch waiting this
+    # long, and a consumer that is assigned other offsets waits with it: half a second by default.
+    "fetch.wait.max.ms": 10,
+    # Records fetched ahead of the reader, kB. The default of 64 MB for each task reads no faster.
+    "queued.max.messages.kbytes": 16_384,
+    "log.connection.close": False,
+}
+MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""Errors of a topic or partition that does not exist."""
+
+REFUSALS: Final = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+"""Errors that trying again does not mend."""
+
+
+class WarmConsumer:
+    """A consumer, and the reports of its connections.
+
+    Attributes:
+        last_error: why a broker could not be reached; librdkafka does not repeat itself.
+        refusal: the last of ``REFUSALS``; a reader that receives records sets it to None.
+    """
+
+    def __init__(self, config: ClientConfig, make: MakeConsumer = Consumer) -> None:
+        self.last_error: KafkaError | None = None
+        self.refusal: KafkaError | None = None
+        self.kafka = make(
+            {**_DEFAULTS, **with_tokens(config), **_ALWAYS, "error_cb": self.on_error}, logger=_LOG
+        )
+
+    def on_error(self, error: KafkaError) -> None:
+        """Note an error of a connection; librdkafka calls it.
+
+        Rights on its group are of no account: partitions are assigned and nothing is committed.
+        """
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return
+        if error.code() in REFUSALS:
+            self.refusal = error
+        # "All brokers down" follows the error that says why; the first is worth keeping.
+        if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last_error = error
+
+
+_idle: OrderedDict[_Key, WarmConsumer] = OrderedDict()
+
+
+@contextmanager
+def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterator[WarmConsumer]:
+    """Lend a consumer of this configuration, with nothing assigned: an idle one, or a new one.
+
+    After an exception it is closed, for its state is unknown then; otherwise it is kept for this
+    process's next borrower.
+    """
+    key = frozenset(config.items())
+    consumer = _idle.pop(key, None) or WarmConsumer(config, make)
+    consumer.last_error = consumer.refusal = None
+    try:
+        yield consumer
+    except GeneratorExit:  # a reader that was not read to its end, by a limit for instance
+        _keep(key, consumer)
+        raise
+    except BaseException:
+        consumer.kafka.close()
+        raise
+    _keep(key, consumer)
+
+
+def _keep(key: _Key, consumer: WarmConsumer) -> None:
+    consumer.kafka.unassign()  # or it would go on fetching for nobody
+    taken = _idle.pop(key, None)
+    if taken is not None:
+        taken.kafka.close()
+    _idle[key] = consumer
+    while len(_idle) > KEEP_AT_MOST:
+        _, oldest = _idle.popitem(last=False)
+        oldest.kafka.close()
+
+
+def close_idle_consumers() -> None:
+    """Close the idle consumers of this process; tests call it between brokers."""
+    while _idle:
+        _, consumer = _idle.popitem()
+        consumer.kafka.close()
+
+
+def find_watermarks(
+    client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
+) -> tuple[int, int] | None:
+    """The offsets [earliest, latest) of the partition's log; None where no broker answers."""
+    # With read_committed a client takes the last stable offset for the end: that is the start of an
+    # open transaction, and the records after it are not lost.
+    with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
+        try:
+            return consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
+        except KafkaException:
+            return None
+
+
+def find_missing(
+    kafka: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
+) -> set[TopicPartition] | None:
+    """Return the partitions that do not exist, as far as one broker knows; None if none answers."""
+    wanted = set(partitions)
+    missing = set()
+    for topic in {tp.topic for tp in wanted}:
+        try:
+            described = kafka.list_topics(topic, timeout=timeout_s).topics[topic]
+        except KafkaException:
+            return None
+        if described.error is None or described.error.code() in MISSING:
+            missing |= {
+                tp
+                for tp in wanted
+                if tp.topic == topic and tp.partition not in described.partitions
+            }
+    return missing

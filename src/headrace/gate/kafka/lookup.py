@@ -1,0 +1,294 @@
+"""The planner's requests to Kafka: partitions, and the first and last offsets of their logs.
+
+One request per broker for all of its partitions, never one per partition.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from headrace.core.ranges import TopicPartition
+from headrace.errors import BrokerError
+from headrace.gate.kafka.client.tokens import with_tokens
+from headrace.gate.kafka.consumers import MISSING, ClientConfig
+from headrace.gate.source.log import Topic
+
+_LOG: Final = logging.getLogger("headrace.kafka")
+# An administrator's client takes a consumer's settings, and warns of each that it has no use for.
+CLIENT_LOG: Final = logging.getLogger("headrace.gate.kafka.admin")
+# Each failed connection is a line; where nobody set up logging, our own error says it once.
+CLIENT_LOG.addHandler(logging.NullHandler())
+CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+
+_Answer = TypeVar("_Answer")
+
+# A broker that goes away after the first contact restarts, and is waited for.
+_LATER_S: Final = 60.0
+# One request may be for a broker that died, whose partitions others lead by now: its timeout is
+# shorter. It doubles the next time, for the broker may be slow.
+_REQUEST_S: Final = 5.0
+
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
+_PERMANENT: Final = frozenset(
+    {
+        *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
+        *(KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED),
+        *(KafkaError._AUTHENTICATION, KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION),
+    }
+)
+# These come at once and pass: partitions are new or move, leaders are elected, brokers restart.
+_PASSING: Final = frozenset(
+    {
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
+        *(KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE),
+        *(KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH),
+        *(KafkaError.KAFKA_STORAGE_ERROR, KafkaError.BROKER_NOT_AVAILABLE),
+        *(KafkaError.NETWORK_EXCEPTION, KafkaError._TRANSPORT, KafkaError._TIMED_OUT),
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
+    }
+)
+
+
+class _ClientErrors:
+    """Keeps a client's last error.
+
+    The client calls this and not its owner, so that it ends with its owner: in a circle it would
+    try to connect, and log that it cannot, until the garbage collector comes by.
+    """
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # "All brokers down" only follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last = error
+
+
+class Lookup:
+    """Asks a cluster; passing errors are tried again, and so is an empty answer.
+
+    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses. A request is
+    repeated as fetchOffset.numRetries and fetchOffset.retryIntervalMs say. A first answer may take
+    ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
+    reported within ten seconds, unless ``is_reached`` says that it was reached before. Every
+    ``poll_s`` it retries after a passing error, such as an election.
+    """
+
+    def __init__(
+        self,
+        client: ClientConfig,
+        retries: int,
+        retry_interval_ms: int,
+        *,
+        is_reached: bool = False,
+        first_contact_s: float = 8.0,
+        poll_s: float = 0.1,
+        make_admin: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
+        self._servers = client["bootstrap.servers"]
+        self._retries = retries
+        self._retry_interval_s = retry_interval_ms / 1000
+        self._first_contact_s = first_contact_s
+        self._poll_s = poll_s
+        self._level = (
+            IsolationLevel.READ_COMMITTED
+            if client.get("isolation.level") == "read_committed"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._missing: frozenset[str] = frozenset()
+        self._reached = is_reached
+        self._errors = _ClientErrors()
+        settings = {**with_tokens(client), "error_cb": self._errors}
+        self._admin = make_admin(settings, logger=CLIENT_LOG)
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Return the existing topics; a topic is missing when no try has found it.
+
+        A topic that was missing the last time is not tried more than once: a deleted topic that a
+        query still names must not hold up every plan.
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        found = self._ask(lambda timeout: self._describe(wanted, timeout))
+        for _ in range(self._retries):
+            if self._missing.issuperset(name for name in wanted if name not in found):
+                break
+            time.sleep(self._retry_interval_s)  # not every broker knows a new topic at once
+            found |= self._ask(lambda timeout: self._describe(wanted, timeout))
+        self._missing = frozenset(wanted) - found.keys()
+        return found
+
+    def listeners(self) -> dict[int, tuple[str, int]]:
+        """The host and port that each broker advertises, by the broker's id."""
+        brokers = self._ask(lambda timeout: self._admin.list_topics(timeout=timeout).brokers)
+        return {
+            number: (str(broker.host), broker.port) for number, broker in sorted(brokers.items())
+        }
+
+    def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
+        """The topics in whose name the pattern is found, but Kafka's own.
+
+        As with the native connector: found, so that ``orders`` matches ``orders-dlq`` too.
+        """
+
+        def names(timeout: float) -> list[str]:
+            return list(self._admin.list_topics(timeout=timeout).topics)
+
+        return self.topics(
+            name
+            for name in self._ask(names)
+            if name not in _INTERNAL_TOPICS and pattern.search(name)
+        )
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition's log."""
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))[0]
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each partition's log; the last stable offset for ``read_committed``."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST))[0]
+
+    def bounds(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """``(earliest, latest)``, asked at the same time."""
+        wanted = list(partitions)
+        specs = dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
+        earliest, latest = self._offsets(*specs)
+        return earliest, latest
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is at or after the time (ms); None where there is none."""
+        specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
+        (found,) = self._offsets(specs)
+        return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
+
+    def _offsets(
+        self, *questions: Mapping[TopicPartition, OffsetSpec]
+    ) -> list[dict[TopicPartition, int]]:
+        """The answers to all of the questions, asked at the same time."""
+        if not any(questions):
+            return [{} for _ in questions]
+        topics = sorted({tp.topic for specs in questions for tp in specs})
+
+        def offsets(timeout: float) -> list[dict[TopicPartition, int]]:
+            asked = [
+                self._admin.list_offsets(
+                    {Position(*tp): spec for tp, spec in specs.items()},
+                    isolation_level=self._level,
+                    request_timeout=timeout,
+                )
+                for specs in questions
+            ]
+            try:
+                return [_results(futures) for futures in asked]
+            except (KafkaException, _Unready):
+                if self._reached:
+                    self._learn_leaders(topics, timeout)
+                raise
+
+        return self._ask(offsets)
+
+    def _learn_leaders(self, topics: list[str], timeout: float) -> None:
+        """Have the client learn who leads: after an election it still asks the old leader."""
+        described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
+        for future in described.values():
+            future.exception()  # waits; the next try finds what is wrong
+
+    def _describe(self, names: list[str], timeout: float) -> dict[str, Topic]:
+        described = {}
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout)
+        for name, future in futures.items():
+            try:
+                answer = future.result()
+            except KafkaException as error:
+                if error.args[0].code() in MISSING:
+                    continue
+                raise
+            if not answer.partitions:
+                # A busy broker answers so while it loads; no topic has no partition.
+                raise _Unready(f"the topic {name} was described without partitions")
+            topic_id = str(answer.topic_id)
+            described[name] = Topic(
+                topic_id=None if topic_id == _NO_TOPIC_ID else topic_id,
+                partitions=tuple(sorted(p.id for p in answer.partitions)),
+            )
+        return described
+
+    def _ask(self, question: Callable[[float], _Answer]) -> _Answer:
+        """The answer, after as many tries as allowed; without a first contact there is one try."""
+        attempts = self._retries + 1
+        for attempt in range(1, attempts + 1):
+            try:
+                answer = self._ask_until_passed(question)
+            except (KafkaException, _Unready) as error:
+                self._admin.poll(0)  # runs _errors, which learns the reason
+                reason = self._explain(error)
+                unreached = not self._reached and isinstance(error, KafkaException)
+                if attempt == attempts or unreached or _code(error) in _PERMANENT:
+                    raise BrokerError(
+                        f"Kafka at {self._servers} (kafka.bootstrap.servers) did not answer:"
+                        f" {reason}; check the address, that the broker runs,"
+                        " and the kafka.security options."
+                    ) from error
+                _LOG.info("Kafka did not answer (try %d of %d): %s", attempt, attempts, reason)
+                time.sleep(self._retry_interval_s)
+            else:
+                self._reached, self._errors.last = True, None
+                return answer
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _ask_until_passed(self, question: Callable[[float], _Answer]) -> _Answer:
+        """One try: a passing error, such as an election, is waited for within its time."""
+        deadline = time.monotonic() + (_LATER_S if self._reached else self._first_contact_s)
+        request_s = _REQUEST_S
+        while True:
+            left_s = max(deadline - time.monotonic(), self._poll_s)
+            try:
+                return question(min(left_s, request_s))
+            except (KafkaException, _Unready) as error:
+                passing = isinstance(error, _Unready) or _code(error) in _PASSING
+                if not passing or left_s <= self._poll_s:
+                    raise
+            time.sleep(self._poll_s)
+            request_s *= 2
+
+    def _explain(self, error: Exception) -> str:
+        text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        return text if self._errors.last is None else f"{text} ({self._errors.last.str()})"
+
+
+class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)
+    """An answer that a broker gives only for a moment."""
+
+
+def _code(error: Exception) -> int | None:
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
+def _results(futures: Mapping[Position, Future[Any]]) -> dict[TopicPartition, int]:
+    found = {TopicPartition(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+    for tp, offset in found.items():
+        # librdkafka says so, and no error, for the partitions of a broker that did not answer. A -1
+        # is an answer: no record is at or after the time asked for.
+        if offset < -1:
+            raise _Unready(f"the leader of {tp} did not answer")
+    return found

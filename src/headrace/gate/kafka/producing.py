@@ -1,0 +1,215 @@
+"""Records into Kafka's topics, by a producer that produces nothing twice."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from headrace.errors import BrokerError
+from headrace.gate.kafka.client.tokens import with_tokens
+
+_OF_TOPIC: Final = "max.message.bytes"
+_OF_PRODUCER: Final = "message.max.bytes"
+_ASKED_S: Final = 10.0
+
+
+def too_large(
+    client: Mapping[str, Any], topic: str | None, where: str, sizes: Sequence[int]
+) -> BrokerError:
+    """The error that records are larger than a topic takes, or, without one, than their producer.
+
+    A topic refuses all records that its producer has sent with one that is too large; or a batch of
+    several records although each would fit.
+
+    Args:
+        client: Settings of the producer.
+        topic: The topic that has refused them; None where the producer has.
+        where: The topic and its brokers, in words.
+        sizes: Size of each record that was not taken (bytes).
+    """
+    if topic is None:
+        name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
+    else:
+        name, limit_bytes = f"its {_OF_TOPIC}", _limit(client, topic)
+    largest_bytes, fits = max(sizes), False
+    if limit_bytes is None:
+        limit = f"{name} cannot be looked up by this user"
+        which = ", which is too large" if len(sizes) == 1 else ", at least one of them too large"
+    else:
+        number = sum(size >= limit_bytes for size in sizes)
+        limit, fits = f"{name} is {limit_bytes}", number == 0
+        which = f", {number} of them too large"
+        if fits or number == len(sizes):
+            which = ", which is too large" if len(sizes) == 1 else ", which are too large"
+    advice = f"set kafka.batch.size to {limit_bytes} at most" if fits else "make records smaller"
+    return BrokerError(
+        f"{where} did not take {_records(len(sizes))}{which}; {limit}, and the largest of these"
+        f" records has {largest_bytes} bytes: {advice}, or raise that."
+    )
+
+
+def _records(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
+
+
+def _limit(client: Mapping[str, Any], topic: str) -> int | None:
+    """Return the topic's largest message (bytes); None if this user may not ask for it."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        admin = AdminClient({**with_tokens(client), "log_level": 0}, logger=CLIENT_LOG)
+        found = admin.describe_configs([resource], request_timeout=_ASKED_S)[resource].result()
+        return int(found[_OF_TOPIC].value)
+    except (KafkaException, KeyError, ValueError):
+        return None
+
+
+CLIENT_LOG: Final = logging.getLogger("headrace.gate.kafka.producer")
+"""The logger of a producer's client."""
+# Each failed connection is a line, and each setting that only a consumer uses; our own error
+# describes the cause once.
+CLIENT_LOG.addHandler(logging.NullHandler())
+CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+
+TIMEOUT_MS: Final = 120_000
+"""Time for the brokers to store a record, as in Java's producer."""
+
+_A_MOMENT_S: Final = 0.5
+_BY_KEY: Final = -1
+"""librdkafka's word for no partition in particular."""
+
+
+class ProducedRecord(NamedTuple):
+    """Record to produce; without a partition it goes where Java's client puts its key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    partition: int | None = None
+
+
+def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) -> int:
+    """Produce records in their order; how many there were, all acknowledged as the settings say.
+
+    Producer options in ``client`` are kept; by default it produces nothing twice.
+
+    Raises:
+        BrokerError: The brokers did not take one of them; others may be in their topics.
+    """
+    failures = _Failures()
+    reasons: deque[str] = deque(maxlen=1)
+    settings = {**producer_settings(client, TIMEOUT_MS, reasons.append), "linger.ms": 5, **client}
+    producer = Producer(with_tokens(settings), logger=CLIENT_LOG)
+    count = 0
+    record = None
+    try:
+        for record in records:
+            send(producer, record, failures.delivered)
+            count += 1
+            if failures.count:
+                break
+        flush(producer)
+    except KafkaException as error:
+        failures.refused(record, error.args[0])
+    if failures.count:
+        raise failures.error(settings, reasons)
+    return count
+
+
+class _Failures:
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._topic = ""
+        self._why: KafkaError | None = None
+        self._by_client = False
+
+    @property
+    def count(self) -> int:
+        return len(self._sizes)
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            size = len(message.key() or b"") + len(message.value() or b"")
+            self._add(str(message.topic()), error, size)
+
+    def refused(self, record: ProducedRecord | None, error: KafkaError) -> None:
+        """The client itself does not take a record, or cannot go on."""
+        self._by_client = self.count == 0
+        if record is None:
+            self._add("", error, 0)
+        else:
+            self._add(record.topic, error, len(record.key or b"") + len(record.value or b""))
+
+    def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
+        assert self._why is not None  # noqa: S101  (it is there with the first failure)
+        where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
+        if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+            return not_taken(where, _records(self.count), self._why.str(), heard)
+        topic = None if self._by_client else self._topic
+        return too_large(client, topic, where, self._sizes)
+
+    def _add(self, topic: str, error: KafkaError, size_bytes: int) -> None:
+        if not self.count:
+            self._topic, self._why = topic, error
+        self._sizes.append(size_bytes)
+
+
+def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., None]) -> None:
+    """Queue a record as soon as there is room for it; `delivered` is called with its outcome."""
+    partition = _BY_KEY if record.partition is None else record.partition
+    while True:
+        try:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                partition,
+                headers=list(record.headers),
+                on_delivery=delivered,
+            )
+        except BufferError:
+            producer.poll(_A_MOMENT_S)
+        else:
+            producer.poll(0)
+            return
+
+
+def producer_settings(
+    client: Mapping[str, Any], timeout_ms: int, on_error: Callable[[str], None]
+) -> dict[str, Any]:
+    """Librdkafka's settings for a producer that produces nothing twice.
+
+    ``on_error`` is called with the reason each time that the brokers cannot be reached.
+    """
+
+    def failed(error: KafkaError) -> None:
+        # "All brokers down" only follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            on_error(error.str())
+
+    return {
+        **client,
+        "enable.idempotence": True,
+        "message.timeout.ms": timeout_ms,
+        "partitioner": "murmur2_random",  # Java's
+        "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
+        "error_cb": failed,
+    }
+
+
+def flush(producer: Producer) -> None:
+    """Return when each record that was queued has been taken, or refused."""
+    while producer.flush(_A_MOMENT_S):
+        pass  # Not in one wait, in which no signal would be heard.
+
+
+def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
+    """The error that a topic did not take something; the last of ``reasons`` says more."""
+    because = f"{why} ({reasons[-1]})" if reasons else why
+    return BrokerError(
+        f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"
+        " and that this user may write to it."
+    )

@@ -1,0 +1,387 @@
+"""The ledger's dead letters: records that cannot be processed, kept until they are resolved."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, LargeBinary, and_, bindparam, func, or_, select, update
+
+from headrace.gate.control.schema_fit import FitCount
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.gate.ledger import batch_rows, transitions
+from headrace.gate.ledger.batch_rows import Values, error_values
+from headrace.gate.ledger.database import Database, Store, changed_rows
+from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport, storable
+from headrace.gate.ledger.gates import GATES
+from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
+from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Rejected
+from headrace.gate.ledger.tables import NowMs, batch_range, batch_table, dead_letter, pruned
+from headrace.gate.ledger.transitions import Status
+
+Headers = tuple[tuple[str, bytes | None], ...]
+DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
+
+CLAIM_MS: Final = 120_000
+"""Lease of a dead letter that is being sent (ms): much longer than brokers need to store it."""
+
+# Like a transition of a batch: a call that is made again finds its own name.
+_IS_CALLERS: Final = or_(
+    and_(
+        dead_letter.c.status == DeadLetterStatus.WAITING,
+        or_(
+            dead_letter.c.claimed_until_ms.is_(None),
+            dead_letter.c.claimed_until_ms <= NowMs(),
+        ),
+    ),
+    dead_letter.c.last_call == bindparam("call"),
+)
+
+_CLAIM: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(_IS_CALLERS)
+    .values(claimed_until_ms=NowMs() + CLAIM_MS, last_call=bindparam("call"))
+)
+
+_RELEASE: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(dead_letter.c.last_call == bindparam("call"))
+    .values(claimed_until_ms=None)
+)
+
+RESOLVE: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(_IS_CALLERS)
+    .values(
+        claimed_until_ms=None,
+        status=bindparam("outcome"),
+        resolved_ms=bindparam("now_ms"),
+        resolution=bindparam("why"),
+        sent_value=bindparam("sent_value", None, LargeBinary),
+        last_call=bindparam("call"),
+    )
+)
+
+_REJECTED: Final = (
+    select(
+        *dead_letter.c["batch_key", "topic", "partition", "offset"],
+        *dead_letter.c["error_class", "error_message"],
+        batch_table.c.checkpoint_id,
+        batch_range.c.topic_id,
+    )
+    .join(batch_table, batch_table.c.batch_key == dead_letter.c.batch_key)
+    .join(
+        batch_range,
+        and_(
+            batch_range.c.batch_key == dead_letter.c.batch_key,
+            batch_range.c.topic == dead_letter.c.topic,
+            batch_range.c.partition == dead_letter.c.partition,
+            batch_range.c.start_offset <= dead_letter.c.offset,
+            batch_range.c.until_offset > dead_letter.c.offset,
+        ),
+    )
+    .where(dead_letter.c.gate == bindparam("gate"))
+    .order_by(
+        batch_table.c.checkpoint_id,
+        dead_letter.c.topic,
+        batch_range.c.topic_id,
+        dead_letter.c.partition,
+        dead_letter.c.offset,
+    )
+)
+
+COUNT_REJECTED: Final = (
+    select(dead_letter.c.batch_key, func.count().label("number"))
+    .where(dead_letter.c.batch_key.in_(bindparam("batches", [""], expanding=True)))
+    .group_by(dead_letter.c.batch_key)
+)
+
+
+_number_of_bad_values = (
+    select(func.count())
+    .where(dead_letter.c.batch_key == batch_table.c.batch_key)
+    .where(dead_letter.c.error_class == BAD_VALUE)
+    .scalar_subquery()
+)
+
+_PROCESSED: Final = (
+    select(batch_table.c.batch_key)
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
+    .where(batch_table.c.planned_records > _number_of_bad_values)
+    .limit(1)
+)
+
+_PRUNED: Final = select(pruned.c.topic).where(pruned.c.gate == bindparam("gate")).limit(1)
+
+_ANY_OTHER: Final = (_PROCESSED, _PRUNED)
+
+_BAD_VALUES: Final = (
+    select(func.count())
+    .select_from(dead_letter)
+    .where(dead_letter.c.gate == bindparam("gate"), dead_letter.c.error_class == BAD_VALUE)
+)
+
+_FIT_COUNTS: Final = (
+    select(batch_table.c.planned_records, _number_of_bad_values.label("unfit"))
+    .where(batch_table.c.gate == bindparam("gate"), batch_table.c.status == Status.SUCCESS)
+    .order_by(batch_table.c.created_time_ms.desc())
+    .limit(bindparam("limit"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedLetters:
+    """Dead letters that one sender has claimed.
+
+    Attributes:
+        call: The claim's name.
+    """
+
+    call: str
+    letters: frozenset[int]
+
+
+def rejected_ranges(connection: Connection, gate_name: str) -> Iterator[Rejected]:
+    """Yield the ranges of a gate's dead letters, by run, topic, partition and offset.
+
+    Neighbours of one batch with one reason are one range.
+    """
+    last: Rejected | None = None
+    for row in connection.execute(_REJECTED, {"gate": gate_name}):
+        one = Rejected(
+            row.checkpoint_id,
+            row.batch_key,
+            OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
+            ErrorReport(row.error_class, row.error_message, ""),
+            row.topic_id,
+        )
+        if last is not None and last.is_followed_by(one):
+            last = replace(last, offsets=last.offsets.hull(one.offsets))
+            continue
+        if last is not None:
+            yield last
+        last = one
+    if last is not None:
+        yield last
+
+
+class DeadLetterStore(Store):
+    """Records that cannot be processed, with the reason and their resolution."""
+
+    def count_rejected(self, batch_keys: Collection[str]) -> Mapping[str, int]:
+        """Count the dead letters of each batch, by key; batches with none are left out."""
+        return {
+            row.batch_key: row.number
+            for keys in some_at_once(list(batch_keys), ROWS_AT_ONCE)
+            for row in self._database.rows(COUNT_REJECTED, batches=keys)
+        }
+
+    def count_bad_values(self, gate_name: str) -> int | None:
+        """Count the records of a gate that could not be decoded; None if it processed another."""
+
+        def count(connection: Connection) -> int | None:
+            if any(connection.execute(each, {"gate": gate_name}).first() for each in _ANY_OTHER):
+                return None
+            return connection.scalar(_BAD_VALUES, {"gate": gate_name})
+
+        return self._database.read(count)
+
+    def fit_counts(self, gate_name: str, limit: int) -> tuple[FitCount, ...]:
+        """Count what could not be decoded in a gate's newest live batches that are a success."""
+        rows = self._database.rows(_FIT_COUNTS, gate=gate_name, limit=limit)
+        return tuple(FitCount(row.planned_records, row.unfit) for row in rows)
+
+    def oldest(
+        self,
+        gate_name: str | None = None,
+        *,
+        statuses: Collection[DeadLetterStatus] = (),
+        limit: int = 100,
+        after: int = 0,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        error_class: str | None = None,
+    ) -> tuple[DeadLetterRecord, ...]:
+        """The dead letters of one gate or of all, oldest first; of every status if none is named.
+
+        Only letters with a higher id than ``after`` (the last one of the previous page), kept at
+        ``since_ms`` or later and before ``until_ms``; the class of the exception is named with its
+        module or without.
+        """
+        query = (
+            select(dead_letter)
+            .where(dead_letter.c.dead_letter_id > after)
+            .where(*batch_rows.created_within(dead_letter.c.created_ms, since_ms, until_ms))
+            .order_by(dead_letter.c.dead_letter_id)
+            .limit(limit)
+        )
+        if error_class is not None:
+            query = query.where(batch_rows.is_error(dead_letter.c.error_class, error_class))
+
+        def oldest(connection: Connection) -> list[DeadLetterRecord]:
+            names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
+            queries = [
+                query.where(dead_letter.c.gate == name, dead_letter.c.status == status)
+                for name in names
+                for status in set(statuses or DeadLetterStatus)
+            ]
+            return [letter_from(row) for row in batch_rows.rows_of(connection, queries)]
+
+        found = self._database.read(oldest)
+        return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
+
+    def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
+        """One dead letter, if it is in the ledger."""
+        rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
+        return next((letter_from(row._mapping) for row in rows), None)
+
+    def values_of(self, numbers: Collection[int]) -> Mapping[int, bytes | None]:
+        """The values of these dead letters, by number."""
+        columns = select(dead_letter.c.dead_letter_id, dead_letter.c.value)
+        chosen = columns.where(dead_letter.c.dead_letter_id.in_(list(numbers)))
+        return {row.dead_letter_id: row.value for row in self._database.rows(chosen)}
+
+    @contextmanager
+    def claimed(self, dead_letter_ids: Iterable[int]) -> Iterator[ClaimedLetters]:
+        """Claim waiting dead letters within, to send them again.
+
+        Letters that are resolved, or that another process is sending, are not claimed. A claim ends
+        with the ``with``, or by itself after two minutes, for its process may have died.
+        """
+        call = transitions.new_call_id()
+        wanted = sorted(set(dead_letter_ids))
+
+        def claim(connection: Connection) -> frozenset[int]:
+            return frozenset(
+                each
+                for each in wanted
+                if changed_rows(connection, _CLAIM, {"letter": each, "call": call})
+            )
+
+        def release(connection: Connection) -> None:
+            for each in wanted:
+                connection.execute(_RELEASE, {"letter": each, "call": call})
+
+        try:
+            yield ClaimedLetters(call, self._database.write(claim))
+        finally:
+            self._database.write(release)
+
+    def resolve(
+        self,
+        dead_letter_id: int,
+        status: DeadLetterStatus,
+        resolution: str,
+        claim: ClaimedLetters | None = None,
+        *,
+        sent_value: bytes | None = None,
+    ) -> bool:
+        """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
+
+        Args:
+            dead_letter_id: The letter.
+            status: Its new status.
+            resolution: The target, or the reason.
+            claim: Claim of the sender. Default: None, which resolves a letter that nobody is
+                sending.
+            sent_value: The value that was sent instead of its own, which is kept beside it.
+
+        Returns:
+            Whether it was waiting, and nobody else's; if not, nothing is changed.
+
+        Raises:
+            LedgerError: The status is ``waiting``.
+        """
+        if status is DeadLetterStatus.WAITING:
+            raise LedgerError(
+                f"Dead letter {dead_letter_id} cannot be resolved as 'waiting'; "
+                "it is either 'sent' or 'dropped'."
+            )
+        values = {
+            "letter": dead_letter_id,
+            "outcome": status,
+            "now_ms": self._clock(),
+            "why": storable(resolution),
+            "call": transitions.new_call_id() if claim is None else claim.call,
+            "sent_value": sent_value,
+        }
+        return self._changes(RESOLVE, values)
+
+
+def insert_letters(
+    database: Database,
+    connection: Connection,
+    batch_key: str,
+    letters: Sequence[DeadLetter],
+    now_ms: int,
+) -> None:
+    """Keep a batch's rejected records, within the transaction of its success; each record once."""
+    if letters:
+        row = connection.execute(batch_rows.BATCH, {"batch_key": batch_key}).one()
+        rows = [_letter_row(each, row.gate, batch_key, now_ms) for each in letters]
+        connection.execute(database.insert(dead_letter).on_conflict_do_nothing(), rows)
+
+
+def _letter_row(letter: DeadLetter, gate: str, batch_key: str, now_ms: int) -> Values:
+    return {
+        "batch_key": batch_key,
+        "gate": gate,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "key": letter.key,
+        "value": letter.value,
+        "headers": _headers_text(letter.headers),
+        "timestamp_ms": letter.timestamp_ms,
+        "timestamp_type": letter.timestamp_type,
+        **error_values(letter.error),
+        "created_ms": now_ms,
+        "status": DeadLetterStatus.WAITING,
+    }
+
+
+def letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
+    """The dead letter that a row describes."""
+    letter = DeadLetter(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=_headers_from(row["headers"]),
+        timestamp_ms=row["timestamp_ms"],
+        timestamp_type=row["timestamp_type"],
+        error=ErrorReport(row["error_class"], row["error_message"], row["error_trace"]),
+    )
+    return DeadLetterRecord(
+        dead_letter_id=row["dead_letter_id"],
+        batch_key=row["batch_key"],
+        gate=row["gate"],
+        letter=letter,
+        created_ms=row["created_ms"],
+        status=DeadLetterStatus(row["status"]),
+        resolved_ms=row["resolved_ms"],
+        resolution=row["resolution"],
+        sent_value=row["sent_value"],
+    )
+
+
+def _headers_text(headers: Headers | None) -> str | None:
+    if headers is None:
+        return None
+    written = [
+        [name, None if value is None else b64encode(value).decode()] for name, value in headers
+    ]
+    return json.dumps(written)
+
+
+def _headers_from(text: str | None) -> Headers | None:
+    if text is None:
+        return None
+    return tuple((name, None if v is None else b64decode(v)) for name, v in json.loads(text))

@@ -1,0 +1,426 @@
+"""Gates: their declarations, the query that owns each, and their throttles.
+
+Times are the database's own, so that planners on several machines need no clock in common.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Text, and_, bindparam, case, or_, select, update
+
+from headrace.gate.control.pressure import RateLimit
+from headrace.gate.control.size_ceiling import known_ceiling
+from headrace.core.system import is_gone
+from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.ledger.batch_rows import NEXT_SEQUENCE, among, batch_from
+from headrace.gate.ledger.database import Store, changed_rows
+from headrace.gate.ledger.error_report import storable
+from headrace.gate.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
+from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
+from headrace.gate.ledger.tables import NowMs, batch_table, gate
+from headrace.gate.ledger.transitions import new_call_id
+
+Begun = tuple[int, BatchRecord]
+"""Number of calls of a gate's `begin`, and the batch of the last one, whatever its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateClaim:
+    """A query that asks for a gate, and how it declares it.
+
+    Attributes:
+        owner: names the run of the query's planner.
+        driver: names the process of the query's program; None where that is not known.
+        read: the reader of the gate that the query was made of; None for one without a `Gate`.
+        described: the query's program, for messages.
+        estimator: the settings of the rate estimator, as text.
+    """
+
+    gate: str
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    interval_ms: int
+    source: str
+    estimator: str
+    keeps_interval: bool = False
+    """Whether an interval that is there already stays, as one that is ``auto`` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuery:
+    """The query that stands behind a gate: see `GateClaim`. Times are by the database's clock.
+
+    Attributes:
+        checkpoint: path of its checkpoint, once its program has reported it.
+        checkpoint_id: the identity of its checkpoint, once it has begun a batch.
+        until_ms: when its lease runs out if it is not renewed.
+        begins: number of calls of the gate's `begin` when it claimed the gate.
+    """
+
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    checkpoint: str | None
+    checkpoint_id: str | None
+    since_ms: int
+    until_ms: int
+    begins: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended: its planner or its program is gone from here."""
+        return is_gone(self.owner) or (self.driver is not None and is_gone(self.driver))
+
+
+GATES: Final = select(
+    *gate.c[
+        "name",
+        "interval_ms",
+        "source",
+        "estimator",
+        "created_ms",
+        "gate_id",
+        "rate_per_s",
+        "rate_time_ms",
+        "batch_cost",
+        "size_ceiling",
+        "ended_ms",
+        "ended",
+        "ended_error",
+        "sink_outage",
+    ]
+).order_by(gate.c.name)
+
+_of_gate = gate.c.name == bindparam("of")
+_GATE: Final = GATES.where(_of_gate)
+_OWNED: Final = gate.c.query_owner == bindparam("by")
+_UNTIL: Final = NowMs() + bindparam("lease_ms")
+
+_FREE: Final = or_(
+    gate.c.query_owner.is_(None),
+    _OWNED,
+    gate.c.query_owner == bindparam("gone", type_=Text),
+    gate.c.query_until_ms <= NowMs(),
+    # Longer than a lease can be: the database's clock was ahead when it was written.
+    gate.c.query_until_ms > _UNTIL,
+)
+
+_NOBODY: Final[dict[str, Any]] = {
+    column.name: None for column in gate.c if column.name.startswith("query_")
+}
+
+_CLAIM: Final = (
+    update(gate)
+    .where(_of_gate, _FREE)
+    .values(query_since_ms=NowMs(), query_until_ms=_UNTIL, query_begins=gate.c.begins)
+)
+
+_RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
+_RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
+
+_THIS_ONE: Final = bindparam("owner", type_=Text)
+_END: Final = (
+    update(gate)
+    .where(
+        _of_gate,
+        or_(
+            gate.c.query_owner.is_(None),
+            and_(
+                gate.c.query_driver == bindparam("driver"),
+                or_(_THIS_ONE.is_(None), gate.c.query_owner == _THIS_ONE),
+            ),
+        ),
+    )
+    .values(**_NOBODY, ended_ms=NowMs(), ended=bindparam("how"), ended_error=bindparam("error"))
+)
+
+_SET_CHECKPOINT: Final = (
+    update(gate).where(_of_gate, _OWNED).values(query_checkpoint=bindparam("checkpoint"))
+)
+
+_QUERY: Final = select(
+    *[
+        column.label(column.name.removeprefix("query_"))
+        for column in gate.c
+        if column.name in _NOBODY
+    ]
+).where(_of_gate, gate.c.query_owner.is_not(None))
+
+_BEGUN_AND_QUERY: Final = (
+    select(
+        gate.c.begins,
+        (gate.c.query_until_ms > NowMs()).label("query_lives"),
+        *[column for column in gate.c if column.name in _NOBODY],
+        batch_table,
+    )
+    .outerjoin_from(gate, batch_table, batch_table.c.batch_key == gate.c.begun)
+    .where(_of_gate)
+)
+
+_LAST_QUERIES: Final = select(
+    gate.c.name,
+    (gate.c.query_until_ms > NowMs()).label("query_lives"),
+    *[column for column in gate.c if column.name in _NOBODY],
+).where(gate.c.query_owner.is_not(None))
+
+_ADMISSION: Final = (
+    select(
+        gate.c.rate_per_s,
+        gate.c.interval_ms,
+        case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
+        gate.c.throttled_by,
+        gate.c.throttle_level,
+        gate.c.throttle_origin_per_s,
+        gate.c.size_ceiling,
+        gate.c.name,
+        gate.c.reported,
+        gate.c.begins,
+        *CONTROL_COLUMNS,
+    )
+    .select_from(CONTROLLED_GATE)
+    .where(_of_gate)
+)
+
+_THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
+"""As the fields of a `RateLimit`."""
+
+_THROTTLE: Final = (
+    update(gate)
+    .where(_of_gate)
+    .values(
+        throttle_per_s=bindparam("per_s"),
+        throttled_by=bindparam("by"),
+        throttle_level=bindparam("level"),
+        throttle_origin_per_s=bindparam("origin_per_s"),
+        throttle_until_ms=NowMs() + bindparam("lease_ms"),
+        pressures=bindparam("heard"),
+    )
+)
+
+_CEILING: Final = select(gate.c.size_ceiling).where(_of_gate)
+
+_SET_CEILING: Final = (
+    update(gate)
+    .where(_of_gate, gate.c.size_ceiling.is_not_distinct_from(bindparam("before", type_=Text)))
+    .values(size_ceiling=bindparam("after", type_=Text))
+)
+
+_PRESSURES: Final = select(gate.c.pressures).where(_of_gate)
+
+
+class GateStore(Store):
+    """The gates of a ledger."""
+
+    def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
+        """Make a gate known, or describe it again; its rate and its history stay."""
+        description = {"interval_ms": interval_ms, "source": source, "estimator": estimator}
+        statement = self._database.insert(gate).on_conflict_do_update(
+            index_elements=[gate.c.name], set_=description
+        )
+        new = {"name": name, "gate_id": new_call_id(), "created_ms": self._clock()}
+        self._database.change(statement, new | description)
+
+    def all(self) -> tuple[GateRecord, ...]:
+        """All gates, by name."""
+        return tuple(GateRecord(**row._asdict()) for row in self._database.rows(GATES))
+
+    def get(self, name: str) -> GateRecord | None:
+        """One gate, if it is declared."""
+        found = self._database.rows(_GATE, of=name)
+        return GateRecord(**found[0]._asdict()) if found else None
+
+    def next_sequence(self, gate_name: str) -> int:
+        """Count one run more of a gate's handler; above every number that was answered before.
+
+        Raises:
+            LedgerError: The gate is not declared.
+        """
+
+        def count(connection: Connection) -> int | None:
+            number: int | None = connection.scalar(NEXT_SEQUENCE, {"of": gate_name})
+            return number
+
+        number = self._database.alone(count)
+        if number is None:
+            raise LedgerError(
+                f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
+                "declare it first."
+            )
+        return number
+
+    def claim(
+        self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
+    ) -> GateQuery | None:
+        """Have a query stand behind a gate, which is declared, or described again, with that.
+
+        It can if no other query does: none has claimed the gate, or it has released it, or its
+        lease has run out, or it is ``gone``: known to have ended, which replaces it at once.
+
+        Returns:
+            None if the gate is the query's now; else the query that has it, and nothing is changed.
+        """
+        described: dict[str, Any] = {"source": claim.source, "estimator": claim.estimator}
+        interval = {"interval_ms": claim.interval_ms}
+        new = {"name": claim.gate, "gate_id": new_call_id(), "created_ms": self._clock()}
+        new |= described | interval
+        if not claim.keeps_interval:
+            described |= interval
+        declared = self._database.insert(gate).values(new).on_conflict_do_nothing()
+        statement = _CLAIM.values(
+            **described,
+            query_owner=claim.owner,
+            query_driver=claim.driver,
+            query_read=claim.read,
+            query_described=storable(claim.described),
+            query_checkpoint=None,
+            query_checkpoint_id=None,
+            stop_action=None,
+            ended_ms=None,
+            ended=None,
+            ended_error=None,
+        )
+        values = {"of": claim.gate, "by": claim.owner, "lease_ms": lease_ms, "gone": gone}
+
+        def claimed(connection: Connection) -> GateQuery | None:
+            connection.execute(declared)
+            while not changed_rows(connection, statement, values):
+                found = query_behind(connection, claim.gate)
+                if found is not None:  # else it was released just now
+                    return found
+            return None
+
+        return self._database.write(claimed)
+
+    def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
+        """Keep a gate for as long again; whether it is still the owner's."""
+        values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
+        # Losing it makes the lease end one renewal earlier; its owner then renews it again.
+        return self._changes(_RENEW, values, durable=False)
+
+    def release(self, gate_name: str, owner: str) -> bool:
+        """Let the next query have a gate at once; whether it was the owner's."""
+        return self._changes(_RELEASE, {"of": gate_name, "by": owner})
+
+    def end(
+        self,
+        gate_name: str,
+        driver: str,
+        how: QueryEnd,
+        error: str | None = None,
+        owner: str | None = None,
+    ) -> bool:
+        """Say how the query of this program behind a gate has ended; the gate is free then.
+
+        ``error`` is what ended it, or who has stopped it. Nothing is changed, and the answer is no,
+        where another program's query is behind the gate, or one of another ``owner`` than is named.
+        """
+        values = {"of": gate_name, "driver": driver, "how": how.value, "owner": owner}
+        return self._changes(_END, {**values, "error": None if error is None else storable(error)})
+
+    def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
+        """Say where the checkpoint is of the query that stands behind a gate."""
+        values = {"of": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
+        self._database.change(_SET_CHECKPOINT, values)
+
+    def query(self, gate_name: str) -> GateQuery | None:
+        """The query that stands behind a gate; None if none does, or its lease has run out."""
+        return self.begun_and_query(gate_name)[1]
+
+    def last_queries(
+        self, names: Collection[str] | None = None
+    ) -> Mapping[str, tuple[GateQuery, bool]]:
+        """The query that has not left each of these gates, and whether its lease is in force."""
+        rows = self._database.rows(among(_LAST_QUERIES, gate.c.name, names))
+        return {row.name: (_query_from(row), bool(row.query_lives)) for row in rows}
+
+    def last_begun(self, gate_name: str) -> Begun | None:
+        """Return the last call of a gate's `begin`; None before the first one."""
+        return self.begun_and_query(gate_name)[0]
+
+    def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
+        """Return the answers of `last_begun` and `query` from one consistent read.
+
+        The query that owned the gate at that moment had begun that batch, or none yet.
+        """
+        found = self._database.rows(_BEGUN_AND_QUERY, of=gate_name)
+        if not found:
+            return None, None
+        batch = found[0]._asdict()
+        begins, lives = batch.pop("begins"), batch.pop("query_lives")
+        for name in _NOBODY:
+            del batch[name]
+        return (
+            None if batch["batch_key"] is None else (begins, batch_from(batch)),
+            _query_from(found[0]) if lives else None,
+        )
+
+    def admission(self, gate_name: str) -> Admission:
+        """Return all that bounds the next batch of a gate, read in one statement."""
+        found = self._database.rows(_ADMISSION, of=gate_name)
+        if not found:
+            return Admission(None, None)
+        (row,) = found
+        rate_per_s, interval_ms, *throttle = tuple(row)[: 2 + len(_THROTTLES)]
+        return Admission(
+            rate_per_s,
+            None if throttle[0] is None else RateLimit(*throttle),
+            interval_ms,
+            operator_limits_from(row),
+            known_ceiling(row.size_ceiling),
+            row.reported,
+            row.begins,
+        )
+
+    def ceiling(self, gate_name: str) -> str | None:
+        """The largest batch that a gate's handler takes, as text; None where nothing is known."""
+        text: str | None = self._database.scalar(_CEILING, of=gate_name)
+        return text
+
+    def change_ceiling(self, gate_name: str, before: str | None, after: str | None) -> bool:
+        """Replace a gate's ceiling; False, and nothing is changed, where another one is there."""
+        return self._changes(_SET_CEILING, {"of": gate_name, "before": before, "after": after})
+
+    def throttle(
+        self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
+    ) -> None:
+        """Throttle a gate for the time of a lease; None as its limit ends the throttle.
+
+        A later call replaces it; `pressures` returns this text from now on. A gate that is not
+        declared yet is not throttled: the next call may find it.
+        """
+        limits = (None,) * 4 if limit is None else astuple(limit)
+        values = dict(zip(_THROTTLES, limits, strict=True))
+        self._database.change(
+            _THROTTLE, {**values, "of": gate_name, "lease_ms": lease_ms, "heard": pressures}
+        )
+
+    def pressures(self, gate_name: str) -> str | None:
+        """The text that `throttle` was given last; None if there was none."""
+        text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
+        return text
+
+
+def _query_from(row: Row[Any]) -> GateQuery:
+    values = row._mapping
+    return GateQuery(**{name.removeprefix("query_"): values[name] for name in _NOBODY})
+
+
+def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
+    """Raise unless this query owns the gate; its changes are undone then."""
+    found = query_behind(connection, gate_name)
+    if found is None or found.owner != query:
+        raise GateInUseError(
+            f"The gate {gate_name!r} was taken over by another query"
+            f"{f' ({found.described})' if found is not None else ''}, for this one gave no sign of"
+            " life until its lease had run out; start this query again once that one has ended."
+        )
+
+
+def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
+    """The query that stands behind a gate, or did until its lease ran out."""
+    row = connection.execute(_QUERY, {"of": gate_name}).one_or_none()
+    return None if row is None else GateQuery(**row._asdict())

@@ -1,0 +1,267 @@
+"""The ledger: the one place where planner, driver, command line and other applications meet."""
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Self
+
+from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
+
+from headrace.core.timing import WallClock, wall_clock_ms
+from headrace.errors import LedgerSchemaError, NoLedgerError
+from headrace.gate.ledger.batches import BatchStore
+from headrace.gate.ledger.connection import NO_RETRIES, Timeouts
+from headrace.gate.ledger.database import Database
+from headrace.gate.ledger.dead_letters import DeadLetterStore
+from headrace.gate.ledger.engines import OTHER_LEDGER
+from headrace.gate.ledger.fleet import FleetStore
+from headrace.gate.ledger.flows import OutputStore, SignalStore
+from headrace.gate.ledger.gates import GateStore
+from headrace.gate.ledger.history import HistoryStore
+from headrace.gate.ledger.metric_rows import MetricStore
+from headrace.gate.ledger.operator_limits import OperatorLimitStore
+from headrace.gate.ledger.proof import ProofStore
+from headrace.gate.ledger.rates import RateStore, SinkOutageStore
+from headrace.gate.ledger.receivers import ReceiverStore
+from headrace.gate.ledger.repairs import RepairStore
+from headrace.gate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
+
+_NOW: Final = select(NowMs())
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+# An arbitrary unique number: it names the lock under which PostgreSQL's schema changes.
+_MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
+
+# Alembic keeps its state in globals.
+_one_upgrade_at_a_time = threading.Lock()
+
+_version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
+
+
+class Ledger:
+    """Gates, batches, dead letters, receivers, signals: in a database that processes share.
+
+    Every method of its stores is one transaction (``history.prune`` is several): durable when it
+    returns, without effect when it raises. Each raises :class:`LedgerError` when the database
+    cannot be read or written, whatever the cause. They can be called from any thread, and from
+    several processes at once.
+
+    A ledger with a retry timeout waits where the database cannot be reached, cuts the connection or
+    is locked by somebody else, and repeats the call: whether it had been done, with only the answer
+    lost, or not, the answer and what is in the ledger are the same. `HistoryStore.coverage` is not
+    repeated, nor are the caller's statements in a `BatchStore.transaction`. After the timeout, or
+    without one, a write whose answer was lost may have had its effect.
+
+    The status of a batch changes only by the transitions of :mod:`headrace.gate.ledger.transitions`,
+    each by compare-and-set: of two callers that try the same one, one gets True. A batch has one
+    owner, for as long as the owner renews its lease. Leases are measured by the database's clock
+    alone, so the clocks of the processes may differ. A lease that ends further ahead than a lease
+    can be long has run out: it was written before the database's clock was set back.
+
+    ::
+
+        with Ledger.open("sqlite:///headrace.db") as ledger:
+            ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+            batch = ledger.batches.begin(planned)  # before any of its data is read
+            ledger.batches.succeed(batch.batch_key)  # or: fail(batch.batch_key, error)
+            ledger.rates.history("orders")  # what the estimator made of it
+
+    Attributes:
+        batches: Planned batches of gates, and their outcome.
+        controls: Operators' settings in force: pauses, limits, drains.
+        gates: Gates as declared, the query behind each, and what throttles it.
+        metrics: All gates at one look, for a monitoring system.
+        rates: The rate in force, and the samples that it was learnt from.
+        dead_letters: Records that cannot be processed.
+        history: Losses, coverage, checkpoints, and the pruning of what is old.
+        receivers: The receivers of each gate.
+        signals: The signals between the stages of a flow.
+        sink_outages: The sinks that gates wait for.
+        outputs: The attempts to write batches into topics.
+        proofs: The proof of each gate; and the offsets that it has lost or skipped.
+        repairs: Operators' actions on failures.
+        fleet: All gates at one look, and the history of one.
+    """
+
+    def __init__(self, database: Database, clock: WallClock) -> None:
+        self._database: Final = database
+        self.batches = BatchStore(database, clock)
+        self.gates = GateStore(database, clock)
+        self.operator_limits = OperatorLimitStore(database, clock)
+        self.metrics = MetricStore(database, clock)
+        self.rates = RateStore(database, clock)
+        self.dead_letters = DeadLetterStore(database, clock)
+        self.history = HistoryStore(database, clock)
+        self.receivers = ReceiverStore(database, clock)
+        self.signals = SignalStore(database, clock)
+        self.sink_outages = SinkOutageStore(database, clock)
+        self.outputs = OutputStore(database, clock)
+        self.fleet = FleetStore(database, clock)
+        self.proofs = ProofStore(database, clock)
+        self.repairs = RepairStore(database, clock)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        clock: WallClock = wall_clock_ms,
+        database_clock: WallClock | None = None,
+        timeouts: Timeouts = NO_RETRIES,
+    ) -> Self:
+        """Open a ledger; several processes may do so at the same time, the first time too.
+
+        Args:
+            url: ``sqlite:///file.db`` (its folder must exist) or ``postgresql://...``.
+            create: Create the ledger if there is none, and bring an older one up to date. If False,
+                nothing is ever written, and the right to read is enough.
+            clock: Clock for the times of batches.
+            database_clock: Replaces the database's own clock, by which leases are measured; for
+                tests.
+            timeouts: Timeouts of each call, and of opening.
+
+        Raises:
+            LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
+                ``create=False``, holds no ledger.
+            LedgerSchemaError: The ledger is a newer Headrace's, or its tables are somebody else's;
+                with ``create=False``, also an older Headrace's.
+        """
+        database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
+        return cls._prepared(database, clock, create=create)
+
+    @classmethod
+    def join(cls, url: str, *, timeouts: Timeouts = NO_RETRIES) -> Self:
+        """Open a ledger that others keep, to write into it: it is neither created nor upgraded.
+
+        Raises:
+            LedgerError: The database cannot be reached or used, or holds no ledger.
+            LedgerSchemaError: The ledger is of another Headrace's version.
+        """
+        database = Database(url, read_only=False, must_exist=True, timeouts=timeouts)
+        return cls._prepared(database, wall_clock_ms, create=False)
+
+    @classmethod
+    def _prepared(cls, database: Database, clock: WallClock, *, create: bool) -> Self:
+        try:
+            (_prepare if create else _check)(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, clock)
+
+    @property
+    def url(self) -> str:
+        """The complete URL: never show it, for it may hold a password."""
+        return self._database.url
+
+    def database_time_ms(self) -> int:
+        """The time by the database's clock, by which leases are measured (ms since the epoch)."""
+        now_ms: int = self._database.scalar(_NOW)
+        return now_ms
+
+    def shorten_log(self) -> int:
+        """Empty the ``-wal`` of a SQLite file; the bytes that another process's snapshot needs."""
+        return self._database.shorten_log()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._database.name!r})"
+
+
+def _prepare(database: Database) -> None:
+    """Make the tables, or bring them up to date; one process at a time, the others wait.
+
+    Raises:
+        LedgerError: The database cannot be read or written.
+        LedgerSchemaError: A newer Headrace made the tables, or something else did.
+    """
+    found = _found_version(database)
+    if database.is_sqlite:
+        database.use_write_ahead_log()
+    if found == SCHEMA_VERSION:
+        return
+
+    def upgrade(connection: Connection) -> None:
+        if not database.is_sqlite:
+            # Another process may take its time to make the tables.
+            connection.exec_driver_sql("SET LOCAL lock_timeout TO DEFAULT")
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
+            )
+        _upgrade(connection)  # which does nothing where another process has just done it
+
+    database.write(upgrade)
+
+
+def _check(database: Database) -> None:
+    """See that the tables can be read as they are; nothing is changed.
+
+    Raises:
+        LedgerError: The database cannot be read, or holds no ledger.
+        LedgerSchemaError: The ledger's version is not this one, or something else made the tables.
+    """
+    found = _found_version(database)
+    if found is None:
+        raise NoLedgerError(f"There is no ledger in {database.name}; {OTHER_LEDGER}.")
+    if found != SCHEMA_VERSION:
+        raise LedgerSchemaError(
+            f"The ledger {database.name} has schema {found}, and this Headrace reads schema "
+            f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
+        )
+
+
+def _found_version(database: Database) -> str | None:
+    def version(connection: Connection) -> str | None:
+        # Read the names of all tables at once: between two reads, another process could make a
+        # ledger.
+        tables = inspect(connection).get_table_names()
+        if VERSION_TABLE in tables:
+            return connection.scalar(select(_version.c.version_num))
+        _refuse_strangers(database, tables)
+        return None
+
+    found = database.read(version)
+    _refuse_others(database, found)
+    return found
+
+
+def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
+    taken = sorted(metadata.tables.keys() & tables)
+    if taken:
+        raise LedgerSchemaError(
+            f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
+            "another database, or with PostgreSQL a schema of its own: "
+            "?options=-csearch_path%3Dheadrace."
+        )
+
+
+def _refuse_others(database: Database, found: str | None) -> None:
+    if found is not None and found > SCHEMA_VERSION:
+        raise LedgerSchemaError(
+            f"The ledger {database.name} has schema {found} of a newer Headrace, and this one "
+            f"knows schemas up to {SCHEMA_VERSION}; install that newer Headrace here too, or use "
+            "another ledger."
+        )
+
+
+def _upgrade(connection: Connection) -> None:
+    # Alembic is slow to import, and a ledger that is up to date does without.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with _one_upgrade_at_a_time:
+        command.upgrade(config, "head")

@@ -1,0 +1,20 @@
+"""Alembic's script to update a ledger's schema; `headrace.gate.ledger.ledger` calls it."""
+
+from alembic import context
+
+from headrace.gate.ledger.tables import VERSION_TABLE, metadata
+
+
+def migrate() -> None:
+    """Run the migrations on the connection, and in the transaction, that the caller gave."""
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=metadata,
+        version_table=VERSION_TABLE,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if __name__ == "env_py":  # as Alembic names it; there is no context for anybody else
+    migrate()

@@ -1,0 +1,258 @@
+"""Rate samples that the estimator derived from each batch, and the rate in force."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Double,
+    Text,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from headrace.gate.control.sink_outage import SinkOutage
+from headrace.errors import LedgerError
+from headrace.gate.ledger import transitions
+from headrace.gate.ledger.database import Store, changed_rows, make_durable
+from headrace.gate.ledger.error_report import storable
+from headrace.gate.ledger.pruning import ROWS_AT_ONCE, some_at_once
+from headrace.gate.ledger.records import BatchRecord, RateSample
+from headrace.gate.ledger.tables import NowMs, batch_table, gate, rate
+from headrace.gate.ledger.transitions import Status
+
+CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
+_new_rate = bindparam("new_rate", type_=Double)
+
+SET_RATE: Final = (
+    update(gate)
+    .where(gate.c.name == bindparam("of"))
+    .values(
+        rate_per_s=func.coalesce(_new_rate, gate.c.rate_per_s),
+        rate_time_ms=case(
+            (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
+        ),
+        reported=bindparam("batch"),
+        batch_cost=func.coalesce(bindparam("new_cost", type_=Text), gate.c.batch_cost),
+        interval_ms=func.coalesce(
+            bindparam("new_interval_ms", type_=BigInteger), gate.c.interval_ms
+        ),
+    )
+)
+
+SAMPLE: Final = [column for column in rate.c if column is not rate.c.rate_id]
+"""The columns of a `RateSample`."""
+
+_given = [cast(bindparam(f"sample_{column.name}"), column.type) for column in SAMPLE]
+_kept = exists().where(
+    rate.c.gate == bindparam("of"), rate.c.time_ms == bindparam("sample_time_ms")
+)
+
+_new_sample = select(*_given).where(
+    ~_kept.where(
+        *[column.is_not_distinct_from(to) for column, to in zip(SAMPLE, _given, strict=True)]
+    )
+)
+
+KEEP_SAMPLE: Final = insert(rate).from_select(SAMPLE, _new_sample, include_defaults=False)
+
+_LAST_SAMPLES: Final = (
+    select(*SAMPLE)
+    .where(rate.c.gate == bindparam("gate"))
+    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
+    .limit(bindparam("limit"))
+)
+
+REPORTED_MS: Final = (
+    select(rate.c.batch_key, rate.c.processing_delay_ms)
+    .where(rate.c.gate == bindparam("gate"))
+    .where(rate.c.time_ms >= bindparam("since_ms"))
+    .where(rate.c.batch_key.in_(bindparam("batches", expanding=True)))
+    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
+)
+
+SET_RECORDS: Final = (
+    update(batch_table)
+    .where(batch_table.c.batch_key == bindparam("batch"))
+    .values(records=bindparam("counted"))
+    .returning(batch_table.c.status)
+)
+
+
+class RateStore(Store):
+    """The rates of gates, and the samples that they were learnt from."""
+
+    def current(self, gate_name: str) -> float | None:
+        """The gate's current rate, in records per second; None while none has been learnt."""
+        rate_per_s: float | None = self._database.scalar(CURRENT_RATE, gate=gate_name)
+        return rate_per_s
+
+    def report(
+        self,
+        batch_key: str,
+        query_batch_id: int,
+        start_time_ms: int,
+        sample: RateSample | None,
+        *,
+        batch_cost: str | None = None,
+        interval_ms: int | None = None,
+    ) -> None:
+        """Record the engine's report of a batch that it has done with, in one transaction.
+
+        A batch that is ``in_progress`` becomes ``success`` (transition D); a batch that the gate's
+        own handler has ended already stays as it is. Only the first is durable when this returns:
+        a crash of the database's server may lose what was learnt from one batch.
+
+        Args:
+            batch_key: The batch.
+            query_batch_id: The engine's own number for it.
+            start_time_ms: When it began (ms since the epoch).
+            sample: The result of a batch: its new rate is put in force, unless it is None; and a
+                batch that it names gets its number of records, if any were read. A sample is kept
+                once: the same one again changes nothing.
+            batch_cost: The new known cost of a batch, with a sample; None: no news.
+            interval_ms: The gate's interval from now on, with a sample; None to leave it.
+
+        Raises:
+            LedgerError: The rate is not a positive number, or the gate is not declared.
+        """
+        if sample is not None:
+            _refuse_no_rate(sample)
+        ended = self._ended(batch_key, None, None)
+        attached = {
+            "batch": batch_key,
+            "number": query_batch_id,
+            "started_ms": start_time_ms,
+            "by": None,
+            "gone": None,
+        }
+
+        def report(connection: Connection) -> None:
+            if sample is not None:
+                status = self._publish(connection, sample, batch_cost, interval_ms)
+                if sample.batch_key == batch_key and status not in {None, Status.IN_PROGRESS}:
+                    return  # the usual one: its handler has ended it
+            connection.execute(transitions.ATTACH, attached | self._leased(None))
+            if changed_rows(connection, transitions.SUCCEED, ended):
+                make_durable(connection)
+
+        # What is learnt is learnt again from the next batch; the end of a batch is not.
+        self._database.write(report, durable=False)
+
+    def _publish(
+        self,
+        connection: Connection,
+        sample: RateSample,
+        batch_cost: str | None,
+        interval_ms: int | None,
+    ) -> str | None:
+        """Put a sample's rate in force; the status of its batch, where records were counted."""
+        # First: it locks the gate's row, so that the next report for this gate waits for this one.
+        values = _values(sample, batch_cost, interval_ms)
+        connection.execute(SET_RATE, values)
+        self._insert_under(sample.gate, connection, KEEP_SAMPLE, values)
+        if sample.batch_key is None or not sample.records:
+            return None
+        status: str | None = connection.scalar(SET_RECORDS, values)
+        return status
+
+    def history(
+        self, gate_name: str, limit: int = 100, *, before_ms: int | None = None
+    ) -> tuple[RateSample, ...]:
+        """A gate's last rate samples, newest first; up to ``before_ms``, if it is set."""
+        query = _LAST_SAMPLES
+        if before_ms is not None:
+            query = query.where(rate.c.time_ms <= before_ms)
+        rows = self._database.rows(query, gate=gate_name, limit=limit)
+        return tuple(RateSample(**row._asdict()) for row in rows)
+
+    def reported_ms(self, batches: Iterable[BatchRecord]) -> dict[str, int]:
+        """The time of batches, with plan and commit, by key; without those not yet reported."""
+        by_gate = defaultdict[str, list[BatchRecord]](list)
+        for each in batches:
+            by_gate[each.gate].append(each)
+        return {
+            row.batch_key: row.processing_delay_ms
+            for gate_name, own in by_gate.items()
+            for keys in some_at_once([each.batch_key for each in own], ROWS_AT_ONCE)
+            for row in self._database.rows(
+                REPORTED_MS,
+                gate=gate_name,
+                since_ms=min(each.created_time_ms for each in own),
+                batches=keys,
+            )
+        }
+
+
+def _values(sample: RateSample, batch_cost: str | None, interval_ms: int | None) -> dict[str, Any]:
+    return {
+        **{f"sample_{name}": value for name, value in asdict(sample).items()},
+        "of": sample.gate,
+        "new_rate": sample.rate_per_s,
+        "new_time_ms": sample.time_ms,
+        "batch": sample.batch_key,
+        "counted": sample.records,
+        "new_cost": batch_cost,
+        "new_interval_ms": interval_ms,
+    }
+
+
+def _refuse_no_rate(sample: RateSample) -> None:
+    new = sample.rate_per_s
+    if new is not None and not (math.isfinite(new) and new > 0):
+        raise LedgerError(
+            f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
+            "positive number of records per second, or None."
+        )
+
+
+_of_gate = gate.c.name == bindparam("of")
+
+_KEEP: Final = (
+    update(gate).where(_of_gate).values(sink_outage=bindparam("text"), sink_retry_ms=None)
+)
+
+_END: Final = (
+    update(gate)
+    .where(_of_gate, gate.c.sink_outage.is_not(None))
+    .values(sink_outage=None, sink_retry_ms=None)
+)
+_END_AT_HALF: Final = _END.values(rate_per_s=gate.c.rate_per_s / 2)
+
+RUN_AT_ONCE: Final = (
+    update(gate).where(_of_gate, gate.c.sink_outage.is_not(None)).values(sink_retry_ms=NowMs())
+)
+
+_OUTAGE: Final = select(gate.c.sink_outage).where(_of_gate)
+_IS_ASKED: Final = select(gate.c.sink_retry_ms.is_not(None)).where(_of_gate)
+
+
+class SinkOutageStore(Store):
+    """Outages of the sinks that gates wait for, at most one per gate."""
+
+    def get(self, gate_name: str) -> SinkOutage | None:
+        """The outage of a gate's sink; None where it is there, as far as is known."""
+        return SinkOutage.from_text(self._database.scalar(_OUTAGE, of=gate_name))
+
+    def keep(self, gate_name: str, outage: SinkOutage) -> None:
+        """Record one more failed run; this clears a request for a run."""
+        text = storable(outage.to_text())
+        self._database.change(_KEEP, {"of": gate_name, "text": text})
+
+    def end(self, gate_name: str, *, at_half: bool = False) -> None:
+        """End the outage; the rate goes on at its value, or at half of it."""
+        self._database.change(_END_AT_HALF if at_half else _END, {"of": gate_name})
+
+    def is_asked(self, gate_name: str) -> bool:
+        """Whether an operator wants the waiting batch to be run at once."""
+        return bool(self._database.scalar(_IS_ASKED, of=gate_name))

@@ -1,0 +1,360 @@
+"""Operators' actions on failures, one row each with who, when and why; and similar failures."""
+
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Select,
+    bindparam,
+    func,
+    select,
+    update,
+)
+
+from headrace.gate.control.limits import OperatorActionKind
+from headrace.errors import OptionError
+from headrace.gate.ledger import transitions
+from headrace.gate.ledger.batch_rows import unresolved
+from headrace.gate.ledger.database import Store, changed_rows
+from headrace.gate.ledger.dead_letters import RESOLVE, letter_from
+from headrace.gate.ledger.error_report import storable
+from headrace.gate.ledger.operator_limits import MOST_BY, MOST_WHY, operator_text
+from headrace.gate.ledger.proof import Missed
+from headrace.gate.ledger.rates import RUN_AT_ONCE
+from headrace.gate.ledger.records import DeadLetterRecord, DeadLetterStatus
+from headrace.gate.ledger.tables import accepted, action, batch_table, dead_letter, gate
+from headrace.gate.ledger.transitions import Status
+
+MOST_AT_ONCE: Final = 10_000
+"""Batches or records that one action may be about."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeBatches:
+    """Unresolved batches of a gate that failed with the same class of exception.
+
+    Attributes:
+        error_class: The exception's class with its module; None where a batch has no error.
+        message: The message of one of them.
+        messages: How many messages there are among them.
+        status: ``failed``, ``backfilling`` or ``dead``.
+        records: Total of their offsets.
+        oldest_ms: When the oldest of them was planned.
+        key: The key of one of them.
+    """
+
+    gate: str
+    error_class: str | None
+    message: str | None
+    messages: int
+    status: str
+    number: int
+    records: int
+    oldest_ms: int
+    newest_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeLetters:
+    """Dead letters of a gate that wait, with the same class of exception: see `AlikeBatches`."""
+
+    gate: str
+    error_class: str
+    message: str
+    messages: int
+    number: int
+    oldest_ms: int
+    newest_ms: int
+    letter: int
+
+
+_BATCHES: Final = (
+    select(
+        batch_table.c.gate,
+        batch_table.c.error_class,
+        func.min(batch_table.c.error_message).label("message"),
+        func.count(batch_table.c.error_message.distinct()).label("messages"),
+        batch_table.c.status,
+        func.count().label("number"),
+        func.sum(batch_table.c.planned_records - batch_table.c.done_records).label("records"),
+        func.min(batch_table.c.created_time_ms).label("oldest_ms"),
+        func.max(batch_table.c.created_time_ms).label("newest_ms"),
+        func.min(batch_table.c.batch_key).label("key"),
+    )
+    .join_from(gate, batch_table, batch_table.c.gate == gate.c.name)
+    .where(unresolved)
+    .group_by(batch_table.c.gate, batch_table.c.error_class, batch_table.c.status)
+    .order_by(
+        func.min(batch_table.c.created_time_ms),
+        batch_table.c.gate,
+        batch_table.c.error_class,
+        batch_table.c.status,
+    )
+    .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
+)
+
+_LETTERS: Final = (
+    select(
+        dead_letter.c.gate,
+        dead_letter.c.error_class,
+        func.min(dead_letter.c.error_message).label("message"),
+        func.count(dead_letter.c.error_message.distinct()).label("messages"),
+        func.count().label("number"),
+        func.min(dead_letter.c.created_ms).label("oldest_ms"),
+        func.max(dead_letter.c.created_ms).label("newest_ms"),
+        func.min(dead_letter.c.dead_letter_id).label("letter"),
+    )
+    .join_from(gate, dead_letter, dead_letter.c.gate == gate.c.name)
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
+    .group_by(dead_letter.c.gate, dead_letter.c.error_class)
+    .order_by(func.min(dead_letter.c.created_ms), dead_letter.c.gate, dead_letter.c.error_class)
+    .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
+)
+
+_LETTERS_OF: Final = (
+    select(dead_letter)
+    .where(dead_letter.c.batch_key == bindparam("batch"))
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
+)
+
+_RETRY: Final = (
+    update(batch_table)
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.status == Status.FAILED)
+    .values(retry_ms=bindparam("now_ms"))
+)
+
+_DROP: Final = (
+    update(batch_table)
+    .where(batch_table.c.batch_key == bindparam("batch"), batch_table.c.gate == bindparam("of"))
+    .where(batch_table.c.status == Status.DEAD, batch_table.c.resolution.is_(None))
+    .values(resolution=bindparam("why"))
+)
+
+_OUTCOME: Final = (
+    update(action)
+    .where(action.c.action_id == bindparam("number"))
+    .values(outcome=bindparam("what"))
+)
+
+
+_CHANGED: Final = " changed"
+_NOTHING: Final = "nothing to change"
+
+
+class RepairStore(Store):
+    """Operators' actions on failures, each in one transaction with the row that says who and why.
+
+    Each method that changes something raises `OptionError` for a name or a reason that is empty or
+    too long, and `LedgerError` for a gate that is not declared.
+    """
+
+    def retry(self, gate_name: str, keys: Collection[str], by: str, why: str) -> int:
+        """Have failed batches not wait for their next backfill; how many of them had failed.
+
+        The gate's own process runs them next, whatever its schedule and its spare rate.
+        """
+
+        def retry(connection: Connection) -> int:
+            now_ms = self._clock()
+            values = [{"batch": key, "of": gate_name, "now_ms": now_ms} for key in sorted(keys)]
+            return sum(changed_rows(connection, _RETRY, each) for each in values)
+
+        target = _listed("batch", keys)
+        row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
+        return self._do(gate_name, row, retry)
+
+    def retry_sink(self, gate_name: str, by: str, why: str) -> int:
+        """Have the batch that waits for its sink run at once; 0 if none waits."""
+
+        def retry(connection: Connection) -> int:
+            return changed_rows(connection, RUN_AT_ONCE, {"of": gate_name})
+
+        target = "the batch that waits for its sink"
+        row = self._row(gate_name, OperatorActionKind.RETRY, target, by, why)
+        return self._do(gate_name, row, retry)
+
+    def drop_batch(self, gate_name: str, key: str, by: str, why: str) -> int:
+        """Resolve a dead batch without processing it; 0 if it is not dead, or was dropped."""
+
+        def drop(connection: Connection) -> int:
+            reason = f"{why.strip()} ({by})"
+            values = {"batch": key, "of": gate_name, "why": storable(reason)}
+            return changed_rows(connection, _DROP, values)
+
+        target = _listed("batch", [key])
+        row = self._row(gate_name, OperatorActionKind.DROP_BATCH, target, by, why)
+        return self._do(gate_name, row, drop)
+
+    def drop_letters(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
+        """Resolve dead letters without processing them; how many of them waited."""
+
+        def drop(connection: Connection) -> int:
+            values = {
+                "outcome": DeadLetterStatus.DROPPED,
+                "now_ms": self._clock(),
+                "why": storable(f"{why.strip()} ({by})"),
+                "call": transitions.new_call_id(),
+            }
+            return sum(
+                changed_rows(connection, RESOLVE, values | {"letter": each})
+                for each in sorted(letters)
+            )
+
+        target = _listed("dead letter", [str(each) for each in letters])
+        row = self._row(gate_name, OperatorActionKind.DROP_LETTERS, target, by, why)
+        return self._do(gate_name, row, drop)
+
+    def accept(self, gate_name: str, missed: Missed, records: int, by: str, why: str) -> None:
+        """Accept that a gate's missed offsets need not be processed.
+
+        Args:
+            gate_name: The gate.
+            missed: What the gate has missed, by `ProofStore.missed`.
+            records: Number of offsets, as they were shown: only those are accepted.
+            by: The person who accepts it.
+            why: The reason, in their words.
+
+        Raises:
+            OptionError: It has missed another number of offsets, or none; or the name or the reason
+                is empty, or too long.
+            LedgerError: The gate is not declared.
+        """
+        if records != missed.offsets:
+            raise OptionError(
+                f"Gate {gate_name!r} has missed {missed.offsets:,} offsets that nobody has accepted"
+                f" ({missed.lost:,} lost, {missed.skipped:,} skipped), and not {records:,}; see"
+                f" what they are with `headrace verify {shlex.quote(gate_name)}`, and name that"
+                " number."
+            )
+        if not records:
+            return
+        target = f"{records:,} offsets that were lost or skipped"
+        row = self._row(gate_name, OperatorActionKind.ACCEPT, target, by, why)
+        rows = [
+            {
+                "gate": gate_name,
+                "topic": offsets.topic,
+                "topic_id": topic_id or "",
+                "partition": offsets.partition,
+                "from_offset": offsets.start,
+                "until_offset": offsets.until,
+                "time_ms": row["time_ms"],
+                "why": storable(f"{row['why'].strip()} ({row['by_whom']})"),
+            }
+            for topic_id, offsets in missed.ranges
+        ]
+        statement = self._database.insert(accepted)
+        further = statement.excluded
+        statement = statement.on_conflict_do_update(
+            index_elements=list(accepted.primary_key),
+            set_={name: further[name] for name in ("until_offset", "time_ms", "why")},
+        )
+
+        def accept(connection: Connection) -> None:
+            self._insert_under(gate_name, connection, statement, rows)
+            self._written(gate_name, connection, row | {"outcome": f"{records:,} accepted"})
+
+        self._database.write(accept)
+
+    def begin_send(self, gate_name: str, letters: Collection[int], by: str, why: str) -> int:
+        """Write down that dead letters are about to be sent; the number for `end_send`."""
+        target = _listed("dead letter", [str(each) for each in letters])
+        row = self._row(gate_name, OperatorActionKind.SEND, target, by, why)
+
+        return self._database.write(lambda connection: self._written(gate_name, connection, row)[0])
+
+    def end_send(self, number: int, outcome: str) -> None:
+        """Record the outcome of a send."""
+        self._database.change(_OUTCOME, {"number": number, "what": storable(outcome)})
+
+    def alike_batches(
+        self, gate_name: str | None, limit: int = 100, *, skip: int = 0
+    ) -> tuple[AlikeBatches, ...]:
+        """Groups of unresolved batches, the group with the oldest batch first, of one gate or all.
+
+        The first ``skip`` groups are left out.
+        """
+        rows = self._database.rows(_of_gate(_BATCHES, gate_name), limit=limit, skip=skip)
+        return tuple(AlikeBatches(**row._asdict() | {"records": int(row.records)}) for row in rows)
+
+    def alike_letters(
+        self, gate_name: str | None, limit: int = 100, *, skip: int = 0
+    ) -> tuple[AlikeLetters, ...]:
+        """Groups of waiting dead letters, the group with the oldest first, of one gate or all.
+
+        The first ``skip`` groups are left out.
+        """
+        rows = self._database.rows(_of_gate(_LETTERS, gate_name), limit=limit, skip=skip)
+        return tuple(AlikeLetters(**row._asdict()) for row in rows)
+
+    def letters_of(
+        self, batch_key: str, limit: int = 100, *, skip: int = 0
+    ) -> tuple[DeadLetterRecord, ...]:
+        """The dead letters of one batch, of any status, oldest first, from ``skip`` on."""
+        rows = self._database.rows(_LETTERS_OF, batch=batch_key, limit=limit, skip=skip)
+        return tuple(letter_from(row._mapping) for row in rows)
+
+    def _row(
+        self, gate_name: str, kind: OperatorActionKind, target: str, by: str, why: str
+    ) -> dict[str, Any]:
+        """A row of an action that has no outcome yet; its name or reason may be refused."""
+        return {
+            "gate": gate_name,
+            "kind": kind,
+            "by_whom": operator_text("Who does it", by, 1, MOST_BY),
+            "why": operator_text("The reason", why, 1, MOST_WHY),
+            "time_ms": self._clock(),
+            "target": target,
+            "outcome": None,
+            "last_call": transitions.new_call_id(),
+        }
+
+    def _do(self, gate_name: str, row: dict[str, Any], work: Callable[[Connection], int]) -> int:
+        def do(connection: Connection) -> int:
+            number, outcome = self._written(gate_name, connection, row)
+            if outcome is not None:  # this call was made before, and its answer was lost
+                return int(outcome.removesuffix(_CHANGED)) if outcome != _NOTHING else 0
+            changed = work(connection)
+            what = f"{changed}{_CHANGED}" if changed else _NOTHING
+            connection.execute(_OUTCOME, {"number": number, "what": what})
+            return changed
+
+        return self._database.write(do)
+
+    def _written(
+        self, gate_name: str, connection: Connection, row: dict[str, Any]
+    ) -> tuple[int, str | None]:
+        """Write an action's row, once for a call; its number, and the outcome that it has."""
+        inserted = self._database.insert(action).values(row)
+        inserted = inserted.on_conflict_do_nothing(index_elements=[action.c.last_call])
+        with self._under(gate_name):
+            connection.execute(inserted)
+        found = select(action.c.action_id, action.c.outcome)
+        number, outcome = connection.execute(
+            found.where(action.c.last_call == row["last_call"])
+        ).one()
+        return number, outcome
+
+
+def _of_gate(query: Select[Any], gate_name: str | None) -> Select[Any]:
+    return query if gate_name is None else query.where(gate.c.name == gate_name)
+
+
+def _listed(noun: str, names: Collection[str]) -> str:
+    """List the subjects of an action, in words."""
+    if not 0 < len(names) <= MOST_AT_ONCE:
+        raise OptionError(
+            f"The action is about {len(names)}; choose from 1 to {MOST_AT_ONCE:,} at once."
+        )
+    shown: Sequence[str] = sorted(names)[:20]
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"{noun} {', '.join(shown)}{more}"

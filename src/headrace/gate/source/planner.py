@@ -1,0 +1,612 @@
+"""The planner's side of a stream: the ranges of each batch.
+
+It runs in a process of its own on the driver, for as long as the query runs.
+"""
+
+import logging
+import math
+import shlex
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.gate.control import Plan, empty_plan, plan, should_wait
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
+from headrace.core.timing import Clock
+from headrace.errors import BrokerError, DataLossError, OptionError
+from headrace.gate.ledger import Admission, Ledger, PlannedRange
+from headrace.gate.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
+from headrace.gate.source.log import CheckedLog, Log, Topic, declared_lost, gone
+from headrace.gate.source.losses import LossAccount, MissingOffsets, describe_losses
+from headrace.gate.source.read_bounds import (
+    AtOffsets,
+    StartOffsets,
+    resolve_start_offsets,
+    starting_positions,
+    topic_ids_of,
+)
+from headrace.gate.source.replay import next_replay
+from headrace.gate.source.resumption import (
+    GateMemory,
+    continued,
+    going_on,
+    interrupted_end,
+    refusal,
+    refuse_an_older_checkpoint,
+    refuse_another_ledger,
+    unknown_ranges,
+)
+from headrace.gate.source.source_options import NEW_CHECKPOINT, NewCheckpoint, SourceOptions
+from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
+
+_LOG: Final = logging.getLogger("headrace.source")
+
+_ABANDONED_LOOK_S: Final = 5.0
+"""After which time batches in progress are looked at again, whose owner may be gone (s)."""
+
+_LAST_OFFSET: Final = 2**63 - 1
+
+_READ_AGAIN: Final = "a restart of the gate reads it again (headrace)"
+
+_IDLE_PART: Final = 0.25
+"""Part of an ``auto`` interval after which a source without new records is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The last plan, kept until Spark asks for its tasks."""
+
+    end: dict[str, Any]
+    plan: Plan
+    latest: Mapping[TopicPartition, int]
+    losses: Sequence[MissingOffsets]
+    """Losses of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    """A batch that the ledger has, as its tasks are to read it.
+
+    Attributes:
+        aborted, after: see `SourceTask`.
+        fail_on_loss: whether nothing of it may be passed over.
+        account: destination of the tasks' losses; None without a ledger, or in a replay of the
+            batch.
+    """
+
+    ranges: Sequence[OffsetRange]
+    aborted: tuple[str, ...]
+    topic_ids: Mapping[str, str]
+    after: ChecksumsBefore
+    fail_on_loss: bool
+    account: LossAccount | None
+
+
+class StreamPlanner:
+    """Plans the batches of one query's source.
+
+    Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
+    ``LedgerError`` where the ledger cannot: the batch does not start then.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        options: SourceOptions,
+        clock: Clock = time,
+        *,
+        driver: str | None = None,
+        open_ledger: OpenLedger = Ledger.open,
+    ) -> None:
+        self.log: Final = log
+        self._checked = log if isinstance(log, CheckedLog) else None
+        self._options = options
+        self._clock = clock
+        self._gate_ledger = _open_gate_ledger(log, options, clock, driver, open_ledger)
+        self._interval_ms = options.interval_ms
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._latest: Mapping[TopicPartition, int] = {}
+        self._planned: _Planned | None = None
+        self._next_s = -math.inf
+        """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
+        self._last_let_through = -math.inf
+        self._next_abandoned_s = -math.inf
+        """When batches in progress are looked at next (s, monotonic)."""
+        self._goes_on = False
+        """Whether the query began a new checkpoint, and goes on where the ledger stands."""
+        self._is_compared = False
+        """Whether the checkpoint was compared with what the ledger has of it."""
+
+    def initial(self) -> dict[str, Any]:
+        """Return the start of a fresh checkpoint."""
+        options = self._options
+        topics = self.log.topics(must_exist=True)
+        positions = self._within(
+            starting_positions(
+                self.log,
+                options.starting,
+                options.timestamp_strategy,
+                self.log.partitions(topics),
+            )
+        )
+        return StreamOffset(
+            positions=positions,
+            gate=options.gate,
+            checkpoint_id=uuid.uuid4().hex,
+            topic_ids=topic_ids_of(topics),
+            after=self._checksums(positions),
+            first=True,
+        ).to_json()
+
+    def _within(self, positions: Positions) -> Positions:
+        """The positions, none beyond the end of its log: nothing was lost before such a one."""
+        starting = self._options.starting
+        if not isinstance(starting.at, AtOffsets):
+            return positions
+        ends = self.log.bounds(positions)[1]
+        beyond = {tp: offset for tp, offset in positions.items() if offset > ends[tp]}
+        for tp, offset in beyond.items():
+            said = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
+            if self._options.fail_on_data_loss or self._checked is not None:
+                raise OptionError(f"{said}; name an offset up to there, or -1 for the end.")
+            _LOG.warning("%s; it is read from there on.", said)
+        return {**positions, **{tp: ends[tp] for tp in beyond}}
+
+    def stop_at_latest(self) -> None:
+        """For ``Trigger.AvailableNow``: this run reads only the records that exist now."""
+        partitions = self.log.partitions(self.log.topics())
+        self._target = self.log.bounds(partitions)[1]
+
+    def latest(self) -> dict[str, dict[str, int]] | None:
+        """The latest offsets as the last plan saw them."""
+        return nested(self._latest) or None
+
+    def advance(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself where there is none to run.
+
+        Args:
+            start: the end of the last batch, which has been processed: Spark asks for the next one
+                only then.
+            everything: whether the trigger takes all there is whatever the limits (``once``).
+
+        Raises:
+            DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
+                before what was read of it, or is another one.
+            GateInUseError: another query stands behind the gate.
+            OptionError: the checkpoint is another gate's, or an older copy of itself.
+        """
+        asked = offset = StreamOffset.from_json(start)
+        offset.refuse_another_gate(self._options.gate)
+        if offset.replay:
+            return next_replay(offset) or start
+        # Not earlier: a query that replays batches plans none, and has no gate.
+        if self._gate_ledger is not None:
+            self._gate_ledger.claim()
+        if self._is_early() and not everything:
+            return start
+        began_s = self._clock.monotonic()
+        if not offset.first:
+            self.log.processed(offset.positions)
+        topics, earliest, latest = self._look()
+        offset, interrupted = self._resume(offset, topics, earliest, latest)
+        if interrupted is not None:
+            return interrupted.to_json()
+        self._fail_abandoned()
+        starts = resolve_start_offsets(
+            offset,
+            topics,
+            earliest,
+            latest,
+            seen=self._seen(offset, topics),
+            cut=self._checked.cut if self._checked is not None else None,
+        )
+        known = offset.after_of(starts.topic_ids)
+        if self._checked is not None:
+            self._checked.check_continues(known)
+        self._latest = latest
+        self._account_for(starts.losses, starts.topic_ids)
+        self._withdraw_losses(starts)
+        planned = self._plan(starts, self._admissible(starts, latest), everything=everything)
+        lost = [
+            MissingOffsets(missing, "it was declared lost")
+            for missing in declared_lost(self.log, _ranges_between(starts.current, planned.until))
+        ]
+        self._refuse_or_log(lost)
+        # An empty first batch writes down where a gate begins; one that goes on is in the ledger.
+        is_known = self._goes_on if offset.first else offset.positions == asked.positions
+        if planned.records == 0 and is_known and not starts.losses and not starts.returned:
+            self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
+            return start
+        after = self._after(known, planned.until)
+        end = self._end(asked, offset, starts, planned.until, after).to_json()
+        self._planned = _Planned(end, planned, latest, lost)
+        self._next_s = began_s + self._interval_ms / 1000
+        return end
+
+    def _end(
+        self,
+        asked: StreamOffset,
+        offset: StreamOffset,
+        starts: StartOffsets,
+        until: Positions,
+        after: Checksums,
+    ) -> StreamOffset:
+        """The end of the next batch, where Spark has asked for what comes after one offset."""
+        # A query that had no gate when its checkpoint was made has this one now.
+        begun = replace(
+            offset,
+            gate=self._options.gate,
+            gate_id=self._gate_ledger.gate_id if self._gate_ledger is not None else "",
+            checkpoint_id=offset.checkpoint_id or uuid.uuid4().hex,
+        )
+        # Spark knows the end of the batch before, and not where the ledger says to go on.
+        elsewhere = {tp: at for tp, at in starts.current.items() if at != asked.positions.get(tp)}
+        begins = {**starts.begins, **elsewhere}
+        if not offset.checkpoint_id:  # the native source's: no ledger knows where it stands
+            begins = starts.current
+        return begun.moved(until, begins, starts.topic_ids, after, starts.out_of_sight)
+
+    def _is_early(self) -> bool:
+        """Whether an ``auto`` interval has not passed; its trigger fires much more often."""
+        is_paced = self._options.estimator.auto is not None and self._target is None
+        return is_paced and self._clock.monotonic() < self._next_s
+
+    def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
+        """The checksums before a batch's end; a partition that has not moved keeps its own."""
+        kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
+        return {**self._checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
+
+    def _checksums(self, positions: Positions) -> Checksums:
+        return self._checked.checksums(positions) if self._checked is not None else {}
+
+    def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
+        """The topics, and where each partition's log begins and ends."""
+        topics = self.log.topics()
+        while True:
+            try:
+                return topics, *self.log.bounds(self.log.partitions(topics))
+            except BrokerError:
+                # Brokers refuse the whole question if a topic was deleted since the one before.
+                found = self.log.topics()
+                if found == topics:
+                    raise
+                topics = found
+
+    def _admissible(
+        self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets up to which this run may read."""
+        readable = self.log.readable_until(latest)
+        known = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
+        if self._target is None:
+            return known
+        return {tp: min(end, self._target.get(tp, starts.current[tp])) for tp, end in known.items()}
+
+    def _plan(
+        self, starts: StartOffsets, latest: Mapping[TopicPartition, int], *, everything: bool
+    ) -> Plan:
+        options = self._options
+        gate_ledger = self._gate_ledger
+        admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
+        operator = admission.operator
+        if everything or (operator is not None and operator.closed_by is not None):
+            held = None if operator is None else replace(operator, limit=None)
+            return plan(starts.current, latest, None, options.no_limits, operator=held)
+        ceiling = admission.ceiling
+        in_bytes = options.limits.max_bytes is not None
+        sizes = self.log.sizes(starts.current, latest) if in_bytes else None
+        if options.estimator.auto is not None and admission.interval_ms is not None:
+            self._interval_ms = admission.interval_ms
+        planned = plan(
+            starts.current,
+            latest,
+            admission.rate_per_s,
+            replace(options.limits, seconds_per_batch=self._interval_ms / 1000),
+            sizes,
+            rate_limit=admission.rate_limit,
+            operator=operator,
+            ceiling=ceiling,
+        )
+        if self._too_few(planned.lag):
+            return empty_plan(starts.current, latest)
+        return planned
+
+    def _too_few(self, unread: int) -> bool:
+        """Whether ``minOffsetsPerTrigger`` has these wait for more.
+
+        As with the native connector the time that they may wait counts from when the answer was
+        last no, though there was nothing to read then. Unlike there, the rest of a run with
+        ``Trigger.AvailableNow`` does not wait: the run would end without it.
+        """
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._target is not None:
+            return False
+        now = self._clock.monotonic()
+        longest_ms = self._options.max_trigger_delay_ms
+        waited_ms = int(min((now - self._last_let_through) * 1000, longest_ms))
+        if should_wait(unread, minimum, waited_ms, longest_ms):
+            return True
+        self._last_let_through = now
+        return False
+
+    def _seen(self, offset: StreamOffset, topics: Mapping[str, Topic]) -> Positions:
+        """The ends of the partitions that are gone, as they were last seen; none if all are there.
+
+        In this process, or by any plan of the gate that the ledger has.
+        """
+        if not any(
+            tp.topic not in topics
+            or tp.partition not in topics[tp.topic].partitions
+            or not topics[tp.topic].may_be(offset.topic_ids.get(tp.topic))
+            for tp in offset.positions
+        ):
+            return {}
+        if self._gate_ledger is None:
+            return self._latest
+        known = self._gate_ledger.latest_seen(offset.topic_ids)
+        return {
+            tp: max(known.get(tp, 0), self._latest.get(tp, 0)) for tp in {**known, **self._latest}
+        }
+
+    def _withdraw_losses(self, starts: StartOffsets) -> None:
+        """Topics are there again that could not be seen: nothing of them is lost."""
+        if not starts.returned:
+            return
+        _LOG.warning(
+            "%s has topics again that were out of sight; they are read on from %s.",
+            self.log.name,
+            ", ".join(f"{tp} {position}" for tp, position in sorted(starts.returned.items())),
+        )
+        if self._gate_ledger is not None:
+            self._gate_ledger.withdraw_losses(starts.returned, starts.topic_ids)
+
+    def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
+        """Record offsets that were gone before a batch was planned; or stop the query."""
+        self._refuse_or_log(losses)
+        if losses and self._gate_ledger is not None:
+            self._gate_ledger.record_losses(losses, topic_ids)
+
+    def _refuse_or_log(self, losses: Sequence[MissingOffsets]) -> None:
+        if not losses:
+            return
+        described = describe_losses(losses)
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{self.log.name} has lost records that this query had still to read: {described};"
+                " to go on without them, counted, set the option failOnDataLoss to false."
+            )
+        _LOG.warning(
+            "%s has lost records that this query had still to read: %s", self.log.name, described
+        )
+
+    def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
+        """The batch between two offsets, once the ledger has its ranges.
+
+        Raises:
+            DataLossError: offsets of a batch that is run again are gone by now, and
+                ``failOnDataLoss`` is set.
+            GateInUseError: another query stands behind the gate.
+            OptionError: the batch is another gate's.
+        """
+        since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        until.refuse_another_gate(self._options.gate)
+        ranges = until.ranges_from(since)
+        lost: Sequence[MissingOffsets] = ()
+        account = None
+        if (ledger := self._gate_ledger) is not None and not until.replay:
+            ledger.claim()
+            if not since.first:
+                self._know_before(ledger, since, until)
+            if until.begins:
+                ledger.begin_checkpoint(until)
+            if since.first:
+                if until.checkpoint_id == since.checkpoint_id:  # it does not go on from another one
+                    self._settle_what_is_read_again(ledger, until)
+                ledger.restarted()
+            if ranges:
+                # A batch that Spark runs again after a restart was planned by another process.
+                known = self._planned if self._planned and self._planned.end == end else None
+                lost = known.losses if known else self._lost_since(ledger, until, ranges)
+                ledger.begin(
+                    until, ranges, known.plan if known else None, known.latest if known else {}
+                )
+                ledger.record_losses(lost, until.topic_ids, until, ranges)
+                account = ledger.account(until, ranges)
+        cover = merge(loss.missing for loss in lost)
+        left = [part for r in ranges for part in r.subtract(cover.get(r.topic_partition, ()))]
+        fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
+        return ToRead(
+            left,
+            self.log.aborted(left),
+            until.topic_ids,
+            since.after_of(until.topic_ids),
+            fail_on_loss,
+            account,
+        )
+
+    def _fail_abandoned(self) -> None:
+        """Fail the batches in progress whose owner is gone, as in a ledger from an older copy.
+
+        No batch of this query runs now: Spark plans one once the one before is processed. The gate
+        may be idle, so the next batch is not waited for.
+        """
+        now_s = self._clock.monotonic()
+        if self._gate_ledger is None or now_s < self._next_abandoned_s:
+            return
+        self._next_abandoned_s = now_s + _ABANDONED_LOOK_S
+        for key in self._gate_ledger.resolve_abandoned():
+            _LOG.warning(
+                "Batch %s of gate %r is in progress, and its owner has given no sign of life until"
+                " its lease had run out, so it counts as failed now.",
+                key,
+                self._options.gate,
+            )
+
+    def _settle_what_is_read_again(self, ledger: GateLedger, first: StreamOffset) -> None:
+        """Settle the batches of earlier checkpoints that a checkpoint reads from its beginning."""
+        ranges = [tp.range(at, _LAST_OFFSET) for tp, at in first.begins.items()]
+        if keys := ledger.supersede(first, ranges, _READ_AGAIN):
+            _LOG.warning(
+                "Gate %r reads %d open batches of earlier checkpoints again, so no backfill runs"
+                " them: %s.",
+                self._options.gate,
+                len(keys),
+                ", ".join(keys),
+            )
+
+    def _resume(
+        self,
+        offset: StreamOffset,
+        topics: Mapping[str, Topic],
+        earliest: Positions,
+        latest: Positions,
+    ) -> tuple[StreamOffset, StreamOffset | None]:
+        """Compare checkpoint and ledger, at the start: see `headrace.gate.source.resumption`.
+
+        Returns:
+            The offset to go on from, and the end of an interrupted batch that runs first, if any.
+        """
+        if self._gate_ledger is None:
+            return offset, None
+        is_compared = self._is_compared and not self._gate_ledger.went_back
+        if is_compared and not offset.first:
+            return offset, None
+        known = self._gate_ledger.known()
+        if offset.first:
+            return self._resume_anew(self._gate_ledger, offset, known)
+        refuse_another_ledger(offset, known)
+        self._add_unknown(self._gate_ledger, offset, known, earliest)
+        # A topic that is newer than a copy of the checkpoint is not in it.
+        now = replace(offset, topic_ids={**topic_ids_of(topics), **offset.topic_ids})
+        beyond = refuse_an_older_checkpoint(now, known, latest)
+        self._is_compared = True
+        if beyond:
+            _LOG.warning(
+                "Gate %r goes on where its ledger stands, beyond its checkpoint: %s.",
+                known.gate,
+                ", ".join(f"{tp} {until}" for tp, until in sorted(beyond.items())),
+            )
+            planned = known.planned(offset.checkpoint_id)
+            positions = {**offset.positions, **beyond}
+            after = {tp: each for tp, each in offset.after.items() if tp not in beyond}
+            moved = replace(now, positions=positions, after=after, planned=planned)
+            # Spark repeats the last batch of its checkpoint, and an older copy does not have it.
+            return moved, interrupted_end(moved, known)
+        if known.restarted_by is not None:
+            _LOG.warning(
+                "Gate %r is to begin anew, as %s asked, and its query has its checkpoint still;"
+                " stop it, delete the checkpoint, and start again.",
+                known.gate,
+                known.restarted_by,
+            )
+        # Until a start does without them: one that is killed early needs them again.
+        is_adopted = bool(offset.gate_id) and offset.gate_id != known.gate_id
+        if known.has_asked and not self._goes_on and not is_adopted:
+            self._gate_ledger.start_obeyed()
+        return offset, None
+
+    def _resume_anew(
+        self, gate_ledger: GateLedger, first: StreamOffset, known: GateMemory
+    ) -> tuple[StreamOffset, StreamOffset | None]:
+        """Where a query with a new checkpoint begins; and the batch that it runs first, if any."""
+        if not known.of_topics(first):
+            return first, None
+        if known.restarted_by is not None:
+            _LOG.warning("Gate %r begins anew, as %s asked.", known.gate, known.restarted_by)
+            return first, None
+        if self._options.new_checkpoint is NewCheckpoint.RESTART:
+            _LOG.warning("Gate %r begins anew, as its option %s says.", known.gate, NEW_CHECKPOINT)
+            return first, None
+        if self._options.new_checkpoint is NewCheckpoint.REFUSE:
+            raise OptionError(refusal(known))
+        offset = continued(first, known)
+        if not self._goes_on:
+            self._goes_on = True
+            sentence = going_on(offset, known)
+            _LOG.warning(
+                "Gate %r: %s; to process everything again, run `headrace restart %s --why TEXT`,"
+                " and start with a new checkpoint once more.",
+                known.gate,
+                sentence,
+                shlex.quote(known.gate),
+            )
+            gate_ledger.continues(sentence)
+        return offset, interrupted_end(offset, known)
+
+    def _add_unknown(
+        self,
+        gate_ledger: GateLedger,
+        offset: StreamOffset,
+        known: GateMemory,
+        earliest: Positions,
+    ) -> None:
+        """Write down what the checkpoint has planned up to here and the ledger does not know."""
+        if offset.planned <= known.planned(offset.checkpoint_id):
+            return
+        gaps = gate_ledger.gaps(offset.checkpoint_id)
+        ranges = unknown_ranges(offset, known, earliest, gate_ledger.lost(), gaps)
+        if not ranges:
+            return
+        _LOG.warning(
+            "The ledger of gate %r lacks batches that its checkpoint has committed, as after it was"
+            " put back from an older copy; they are one dead batch now, of %s.",
+            known.gate,
+            ", ".join(map(str, ranges)),
+        )
+        gate_ledger.add_unknown(offset, ranges)
+
+    def _know_before(self, ledger: GateLedger, since: StreamOffset, until: StreamOffset) -> None:
+        """Compare before a batch that Spark runs again: see `_resume`, which comes after it."""
+        if self._is_compared or self._planned is not None:
+            return
+        known = ledger.known()
+        refuse_another_ledger(until, known)
+        earliest = self.log.earliest(since.positions)
+        self._add_unknown(ledger, since, known, earliest)
+
+    def _lost_since(
+        self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
+    ) -> list[MissingOffsets]:
+        """Return the losses of a batch since it was planned, unless it need not be read."""
+        if not gate_ledger.is_to_run(until, ranges):
+            return []
+        planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
+        lost = [
+            MissingOffsets(missing, "it has gone since it was planned")
+            for missing in gone(self.log, planned)
+        ]
+        self._refuse_or_log(lost)
+        return lost
+
+    def close(self) -> None:
+        """Let go of the log, the gate and the ledger."""
+        self.log.close()
+        if self._gate_ledger is not None:
+            self._gate_ledger.close()
+
+
+def _ranges_between(current: Positions, until: Positions) -> list[OffsetRange]:
+    return [tp.range(current[tp], end) for tp, end in until.items() if current[tp] < end]
+
+
+def _open_gate_ledger(
+    log: Log,
+    options: SourceOptions,
+    clock: Clock,
+    driver: str | None,
+    open_ledger: OpenLedger,
+) -> GateLedger | None:
+    if options.gate is None or options.ledger is None:
+        return None
+    gate = GateIdentity(
+        options.gate,
+        options.interval_ms,
+        options.estimator,
+        log.source,
+        log.servers,
+        driver,
+        options.read,
+    )
+    return GateLedger(options.ledger, gate, clock, open_ledger=open_ledger)

@@ -1,0 +1,390 @@
+"""Bounds of a read: a word, offsets or times, their offsets in a log now, and a batch's start.
+
+The batch's end is the control law's business (``headrace.gate.control.plan``). Its start is about the
+rest: a partition that is new, one that is gone, a log that no longer holds our position, a topic
+that was deleted and created again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from headrace.core.options import offsets_by_partition, whole_number
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.errors import DataLossError, OptionError
+from headrace.gate.source.log import Log, Topic
+from headrace.gate.source.losses import MissingOffsets
+from headrace.gate.source.stream_offset import StreamOffset
+
+LATEST_OFFSET: Final = -1
+"""In an offset's place: the end of the log."""
+EARLIEST_OFFSET: Final = -2
+"""In an offset's place: the beginning of the log."""
+
+_LAST: Final = 2**63 - 1
+"""The last offset, and the last time, that there is."""
+
+
+class Edge(StrEnum):
+    """The beginning or the end of each partition's log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; ``LATEST_OFFSET`` and ``EARLIEST_OFFSET`` are allowed."""
+
+    positions: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record of each partition at or after a time (ms since the epoch)."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The same with a time for each partition."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBound:
+    """One end of a read, and the option that says so, for errors."""
+
+    option: str
+    at: Edge | AtOffsets | AtTime | AtTimes
+
+
+def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
+    """Return the start; the most specific of the three options counts, as in the native connector.
+
+    Only in a stream has "from now on" a meaning.
+    """
+    bound = _bound(raw, "starting", default)
+    if not streaming and (bound.at is Edge.LATEST or _mentions(bound, LATEST_OFFSET)):
+        raise OptionError(
+            f"{bound.option} is {raw[bound.option]!r}, which in a bounded read leaves nothing to"
+            " read; write earliest, offsets or a time."
+        )
+    return bound
+
+
+def ending_bound(raw: Mapping[str, str]) -> ReadBound:
+    """Return the end of a bounded read. Default: the latest offsets."""
+    bound = _bound(raw, "ending", Edge.LATEST)
+    if bound.at is Edge.EARLIEST or _mentions(bound, EARLIEST_OFFSET):
+        raise OptionError(
+            f"{bound.option} is {raw[bound.option]!r}, which leaves nothing to read; write"
+            " latest, offsets or a time."
+        )
+    return bound
+
+
+def span_by_options(starting: ReadBound, ending: ReadBound, r: OffsetRange) -> int:
+    """Count the offsets of a range as the native connector does before it has looked up its ends.
+
+    Its numbers for the earliest and the latest offset are then taken for offsets, so only where
+    offsets or times are named it is the range's own count.
+    """
+    return _number(ending, r.topic_partition, r.until) - _number(
+        starting, r.topic_partition, r.start
+    )
+
+
+def _number(bound: ReadBound, partition: TopicPartition, offset: int) -> int:
+    match bound.at:
+        case Edge.EARLIEST:
+            return EARLIEST_OFFSET
+        case Edge.LATEST:
+            return LATEST_OFFSET
+        case AtOffsets(positions):
+            return positions.get(partition, offset)
+        case _:
+            return offset
+
+
+def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
+    at_time, at_times, at_offsets = (
+        f"{side}Timestamp",
+        f"{side}OffsetsByTimestamp",
+        f"{side}Offsets",
+    )
+    if at_time in raw:
+        timestamp_ms = whole_number(at_time, raw[at_time], at_least=0)
+        _check_time(at_time, timestamp_ms)
+        return ReadBound(at_time, AtTime(timestamp_ms))
+    if at_times in raw:
+        times = offsets_by_partition(at_times, raw[at_times])
+        for partition, timestamp_ms in times.items():
+            _check_time(at_times, timestamp_ms, f" for {partition}")
+        return ReadBound(at_times, AtTimes(times))
+    text = raw.get(at_offsets, default).strip()
+    if text.lower() in set(Edge):
+        return ReadBound(at_offsets, Edge(text.lower()))
+    if not text.startswith("{"):
+        raise OptionError(
+            f"{at_offsets} is {text!r}; it must be earliest, latest, or JSON with an offset for"
+            ' each partition, such as {"orders": {"0": 23, "1": -1}}.'
+        )
+    positions = offsets_by_partition(at_offsets, text)
+    for partition, offset in positions.items():
+        if not EARLIEST_OFFSET <= offset <= _LAST:
+            raise OptionError(
+                f"{at_offsets} is {offset} for {partition}; it must be an offset of 64 bits, -1 for"
+                " the latest or -2 for the earliest."
+            )
+    return ReadBound(at_offsets, AtOffsets(positions))
+
+
+def _check_time(option: str, timestamp_ms: int, of: str = "") -> None:
+    if not 0 <= timestamp_ms <= _LAST:
+        raise OptionError(
+            f"{option} is {timestamp_ms}{of}; it must be a time in ms since 1970, of 64 bits."
+        )
+
+
+def _mentions(bound: ReadBound, offset: int) -> bool:
+    return isinstance(bound.at, AtOffsets) and offset in bound.at.positions.values()
+
+
+def resolve_offsets(
+    log: Log,
+    bound: ReadBound,
+    partitions: Iterable[TopicPartition],
+    if_no_record: Callable[[TopicPartition, int], None] | None = None,
+) -> Positions:
+    """The offset in each partition that a bound means now.
+
+    If no record is at or after a time (ms), ``if_no_record`` is called with both and may raise; the
+    answer is the latest offset then.
+    """
+    wanted = list(partitions)
+    match bound.at:
+        case Edge.EARLIEST:
+            return log.earliest(wanted)
+        case Edge.LATEST:
+            return log.latest(wanted)
+        case AtOffsets(positions):
+            _require_each(bound.option, positions, wanted)
+            return _with_edges(log, {tp: positions[tp] for tp in wanted})
+        case AtTime(timestamp_ms):
+            return _at_times(log, dict.fromkeys(wanted, timestamp_ms), if_no_record)
+        case AtTimes(timestamps_ms):
+            _require_each(bound.option, timestamps_ms, wanted)
+            return _at_times(log, {tp: timestamps_ms[tp] for tp in wanted}, if_no_record)
+
+
+def starting_positions(
+    log: Log, starting: ReadBound, strategy: str, partitions: Iterable[TopicPartition]
+) -> Positions:
+    """Return the start of a read in each partition.
+
+    ``strategy`` is ``latest``, or ``error`` to refuse a time that no record is at or after.
+    """
+
+    def refuse(tp: TopicPartition, timestamp_ms: int) -> None:
+        if strategy == "error":
+            raise OptionError(
+                f"{starting.option} is {timestamp_ms}, and {tp} has no record at or after that"
+                " time; choose an earlier one, or set startingOffsetsByTimestampStrategy to latest."
+            )
+
+    return resolve_offsets(log, starting, partitions, refuse)
+
+
+def bounded_ranges(
+    log: Log, starting: ReadBound, ending: ReadBound, strategy: str
+) -> list[OffsetRange]:
+    """Return the ranges of a bounded read, empty ranges left out."""
+    partitions = log.partitions(log.topics(must_exist=True))
+    starts = starting_positions(log, starting, strategy, partitions)
+    ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))
+    ranges = []
+    for tp in partitions:
+        if starts[tp] > ends[tp]:
+            raise OptionError(
+                f"{starting.option} begins the read of {tp} at {starts[tp]}, past its end at"
+                f" {ends[tp]} ({ending.option}); choose an earlier start or a later end."
+            )
+        if starts[tp] < ends[tp]:
+            ranges.append(tp.range(starts[tp], ends[tp]))
+    return ranges
+
+
+def _readable(log: Log, ending: ReadBound, starts: Positions, ends: Positions) -> Positions:
+    """The ends, no further than records can be read, except where an offset was named."""
+    named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
+    found = {tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET}
+    readable = log.readable_until(found)
+    return {**ends, **{tp: max(end, min(starts[tp], ends[tp])) for tp, end in readable.items()}}
+
+
+def _with_edges(log: Log, positions: dict[TopicPartition, int]) -> Positions:
+    earliest = log.earliest(tp for tp, o in positions.items() if o == EARLIEST_OFFSET)
+    latest = log.latest(tp for tp, o in positions.items() if o == LATEST_OFFSET)
+    return {**positions, **earliest, **latest}
+
+
+def _at_times(
+    log: Log,
+    timestamps_ms: dict[TopicPartition, int],
+    if_no_record: Callable[[TopicPartition, int], None] | None,
+) -> Positions:
+    found = log.at_timestamps(timestamps_ms)
+    without = [tp for tp, offset in found.items() if offset is None]
+    if if_no_record is not None:
+        for tp in without:
+            if_no_record(tp, timestamps_ms[tp])
+    ends = log.latest(without)
+    return {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
+
+
+def _require_each(
+    option: str, raw: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]
+) -> None:
+    partitions = set(wanted)
+    missing, unknown = partitions - raw.keys(), raw.keys() - partitions
+    if missing or unknown:
+        said = f"leaves out {_few(missing)}" if missing else f"names {_few(unknown)}"
+        raise OptionError(
+            f"{option} {said}; it must have a value for each partition that is read, and no other"
+            " (-1 is the latest offset, -2 the earliest)."
+        )
+
+
+def _few(partitions: Iterable[TopicPartition]) -> str:
+    named = sorted(partitions)
+    rest = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return ", ".join(map(str, named[:3])) + rest
+
+
+@dataclass(frozen=True, slots=True)
+class StartOffsets:
+    """Start of the next batch.
+
+    Attributes:
+        current: the next offset to read, for every partition that exists.
+        begins: the part of ``current`` that is not where the last batch ended.
+        topic_ids: the topics' ids now, and those of the topics that are out of sight.
+        losses: offsets that cannot be read any more.
+        out_of_sight: the next offset to read in topics that are gone, or that the query may not see
+            now. Their losses were reported when they went.
+        returned: the positions in topics that were out of sight and are there again: what was
+            reported as lost of them is read after all.
+    """
+
+    current: dict[TopicPartition, int]
+    begins: dict[TopicPartition, int]
+    topic_ids: dict[str, str]
+    losses: list[MissingOffsets]
+    out_of_sight: dict[TopicPartition, int] = field(default_factory=dict)
+    returned: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+def resolve_start_offsets(
+    start: StreamOffset,
+    topics: Mapping[str, Topic],
+    earliest: Positions,
+    latest: Positions,
+    *,
+    seen: Positions = MappingProxyType({}),
+    cut: str | None = None,
+) -> StartOffsets:
+    """Match the last batch's end with the cluster.
+
+    A new partition begins at its earliest offset. A position that the log no longer holds is moved
+    to where reading can go on, and the offsets in between are a loss; the caller decides how to
+    treat it. A topic that was deleted is lost up to where it was last ``seen``. Its positions are
+    kept: a topic with the same id that comes back, as one that the query could not see, goes on
+    there.
+
+    If a log that never gives an offset twice ends before a position, ``cut`` says what to do:
+    reading on from its end would take new records for those that were read, so it is a
+    `DataLossError`. It is None for a log that may, as Kafka does after an unclean election.
+    """
+    found = StartOffsets(current={}, begins={}, topic_ids=topic_ids_of(topics), losses=[])
+    for tp, begin in earliest.items():
+        position = start.positions.get(tp)
+        same_topic = _same_topic(tp, start, topics)
+        if tp in start.out_of_sight and same_topic:
+            position = found.returned[tp] = start.out_of_sight[tp]
+        if cut is not None and position is not None and same_topic and position > latest[tp]:
+            raise DataLossError(
+                f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
+                f" its last records are gone, as after a backup that was put back; {cut}."
+            )
+        if position is not None and same_topic is False:
+            why = f"{tp.topic} was deleted and created again"
+            found.losses.append(_unread(tp, position, seen, why, start))
+            moved_to, loss = begin, None
+        else:
+            moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
+        found.current[tp] = moved_to
+        if moved_to != start.positions.get(tp) or start.first:
+            found.begins[tp] = moved_to
+        if loss is not None:
+            found.losses.append(loss)
+    for tp, position in {**start.out_of_sight, **start.positions}.items():
+        if tp in earliest:
+            continue
+        if tp in start.positions:
+            why = f"{tp} does not exist any more"
+            found.losses.append(_unread(tp, position, seen, why, start))
+        if tp.topic not in topics:
+            found.out_of_sight[tp] = position
+            if tp.topic in start.topic_ids:
+                found.topic_ids[tp.topic] = start.topic_ids[tp.topic]
+    return found
+
+
+def _unread(
+    tp: TopicPartition, position: int, seen: Positions, why: str, start: StreamOffset
+) -> MissingOffsets:
+    """Return the unread rest of a deleted topic's partition, as far as it was seen."""
+    until = max(position, seen.get(tp, position))
+    at_least = ", and had at least these" if until > position else ""
+    return MissingOffsets(tp.range(position, until), why + at_least, start.topic_ids.get(tp.topic))
+
+
+def _place(
+    tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
+) -> tuple[int, MissingOffsets | None]:
+    """Return the offset to read on from, and the loss."""
+
+    def lost(start: int, until: int, why: str) -> MissingOffsets:
+        return MissingOffsets(tp.range(start, until), why)
+
+    if position is None:
+        if begin == 0:
+            return 0, None
+        return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
+    if position < begin:
+        return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
+    if position > end:
+        # The same topic was cut by an unclean election: the remaining records were read. Without
+        # ids from the brokers, a topic created again is likelier, and nothing of it was read.
+        moved_to = end if same_topic else begin
+        why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
+        return moved_to, lost(position, position, why)
+    return position, None
+
+
+def _same_topic(
+    tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]
+) -> bool | None:
+    """Whether the topic is the one read so far; None where its ids are not known."""
+    known, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
+    return None if known is None or now is None else known == now
+
+
+def topic_ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
+    """Return the ids of topics by name, as far as they are known."""
+    return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}

@@ -1,0 +1,126 @@
+"""Reads of exactly the ranges of a batch: their options, their offset in a query, their tasks.
+
+A batch that failed is read again, whole or in parts. Each layer between the batch's row and the
+tasks checks that it passes on all it was asked for: records that a layer left out would reach the
+handler as an empty DataFrame, which passes, and would count as processed.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.ranges import (
+    OffsetRange,
+    hulls,
+    lists_of,
+    merge,
+    nested,
+    shared_offsets,
+)
+from headrace.errors import OptionError, SourceError
+from headrace.gate.source.source_options import RANGES
+from headrace.gate.source.stream_offset import StreamOffset, planned_ids
+
+if TYPE_CHECKING:
+    from headrace.gate.ledger import PlannedRange
+
+
+def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
+    """Return the options of a bounded read of exactly these ranges, in the partitions they are of.
+
+    The offsets of Kafka's options hold one range per partition; ``headrace.ranges`` says which
+    offsets between them are read. Offsets that are gone are an error, whatever the stream's
+    ``failOnDataLoss``: nothing of a batch that is run again may disappear.
+
+    Raises:
+        OptionError: Two ranges share an offset.
+    """
+    exact = _disjoint(ranges)
+    bounds = hulls(exact)
+    return {
+        "startingOffsets": json.dumps(nested({r.topic_partition: r.start for r in bounds})),
+        "endingOffsets": json.dumps(nested({r.topic_partition: r.until for r in bounds})),
+        RANGES: json.dumps(lists_of(r for r in exact if r.count)),
+        "failOnDataLoss": "true",
+    }
+
+
+def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the wanted ranges of a bounded read; all that lies between its bounds without any.
+
+    Raises:
+        OptionError: A wanted range lies outside of the bounds.
+    """
+    if not wanted:
+        return list(bounded)
+    for offsets in wanted:
+        if not any(bounds.contains(offsets) for bounds in bounded):
+            raise OptionError(
+                f"{RANGES} names {offsets}, outside of the bounds of the read,"
+                f" {', '.join(map(str, bounded)) or 'which has no offsets'}; let startingOffsets"
+                " and endingOffsets enclose it."
+            )
+    return sorted(wanted)
+
+
+def check_all_planned(
+    ranges: Iterable[OffsetRange], tasks: Iterable[Iterable[OffsetRange]]
+) -> None:
+    """Check that tasks read each of these ranges, and nothing twice.
+
+    Raises:
+        SourceError: They do not.
+    """
+    planned = [offsets for task in tasks for offsets in task]
+    if merge(planned) != merge(r for r in ranges if r.count) or shared_offsets(planned):
+        raise SourceError(
+            f"The tasks of a batch were to read {', '.join(map(str, ranges))}, and would read"
+            f" {', '.join(map(str, planned)) or 'nothing'}; nothing is read. Please report this."
+        )
+
+
+def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
+    """Return the end of a batch of exactly these ranges, for a query that reads batches once more.
+
+    ``following`` is the file in which the end of the batch after it will be found.
+
+    Raises:
+        OptionError: Two ranges share an offset.
+    """
+    exact = _disjoint(planned.offsets for planned in ranges)
+    return StreamOffset(
+        positions={r.topic_partition: r.until for r in hulls(exact)},
+        ranges=tuple(r for r in exact if r.count),
+        topic_ids=planned_ids(ranges),
+        replay=str(following),
+    ).to_json()
+
+
+def next_replay(end: StreamOffset) -> dict[str, Any] | None:
+    """Return the end of the batch that is to be read after this one, once it is requested.
+
+    Raises:
+        SourceError: The file that should say so does not.
+    """
+    try:
+        text = Path(end.replay).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return StreamOffset.from_json(json.loads(text)).to_json()
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise SourceError(
+            f"The file {end.replay} is to say what is read again, and does not; start the query"
+            " again."
+        ) from error
+
+
+def _disjoint(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    exact = sorted(ranges)
+    if (shared := shared_offsets(exact)) is not None:
+        raise OptionError(
+            f"A batch is to be read again, and two of its ranges have the offsets {shared}; nothing"
+            " of it is read."
+        )
+    return exact

@@ -1,0 +1,464 @@
+"""The options that every source has: its gate, its limits, where to begin, how tasks are made."""
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Literal, overload
+
+from headrace.gate.control import (
+    AUTO,
+    BatchLimits,
+    EstimatorSettings,
+    IntervalLaw,
+    LawName,
+    PartitionLimit,
+)
+from headrace.gate.control.interval import SHORTEST_INTERVAL_MS
+from headrace.gate.control.sink_outage import OutageSettings
+from headrace.core import options as text_of
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError, OptionError
+from headrace.gate.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
+
+if TYPE_CHECKING:
+    from headrace.gate.source.decoded_values import DecodedValues
+
+
+class NewCheckpoint(StrEnum):
+    """What a query with a new checkpoint does where its gate has a history."""
+
+    CONTINUE = "continue"
+    """Goes on from the ledger's position; an interrupted batch runs first, under its own key."""
+    RESTART = "restart"
+    """Begins by ``startingOffsets``: what the gate has processed may be processed again."""
+    REFUSE = "refuse"
+    """Does not start."""
+
+
+NEW_CHECKPOINT: Final = "headrace.newCheckpoint"
+FAIL_ON_MISFIT: Final = "failOnMisfit"
+STREAM_ONLY: Final = (
+    "headrace.gate",
+    "headrace.ledger",
+    "headrace.interval",
+    "headrace.maxDelay",
+    "headrace.workRatio",
+    "headrace.read",
+    NEW_CHECKPOINT,
+    "backpressure.enabled",
+    "backpressure.initialRate",
+    "backpressure.rateEstimator",
+    "backpressure.pid.proportional",
+    "backpressure.pid.integral",
+    "backpressure.pid.derived",
+    "backpressure.pid.minRate",
+    "maxRatePerPartition",
+    "minRatePerPartition",
+    "maxBytesPerTrigger",
+    "outage.retry",
+    "outage.maxRetry",
+    "outage.maxHold",
+    FAIL_ON_MISFIT,
+)
+"""Options of a stream only."""
+# The native connector takes these for a bounded read too, and does nothing with them.
+STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+TOPIC_IDS: Final = "headrace.topicIds"
+RANGES: Final = "headrace.ranges"
+BATCH_ONLY: Final = (
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    TOPIC_IDS,
+    RANGES,
+)
+"""Options of a bounded read only."""
+BOTH: Final = (
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "decode",
+    "mode",
+)
+SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
+"""Every option that every source has."""
+
+MIN_RATE_PER_S: Final = 100.0
+"""Default of ``backpressure.pid.minRate``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options that every source has, checked.
+
+    Attributes:
+        timestamp_strategy: reaction if no record is at or after a starting time.
+        fail_on_data_loss: whether offsets that are gone stop the query.
+        min_partitions: at least so many tasks; None for as many as suit.
+        max_records_per_partition: at most so many records in a task; None for no limit.
+        ledger: the URL of the gate's ledger; never shown, for it may hold a password.
+        read: names what `Gate.read` has loaded, so that its query and its handler know each other.
+        min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
+        max_trigger_delay_ms: longest wait of too few offsets (ms).
+        interval_ms: interval, or the length of an ``auto`` interval until a fixed cost is known
+            (ms).
+        new_checkpoint: what a new checkpoint means where the gate has a history.
+        topic_ids: the ids of topics as they were planned, by name: none of another id is read.
+        ranges: exactly what a bounded read reads; empty for all between its bounds.
+    """
+
+    starting: ReadBound
+    ending: ReadBound
+    timestamp_strategy: Literal["error", "latest"]
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    gate: str | None
+    ledger: str | None = field(repr=False)
+    read: str | None
+    interval_ms: int
+    estimator: EstimatorSettings
+    limits: BatchLimits
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    topic_ids: Mapping[str, str]
+    ranges: Sequence[OffsetRange]
+    new_checkpoint: NewCheckpoint = NewCheckpoint.CONTINUE
+
+    @property
+    def no_limits(self) -> BatchLimits:
+        """For a trigger that takes everything there is."""
+        return BatchLimits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
+
+
+def exactly_named(
+    source: str,
+    options: Mapping[str, str],
+    *,
+    streaming: bool,
+    both: Collection[str] = (),
+    stream_only: Collection[str] = (),
+) -> dict[str, str]:
+    """The options by their exact names; none is unknown or out of place.
+
+    ``both`` and ``stream_only`` are this source's options beyond those that every source has.
+    """
+    exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
+    misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
+    raw = {}
+    for name, value in options.items():
+        exact = exact_name.get(name.lower())
+        if exact is None:
+            raise unknown_option(source, name, exact_name)
+        if exact in misplaced:
+            kind = "a bounded read (spark.read)" if streaming else "a stream (spark.readStream)"
+            raise OptionError(f"The option {exact} is for {kind}; leave it out here.")
+        raw[exact] = value
+    return raw
+
+
+def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
+    """The error for an unknown option, with the nearest of the known ones."""
+    near = difflib.get_close_matches(name.lower(), exact_name, n=1)
+    hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
+    return OptionError(f"There is no option {name} for {what}; {hint}")
+
+
+def parse_source_options(
+    raw: Mapping[str, str], *, streaming: bool, stream_begins: Edge
+) -> SourceOptions:
+    """Check the options that every source has, each for itself and all against each other.
+
+    ``raw`` is by exact name, ``stream_begins`` where a stream begins by default.
+    """
+    minimum = whole(raw, "minOffsetsPerTrigger")
+    limits = _limits(raw)
+    outage_settings(raw)
+    fails_on_misfit(raw)
+    decoded_values(raw)
+    _refuse_contradictions(raw, minimum, limits.max_records)
+    return SourceOptions(
+        starting=starting_bound(
+            raw, stream_begins if streaming else Edge.EARLIEST, streaming=streaming
+        ),
+        ending=ending_bound(raw),
+        timestamp_strategy=_timestamp_strategy(raw),
+        fail_on_data_loss=_flag(raw, "failOnDataLoss", default=True),
+        include_headers=_flag(raw, "includeHeaders", default=False),
+        min_partitions=whole(raw, "minPartitions"),
+        max_records_per_partition=whole(raw, "maxRecordsPerPartition"),
+        gate=raw.get("headrace.gate"),
+        ledger=raw.get("headrace.ledger"),
+        read=raw.get("headrace.read"),
+        interval_ms=_interval_ms(raw),
+        estimator=_estimator(raw),
+        limits=limits,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_ms=text_of.duration_ms(
+            "maxTriggerDelay", raw.get("maxTriggerDelay", "15m")
+        ),
+        topic_ids=text_of.text_by_topic(TOPIC_IDS, raw.get(TOPIC_IDS, "{}")),
+        ranges=text_of.disjoint_ranges(RANGES, raw.get(RANGES, "[]")),
+        new_checkpoint=_new_checkpoint(raw),
+    )
+
+
+def decoded_values(options: Mapping[str, str]) -> "DecodedValues | None":
+    """How a source with these options, in any case, decodes values; None where it does not.
+
+    Raises:
+        OptionError: An option is wrong, or contradicts another.
+        SetupError: What decodes the format is not installed.
+    """
+    found = {name.lower(): value for name, value in options.items()}
+    if not {"decode", "mode"} & found.keys():
+        return None
+    # Here, for most sources decode nothing, and its import takes long.
+    from headrace.gate.source.decoded_values import DecodedValues  # noqa: PLC0415
+
+    return DecodedValues.of(found)
+
+
+def _new_checkpoint(raw: Mapping[str, str]) -> NewCheckpoint:
+    text = raw.get(NEW_CHECKPOINT, NewCheckpoint.CONTINUE)
+    if text.lower() not in set(NewCheckpoint):
+        raise OptionError(
+            f"The option {NEW_CHECKPOINT} is {text!r}; it must be one of"
+            f" {', '.join(NewCheckpoint)}."
+        )
+    return NewCheckpoint(text.lower())
+
+
+def _refuse_contradictions(
+    raw: Mapping[str, str], minimum: int | None, maximum: int | None
+) -> None:
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise OptionError(
+            f"minOffsetsPerTrigger is {minimum}, more than the {maximum} of maxOffsetsPerTrigger;"
+            " lower the first or raise the second."
+        )
+    if "headrace.gate" in raw:
+        text_of.gate_name("headrace.gate", raw["headrace.gate"])
+        if "headrace.ledger" not in raw:
+            raise OptionError(
+                f"headrace.gate is {raw['headrace.gate']!r} without a headrace.ledger; name the"
+                " ledger's database, such as sqlite:///headrace.db."
+            )
+        return
+    for name in raw:
+        is_gates = name in {"headrace.ledger", FAIL_ON_MISFIT}
+        if is_gates or name.startswith(("backpressure.", "outage.")):
+            raise OptionError(
+                f"The option {name} needs a gate, under whose name the ledger keeps what is known;"
+                " set headrace.gate too."
+            )
+
+
+def _limits(raw: Mapping[str, str]) -> BatchLimits:
+    learns = "headrace.gate" in raw and _flag(raw, "backpressure.enabled", default=True)
+    least = _min_rate(raw)
+    initial = _rate(raw, "backpressure.initialRate", default=least)
+    if "headrace.gate" in raw and initial < least:
+        raise OptionError(
+            f"backpressure.initialRate is {initial:g} records/s, below the {least:g} of"
+            " backpressure.pid.minRate; raise the first or lower the second."
+        )
+    cap, caps = text_of.number_by_partition(
+        "maxRatePerPartition",
+        raw.get("maxRatePerPartition", "0"),
+        lambda option, text: text_of.number(option, text, above_zero=False),
+        0.0,
+    )
+    floor, floors = text_of.number_by_partition(
+        "minRatePerPartition",
+        raw.get("minRatePerPartition", "1"),
+        lambda option, text: text_of.whole_number(option, text, at_least=1),
+        1,
+    )
+    auto = interval_law(raw)
+    limits = BatchLimits(
+        # With the shortest possible interval: limits that do not fit then are refused now.
+        seconds_per_batch=(_interval_ms(raw) if auto is None else SHORTEST_INTERVAL_MS) / 1000,
+        initial_rate=initial if learns else None,
+        max_rate_per_partition=PartitionLimit(cap, caps),
+        min_per_partition=PartitionLimit(floor, floors),
+        max_records=whole(raw, "maxOffsetsPerTrigger"),
+        max_bytes=whole(raw, "maxBytesPerTrigger"),
+    )
+    return replace(limits, seconds_per_batch=_interval_ms(raw) / 1000)
+
+
+def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
+    law = raw.get("backpressure.rateEstimator", LawName.LEARNED)
+
+    def gain(term: str, default: float) -> float:
+        name = f"backpressure.pid.{term}"
+        if name in raw and law == LawName.LEARNED:
+            raise OptionError(
+                f"{name} is {raw[name]!r}, a gain of the law {LawName.PID}, and"
+                f" backpressure.rateEstimator is {law}; set that to {LawName.PID}, or leave the"
+                " gain out."
+            )
+        return text_of.number(name, raw.get(name, str(default)), above_zero=False)
+
+    settings = EstimatorSettings(
+        name=law,
+        proportional=gain("proportional", 1.0),
+        integral=gain("integral", 0.2),
+        derivative=gain("derived", 0.0),
+        min_rate=_min_rate(raw),
+        auto=interval_law(raw),
+    )
+    settings.pid(_interval_ms(raw))  # refuses what the estimator would
+    return settings
+
+
+def _min_rate(raw: Mapping[str, str]) -> float:
+    return _rate(raw, "backpressure.pid.minRate", default=MIN_RATE_PER_S)
+
+
+def interval_law(raw: Mapping[str, str]) -> IntervalLaw | None:
+    """Return the constraints on an ``auto`` interval; None for a fixed interval.
+
+    Raises:
+        OptionError: A limit is out of its range, or is one of a fixed interval.
+    """
+    if raw.get("headrace.interval", "").strip().lower() != AUTO:
+        for name in ("headrace.maxDelay", "headrace.workRatio"):
+            if name in raw:
+                raise OptionError(
+                    f"{name} is {raw[name]!r}, and headrace.interval is"
+                    f" {raw.get('headrace.interval', '1 second')!r}; it is for an interval that is"
+                    f" {AUTO}, so set that too, or leave it out."
+                )
+        return None
+    found = IntervalLaw()
+    if "headrace.maxDelay" in raw:
+        longest_ms = text_of.interval_ms("headrace.maxDelay", raw["headrace.maxDelay"])
+        found = replace(found, max_delay_ms=longest_ms)
+    if "headrace.workRatio" in raw:
+        ratio = text_of.number("headrace.workRatio", raw["headrace.workRatio"], above_zero=True)
+        found = replace(found, work_ratio=ratio)
+    return found
+
+
+def fails_on_misfit(options: Mapping[str, str]) -> bool:
+    """Whether a schema that fits no records ends the query, by options in any case.
+
+    Raises:
+        OptionError: It is neither true nor false.
+    """
+    raw = {name.lower(): value for name, value in options.items()}
+    return text_of.boolean(FAIL_ON_MISFIT, raw.get(FAIL_ON_MISFIT.lower(), "true"))
+
+
+def outage_settings(options: Mapping[str, str]) -> OutageSettings:
+    """Return the settings of a gate's wait for its sink, from a stream's options in any case.
+
+    Raises:
+        OptionError: A time is not of its form, or they contradict each other.
+    """
+    raw, found = {name.lower(): value for name, value in options.items()}, OutageSettings()
+
+    def time_ms(name: str) -> int | None:
+        text = raw.get(name.lower())
+        return None if text is None else text_of.interval_ms(name, text)
+
+    retry_ms = time_ms("outage.retry") or found.retry_ms
+    return replace(
+        found,
+        retry_ms=retry_ms,
+        max_retry_ms=time_ms("outage.maxRetry") or max(found.max_retry_ms, retry_ms),
+        max_hold_ms=time_ms("outage.maxHold"),
+    )
+
+
+def _interval_ms(raw: Mapping[str, str]) -> int:
+    if (auto := interval_law(raw)) is not None:
+        return auto.first_ms
+    return text_of.interval_ms("headrace.interval", raw.get("headrace.interval", "1 second"))
+
+
+def _timestamp_strategy(raw: Mapping[str, str]) -> Literal["error", "latest"]:
+    name = "startingOffsetsByTimestampStrategy"
+    match raw.get(name, "error").strip().lower():
+        case "error":
+            return "error"
+        case "latest":
+            return "latest"
+        case other:
+            raise OptionError(f"{name} is {other!r}; it must be error or latest.")
+
+
+def _rate(raw: Mapping[str, str], name: str, *, default: float) -> float:
+    return text_of.number(name, raw[name], above_zero=True) if name in raw else default
+
+
+def _flag(raw: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return text_of.boolean(name, raw[name]) if name in raw else default
+
+
+@overload
+def whole(raw: Mapping[str, str], name: str) -> int | None: ...
+
+
+@overload
+def whole(raw: Mapping[str, str], name: str, *, at_least: int, default: int) -> int: ...
+
+
+def whole(
+    raw: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
+) -> int | None:
+    """An option that is a whole number; the default where it is not set.
+
+    Raises:
+        OptionError: it is not a whole number, or too small.
+    """
+    return text_of.whole_number(name, raw[name], at_least=at_least) if name in raw else default
+
+
+LEDGERS: Final = frozenset({"headrace.ledger", "headrace.channel"})
+"""The options that are URLs of ledgers, in lower case."""
+
+
+def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """The options with their secrets, from the options in Spark.
+
+    Spark shows options in plans, its web UI and its event log, so it is given something in the
+    place of each secret (of a ledger's URL, itself without its secrets). The secrets travel in the
+    class of the source, which shows none of them.
+
+    Raises:
+        OptionError: A ledger's URL has a secret in it that Spark shows by now.
+    """
+    return {
+        name: _ledger(name, value, secrets)
+        if name.lower() in LEDGERS
+        else secrets.get(value, value)
+        for name, value in options.items()
+    }
+
+
+def _ledger(option: str, url: str, secrets: Mapping[str, str]) -> str:
+    # Here, for most sources have no ledger, and its import takes long.
+    from headrace.gate.ledger import normalize_url, without_secrets  # noqa: PLC0415
+
+    try:
+        public = without_secrets(url)
+        holds_a_secret = public != normalize_url(url)
+    except LedgerError:
+        return url  # whoever opens it says what is wrong
+    if holds_a_secret:
+        raise OptionError(
+            f"The option {option} has a password in its URL, which Spark would show in its plans;"
+            " give the whole URL to headrace.register(spark, ledger=...) and leave the password out"
+            " here, or keep it where PostgreSQL's client looks for it (PGPASSFILE, PGPASSWORD)."
+        )
+    return secrets.get(public, url)
