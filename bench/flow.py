@@ -29,9 +29,9 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.simulation import turns
 from bench.stage import Stage
-from headrace.gate.control import HopSettings
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, ZookeeperSettings
+from headrace.gate.control import HopSettings
 from headrace.operate.local import ensure_java
 
 VALUE_BYTES: Final = 100

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.sides import DEADLINE_S, POLL_S, discard
 from bench.simulation import RateLimitChange
-from headrace.gate.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
-from headrace.gate.execution import Batch
 from headrace.flow import Flow, RunningFlow
 from headrace.flow.kafka_channel import KafkaChannel, KafkaQueue
+from headrace.gate.control import HopSettings, InputQueue
+from headrace.gate.execution import Batch
 from headrace.gate.kafka.kafka_options import KafkaOptions
 from headrace.gate.ledger import BatchRecord, Ledger
 

@@ -8,8 +8,8 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Table
 
-from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.ledger import (
     DeadLetterStatus,
     ErrorReport,

@@ -8,8 +8,8 @@ from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.gate.control import BatchLimits, plan
 from headrace.core.ranges import TopicPartition
+from headrace.gate.control import BatchLimits, plan
 
 PARTITIONS: Final = 10_000
 RATE_PER_S: Final = 1_000_000.0

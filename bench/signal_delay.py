@@ -15,7 +15,6 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.signal_load import SERVER
 from bench.stage import Stage
-from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HeadraceError
 from headrace.flow import (
@@ -29,6 +28,7 @@ from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
+from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.operate.local import ensure_java
 

@@ -1,8 +1,9 @@
 """``python -m tests.changed``: the tests of the packages that differ from the main branch.
 
-For a package of ``src/headrace`` that differs, or whose tests do, it runs what `make test` runs of
-it; for packages that import it directly, the unit tests. Nearly every package is in the end
-imported by the command line, so all tests of all importers would be most of `make test`.
+A package is a house of ``src/headrace``, or a room of one that has rooms. For a package that
+differs, or whose tests do, it runs what `make test` runs of it; for packages that import it
+directly, the unit tests. Nearly every package is in the end imported by the command line, so all
+tests of all importers would be most of `make test`.
 Changes that are not committed count; what lies elsewhere, `make test` covers.
 """
 
@@ -21,8 +22,12 @@ _PYTEST: Final = (
     *(sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadfile"),
     *("--no-loadscope-reorder", "--durations=10", "--durations-min=5"),
 )
-_PACKAGE: Final = re.compile(r"(?:src/headrace|tests)/([a-z_]+)(?:/|\.py$)")
-_IMPORT: Final = re.compile(r"^\s*(?:from|import) headrace\.([a-z_]+)", re.MULTILINE)
+_ROOM: Final = r"(?:gate|operate)/[a-z_]+(?=/)|journal/receivers|[a-z_]+"
+_PACKAGE: Final = re.compile(rf"(?:src/headrace|tests)/({_ROOM})(?:/|\.py$)")
+_IMPORT: Final = re.compile(
+    r"^\s*(?:from|import) headrace\.((?:gate|operate)\.[a-z_]+|journal\.receivers|[a-z_]+)",
+    re.MULTILINE,
+)
 
 
 def changed_files(root: Path) -> list[str]:
@@ -64,9 +69,14 @@ def packages_of(root: Path, files: Iterable[str]) -> set[str]:
 def importers(root: Path, packages: set[str]) -> set[str]:
     """The other packages and modules that import one of these directly."""
     source = root / "src/headrace"
-    names = {each.stem for each in source.iterdir() if not each.name.startswith("_")}
+    files = [str(file.relative_to(root)) for file in source.rglob("*.py")]
+    names = {found[1] for file in files if (found := _PACKAGE.match(file))} - {"__init__"}
     imported = {
-        name: {each for file in _sources(root, name) for each in _IMPORT.findall(file.read_text())}
+        name: {
+            package.replace(".", "/")
+            for file in _sources(root, name)
+            for package in _IMPORT.findall(file.read_text())
+        }
         for name in names - packages
     }
     return {name for name, others in imported.items() if others & packages}

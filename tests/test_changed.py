@@ -12,7 +12,9 @@ FILES = {
     "README.md": "",
     "src/headrace/errors.py": "",
     "src/headrace/gate/control/limits.py": "from headrace.errors import Error\n",
-    "src/headrace/gate/ledger/gates.py": "def use():\n    from headrace.gate.control import limits\n",
+    "src/headrace/gate/ledger/gates.py": (
+        "def use():\n    from headrace.gate.control import limits\n"
+    ),
     "src/headrace/operate/cli/app.py": "import headrace.gate.ledger\n",
     "tests/gate/control/test_limits.py": "",
     "tests/services/kafka.py": "",
@@ -48,9 +50,17 @@ def test_commits_changes_and_new_files_count(repository: Path) -> None:
     git(repository, "commit", "--all", "--message=Change")
     (repository / "src/headrace/gate/control/limits.py").unlink()
     change(repository, "src/headrace/operate/cli/new.py")
-    names = ["src/headrace/operate/cli/new.py", "src/headrace/gate/control/limits.py", "src/headrace/errors.py"]
+    names = [
+        "src/headrace/errors.py",
+        "src/headrace/gate/control/limits.py",
+        "src/headrace/operate/cli/new.py",
+    ]
     assert changed_files(repository) == names
-    assert packages_of(repository, names) == {"cli", "control", "errors"}
+    assert packages_of(repository, names) == {
+        "operate/cli",
+        "gate/control",
+        "errors",
+    }
 
 
 def test_what_main_has_changed_since_does_not_count(repository: Path) -> None:
@@ -69,10 +79,10 @@ def test_a_package_without_a_main_branch_is_compared_with_nothing(tmp_path: Path
 
 def test_a_package_is_known_by_its_source_and_by_its_tests(repository: Path) -> None:
     files = ["README.md", "src/headrace/errors.py", "tests/gate/control/test_limits.py"]
-    assert packages_of(repository, files) == {"errors", "control"}
+    assert packages_of(repository, files) == {"errors", "gate/control"}
 
 
 def test_those_that_import_it_directly_are_its_importers(repository: Path) -> None:
-    assert importers(repository, {"control"}) == {"ledger"}
-    assert importers(repository, {"errors"}) == {"control"}
-    assert importers(repository, {"control", "ledger"}) == {"cli"}
+    assert importers(repository, {"gate/control"}) == {"gate/ledger"}
+    assert importers(repository, {"errors"}) == {"gate/control"}
+    assert importers(repository, {"gate/control", "gate/ledger"}) == {"operate/cli"}

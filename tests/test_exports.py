@@ -167,6 +167,6 @@ def test_a_task_of_spark_s_does_without_the_ledger() -> None:
 
 @pytest.mark.integration
 def test_a_ledger_in_a_file_does_without_a_server_s_driver() -> None:
-    code = "import sys, headrace.ledger; print('psycopg' in sys.modules)"
+    code = "import sys, headrace.gate.ledger; print('psycopg' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"

@@ -22,8 +22,8 @@ from tests.services.wheels import WHEELS
 from tests.test_exports import HELP_OF_COMMANDS
 
 import headrace
-from headrace.operate.cli.app import COMMANDS, EXAMPLES
 from headrace.core.system import EXTRAS
+from headrace.operate.cli.app import COMMANDS, EXAMPLES
 from headrace.operate.local import Java
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent

@@ -104,16 +104,16 @@ def test_a_walk_is_straight_and_leads_where_it_says(walk: str) -> None:
 
 
 def test_what_is_wrong_with_a_walk_is_found() -> None:
-    plan = Step("source/planner.py", "StreamPlanner.advance", comes_from_outside=True)
-    law = Step("control/plan.py", "plan", comes_from_outside=False)
+    plan = Step("gate/source/planner.py", "StreamPlanner.advance", comes_from_outside=True)
+    law = Step("gate/control/plan.py", "plan", comes_from_outside=False)
     assert faults([plan, law]) == []
     for step in (
-        Step("control/plans.py", "plan", comes_from_outside=False),
-        Step("control/plan.py", "StreamPlanner.plan", comes_from_outside=False),
-        Step("control/bisection.py", "Bisection.give_up_waiting", comes_from_outside=False),
+        Step("gate/control/plans.py", "plan", comes_from_outside=False),
+        Step("gate/control/plan.py", "StreamPlanner.plan", comes_from_outside=False),
+        Step("gate/control/bisection.py", "Bisection.give_up_waiting", comes_from_outside=False),
     ):
         assert len(faults([plan, step])) == 1
-    assert faults([plan, law, plan]) == ["source/planner.py is left and entered again"]
+    assert faults([plan, law, plan]) == ["gate/source/planner.py is left and entered again"]
 
 
 def test_steps_are_read_from_a_page() -> None:

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import sqlalchemy
 from pyspark.sql import DataFrame
 
-from headrace.gate.control import BatchLimits, EstimatorSettings, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.gate.control import BatchLimits, EstimatorSettings, plan
 from headrace.gate.execution import Batch
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.gate.control import Epoch, PressureSignal
 from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
+from headrace.gate.control import Epoch, PressureSignal
 
 FLOW: Final = "bench"
 IDLE: Final = "idle"

@@ -16,6 +16,7 @@ from bench.simulation.scenario import (
     Slow,
     Spike,
 )
+from headrace.core.ranges import TopicPartition
 from headrace.gate.control import (
     BatchLimits,
     BatchProgress,
@@ -38,7 +39,6 @@ from headrace.gate.control.bisection import Bisection, Isolated, IsolationBudget
 from headrace.gate.control.parts import size
 from headrace.gate.control.rate_law import is_limited
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.core.ranges import TopicPartition
 
 _GATE: Final = "gate"
 """Its name for the law: it is alone in its query."""

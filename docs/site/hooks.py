@@ -17,10 +17,10 @@ PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.
 PACKAGES: Final = (
     "headrace",
     "headrace.errors",
-    "headrace.execution",
+    "headrace.gate.execution",
     "headrace.flow",
     "headrace.journal",
-    "headrace.receivers",
+    "headrace.journal.receivers",
     "headrace.journal.receivers.spark",
     "headrace.testing",
 )

@@ -9,8 +9,8 @@ from tests.gate.execution.queries import DEADLINE_S
 from tests.services.kafka import Topics
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Batch
 from headrace.flow import Flow, kafka
+from headrace.gate.execution import Batch
 from headrace.gate.ledger import Ledger
 
 pytestmark = pytest.mark.integration  # its fixtures ask for the services by name

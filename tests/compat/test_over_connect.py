@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.operate.cli.outcomes import invoke
 from tests.compat.connect import Surroundings
+from tests.operate.cli.outcomes import invoke
 from tests.services.connect import connect_server
 from tests.services.kafka import TopicFactory
 from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
-from headrace.journal import Journal, Records
 from headrace.gate.ledger import Ledger, Status, Verdict, verify
+from headrace.journal import Journal, Records
 from headrace.operate.local import KafkaBroker
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 from tests.gate.execution.events import gated_source, planned, progress
 
-from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger import Ledger
 from headrace.spark_versions import PLANS_FROM_START

@@ -20,10 +20,10 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.gate.control import EstimatorSettings
 from headrace.decoding.decode import DecodeTask, LinkedReporter
 from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.execution import Batch, Gate, OnFailure, rejections
 from headrace.gate.execution.batch_reader import SparkBatchReader
 from headrace.gate.execution.policy import Last

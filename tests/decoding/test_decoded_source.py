@@ -17,18 +17,18 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.operate.cli.backfill_run import Job, ManualBackfill, ProgressLines
 from headrace.decoding.decode import link_tasks, open_link
 from headrace.decoding.decode_option import Mode, format_of, has_secret
 from headrace.decoding.formats import Format, option_text
 from headrace.errors import READ, DecodeError, HeadraceError, OptionError
 from headrace.gate.execution import Batch, Gate, OnFailure
 from headrace.gate.execution.policy import STOP, Last
-from headrace.journal import Journal, Records
 from headrace.gate.kafka.kafka_source import KAFKA, KafkaSource
 from headrace.gate.ledger import Ledger, Verdict, verify
 from headrace.gate.source.decoded_values import DecodedValues
 from headrace.gate.source.readers import SourceBatchReader
+from headrace.journal import Journal, Records
+from headrace.operate.cli.backfill_run import Job, ManualBackfill, ProgressLines
 from headrace.operate.status.sources import SourceAccess
 
 DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP"

@@ -22,8 +22,8 @@ from tests.operate.metrics.test_shipped import prometheus, serving
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.ledger import GateClaim, Ledger
 from headrace.operate.local import Java
 from headrace.operate.local.servers import free_ports

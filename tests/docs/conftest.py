@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.operate.cli.outcomes import add_failed
 from tests.docs.pages import ROOT, blocks
 from tests.journal.journals import fill
+from tests.operate.cli.outcomes import add_failed
 from tests.services.kafka import Topic, Topics
 
 import headrace

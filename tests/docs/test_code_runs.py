@@ -33,8 +33,8 @@ from urllib3.util import Retry
 
 import headrace
 from headrace.core.timing import wall_clock_ms
-from headrace.journal import Journal, Records
 from headrace.gate.ledger import Ledger
+from headrace.journal import Journal, Records
 from headrace.journal.receivers.host import Hosting, host
 
 pytestmark = pytest.mark.nightly

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
-from tests.operate.cli.outcomes import invoke
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 from tests.journal.receivers.processes import ReceiverProcess
+from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
+from tests.operate.cli.outcomes import invoke
 from tests.services.certificates import Authority
 from tests.services.debian import program
 from tests.services.mosquitto import Mosquitto

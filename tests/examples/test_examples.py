@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 from pytest import MonkeyPatch
-from tests.operate.cli.outcomes import invoke
 from tests.docs.pages import blocks
+from tests.operate.cli.outcomes import invoke
 from tests.services.connector import jdbc_jars
 from tests.services.kafka import Topic, TopicFactory, Topics, leaders
 from tests.services.lakes import jars_at_hand, older_spark, packages_in
@@ -29,8 +29,8 @@ from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.journal import Journal
 from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.journal import Journal
 from headrace.operate.local import ensure_java
 
 pytestmark = pytest.mark.nightly

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.dataset as pads
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
 from tests.examples.test_examples import EXAMPLES
+from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
 from tests.services.kafka import Topic, Topics, leaders, records_in
 from tests.services.waiting import wait_until
 

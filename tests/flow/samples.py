@@ -1,7 +1,7 @@
 """Signals and states for the tests of flows."""
 
-from headrace.gate.control.pressure import Epoch, PressureSignal
 from headrace.flow import StageState
+from headrace.gate.control.pressure import Epoch, PressureSignal
 
 RUN = Epoch(1_700_000_000_000, "run")
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from tests.flow.worlds import World
 
-from headrace.gate.control import HopSettings, InputQueue
 from headrace.core.ranges import OffsetRange
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
+from headrace.gate.control import HopSettings, InputQueue
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
 
 INTERVAL_MS = 100

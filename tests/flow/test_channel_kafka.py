@@ -13,8 +13,8 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
-from headrace.gate.execution import Batch, Gate
 from headrace.flow.kafka_channel import KafkaChannel, kafka
+from headrace.gate.execution import Batch, Gate
 from headrace.gate.kafka.attempts import HEADER
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, part_key
 

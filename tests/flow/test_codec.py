@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.samples import a_signal, state_of_stage
 
-from headrace.gate.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
 from headrace.flow.signal_codec import MAX_BYTES, bottlenecks, decode_signal, decode_state, encode
+from headrace.gate.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 
 names = st.from_regex(r"(?!\.+$)[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)

@@ -11,7 +11,6 @@ from tests.flow.worlds import LedgerWorld
 from tests.services.ledgers import new_ledger, report_sample
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import BrokerError
@@ -20,6 +19,7 @@ from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
+from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)

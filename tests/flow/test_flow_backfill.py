@@ -9,10 +9,10 @@ from tests.operate.cli.commands import run
 from tests.services.kafka import TopicFactory, records_in
 from tests.services.waiting import wait_until
 
-from headrace.operate.cli.backfill import work_of
-from headrace.operate.cli.shared_options import load_handler
 from headrace.errors import OptionError
 from headrace.gate.ledger import Ledger, Status
+from headrace.operate.cli.backfill import work_of
+from headrace.operate.cli.shared_options import load_handler
 
 MODULE = """
 from pathlib import Path

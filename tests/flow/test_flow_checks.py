@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.flow.flows import NOWHERE, a_flow, nothing
 
-from headrace.gate.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import outputs
 from headrace.flow.stage import refuse_aliases
+from headrace.gate.control import HopSettings
 
 HERE = re.escape(Path(__file__).name)
 

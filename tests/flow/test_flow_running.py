@@ -15,12 +15,12 @@ from tests.services.changes import create_deleted, delete_topic
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import HopSettings
 from headrace.errors import OptionError
-from headrace.gate.execution import Batch
 from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import MAX_RESTARTS
+from headrace.gate.control import HopSettings
+from headrace.gate.execution import Batch
 from headrace.gate.ledger import Ledger, Status
 
 RECORDS = 600

@@ -9,8 +9,8 @@ from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.errors import OptionError, SourceError
-from headrace.gate.execution import Batch
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
+from headrace.gate.execution import Batch
 from headrace.gate.ledger import Ledger
 
 PARTITIONS = 2

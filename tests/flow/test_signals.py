@@ -10,9 +10,9 @@ from tests.flow.samples import RUN, a_signal, state_of_stage
 from tests.flow.worlds import World
 from tests.services.waiting import wait_until
 
-from headrace.gate.control.pressure import Epoch, PressureSignal
 from headrace.errors import OptionError, SignalError
 from headrace.flow.signal_codec import encode
+from headrace.gate.control.pressure import Epoch, PressureSignal
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 

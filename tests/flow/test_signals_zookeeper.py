@@ -17,9 +17,9 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.gate.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
 from headrace.flow.signal_codec import encode
+from headrace.gate.control.pressure import PressureSignal
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")

@@ -18,7 +18,6 @@ from kazoo.exceptions import NoNodeError
 from sqlalchemy import text
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import PressureSignal
 from headrace.flow import (
     Signals,
     StageState,
@@ -28,6 +27,7 @@ from headrace.flow import (
     zookeeper_signals,
 )
 from headrace.flow.signal_codec import RawSignal, encode
+from headrace.gate.control import PressureSignal
 from headrace.gate.ledger import Ledger, normalize_url
 
 SESSION_TIMEOUT_S = 30.0

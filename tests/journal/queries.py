@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from headrace.gate.source.readers import SourceStreamReader
 from headrace.journal.journal_options import parse_options
 from headrace.journal.journal_source import JournalReading
-from headrace.gate.source.readers import SourceStreamReader
 
 
 class Query:

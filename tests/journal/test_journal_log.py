@@ -16,10 +16,10 @@ from tests.services.planners import next_batch
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
+from headrace.gate.source.planner import StreamPlanner
 from headrace.journal import Journal, Records, repair
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import JournalOptions, parse_options
-from headrace.gate.source.planner import StreamPlanner
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from collections.abc import Mapping
 import pytest
 
 from headrace.errors import OptionError
-from headrace.journal.journal_options import parse_options
 from headrace.gate.source.read_bounds import Edge
+from headrace.journal.journal_options import parse_options
 
 
 def test_a_stream_begins_with_what_was_acknowledged_first() -> None:

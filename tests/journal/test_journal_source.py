@@ -18,10 +18,10 @@ import headrace
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
 from headrace.gate.execution import Gate
-from headrace.journal import Journal, Records
-from headrace.journal.journal_source import cut_at_blocks
 from headrace.gate.ledger import Ledger, Status, verify
 from headrace.gate.source.readers import RECORDS_WORTH_A_TASK
+from headrace.journal import Journal, Records
+from headrace.journal.journal_source import cut_at_blocks
 
 Read = Callable[..., DataFrame]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.journal.receivers.processes import ReceiverProcess, receiver
 from tests.journal.samples import append, folder, numbered, stored
 from tests.journal.shim import Recorder, Sync, SyncFolder
 from tests.journal.stories import opened
-from tests.journal.receivers.processes import ReceiverProcess, receiver
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
+from tests.gate.ledger.readers import LANES, Readers, Step, steps
 from tests.journal.samples import append, journal_at, values_of
 from tests.journal.shim import Recorder, crashes
 from tests.journal.stories import on_disk
-from tests.gate.ledger.readers import LANES, Readers, Step, steps
 from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
+from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
 from headrace.journal import Journal, KeptReason, LanePruning, prune, repair
 from headrace.journal.block import Part
 from headrace.journal.storage.local import LocalStorage
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
 
 NUMBERS = itertools.count()
 LONG_AFTER_MS = 10**14

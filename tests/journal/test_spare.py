@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.operate.cli.outcomes import invoke
 from tests.journal.journals import fill
+from tests.operate.cli.outcomes import invoke
 from tests.services.ledgers import new_ledger
 from tests.services.planners import next_batch
 from tests.services.queries import sentence
@@ -23,12 +23,12 @@ from tests.services.queries import sentence
 import headrace
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError
-from headrace.journal import Journal, repair, verify
-from headrace.journal.journal_log import JournalLog
-from headrace.journal.journal_options import parse_options
 from headrace.gate.ledger import PlannedBatch, PlannedRange
 from headrace.gate.source.planner import StreamPlanner
 from headrace.gate.source.read_bounds import Edge, ReadBound, bounded_ranges
+from headrace.journal import Journal, repair, verify
+from headrace.journal.journal_log import JournalLog
+from headrace.journal.journal_options import parse_options
 from headrace.testing import ManualClock
 
 TO_DO = r"start the receiver of the lane, or run `headrace journal repair .*/orders`"

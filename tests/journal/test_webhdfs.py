@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.webhdfs import WebHDFS
-from tests.operate.cli.outcomes import invoke
+from tests.gate.kafka.client_certificates import CERTIFICATE
 from tests.journal.remote_stories import Faulty, Remote, RemoteStories
 from tests.journal.samples import numbered, numbers, values_of
-from tests.gate.kafka.client_certificates import CERTIFICATE
+from tests.operate.cli.outcomes import invoke
 from tests.services.hdfs import HdfsServer, hdfs_jars
 from tests.services.waiting import wait_until
 

@@ -32,8 +32,8 @@ from tests.recovery.states import STATES
 from tests.services.spark_classes import java_options
 
 import headrace
-from headrace.gate.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
+from headrace.gate.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.gate.execution import stream_writer
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import Last, OnFailure

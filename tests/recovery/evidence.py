@@ -13,8 +13,8 @@ from itertools import pairwise
 from tests.recovery.job import GATE, Job
 from tests.recovery.sinks import READERS
 
-from headrace.gate.control.parts import above, ranges_of
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.gate.control.parts import above, ranges_of
 from headrace.gate.ledger import DEFECTS, FindingKind, Ledger, Status, part_key, part_of, verify
 
 

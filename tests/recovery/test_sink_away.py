@@ -14,8 +14,8 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import wall_clock_ms
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.execution import Batch, Gate
 from headrace.gate.ledger import Ledger, Status
 from headrace.operate.status.sentences import headline

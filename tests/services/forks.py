@@ -28,7 +28,12 @@ from tests.services.waiting import wait_until
 VARIABLE: Final = "HEADRACE_TESTS_FORKS"
 START_UP: Final = str(Path(__file__).with_name("start_up"))
 
-_PACKAGES: Final = ("headrace.kafka", "headrace.journal", "headrace.source", "headrace.ledger")
+_PACKAGES: Final = (
+    "headrace.gate.kafka",
+    "headrace.journal",
+    "headrace.gate.source",
+    "headrace.gate.ledger",
+)
 _FIRST: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 

@@ -32,8 +32,8 @@ def hdfs_jars(java: Java, progress: Progress = ignore) -> Path:
 class HdfsServer(ServerProcess):
     """One file system, on the loopback address, over HTTP and HTTPS, its data in its own folder.
 
-    The certificate is that of `tests.gate.kafka.client_certificates`. It ends with ``close``, and at the
-    latest when this process ends.
+    The certificate is that of `tests.gate.kafka.client_certificates`. It ends with ``close``, and
+    at the latest when this process ends.
     """
 
     def __init__(self, java: Java, jars: Path) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.services.examples import examples
 
 from headrace import Batch, retry
+from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.gate.backfill import Done, MarkedDead
 from headrace.gate.control.bisection import IsolationBudget
-from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.gate.execution import OnFailure, isolate
 from headrace.gate.execution.policy import Last
 from headrace.gate.ledger import Status

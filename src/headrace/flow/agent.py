@@ -10,6 +10,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, NamedTuple, Self
 
+from headrace.core.timing import WarnOnce, wall_clock_ms
+from headrace.errors import HeadraceError, OptionError
+from headrace.flow.kafka_channel import KafkaQueue
+from headrace.flow.ledger_transport import LedgerState
+from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
+from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
+from headrace.flow.stage_signals import Signals
 from headrace.gate.control.hop import HopController, Upstream
 from headrace.gate.control.input_queue import InputQueue
 from headrace.gate.control.pressure import (
@@ -22,13 +29,6 @@ from headrace.gate.control.pressure import (
     UpstreamThrottle,
     require_level,
 )
-from headrace.core.timing import WarnOnce, wall_clock_ms
-from headrace.errors import HeadraceError, OptionError
-from headrace.flow.kafka_channel import KafkaQueue
-from headrace.flow.ledger_transport import LedgerState
-from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
-from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
-from headrace.flow.stage_signals import Signals
 from headrace.gate.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from headrace.gate.control.pressure import HopSettings
 from headrace.core.options import option_text, require_name
 from headrace.errors import OptionError
 from headrace.flow.stage import (
@@ -18,6 +17,7 @@ from headrace.flow.stage import (
     caller_line,
     check,
 )
+from headrace.gate.control.pressure import HopSettings
 from headrace.gate.ledger import normalize_url
 
 if TYPE_CHECKING:

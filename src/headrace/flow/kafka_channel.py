@@ -15,11 +15,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
-from headrace.gate.control.input_queue import InputQueue
-from headrace.gate.control.parts import above
 from headrace.core.options import option_text
 from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.parts import above
 from headrace.gate.kafka.attempts import known_id, produce, tag
 from headrace.gate.kafka.client.option_values import redact
 from headrace.gate.kafka.kafka_options import KafkaOptions, parse_options

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from headrace.gate.control.pressure import PressureSignal
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.stage_signals import KnownStates, Signals
+from headrace.gate.control.pressure import PressureSignal
 from headrace.gate.ledger import Ledger
 from headrace.gate.ledger.flows import StoredSignal
 

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from headrace.gate.control import ChunkRate, InputQueue, Upstream, takes_per_s
-from headrace.gate.control.pressure import RateLimit
 from headrace.flow.signal_codec import StageState
 from headrace.flow.stage_signals import Signals
+from headrace.gate.control import ChunkRate, InputQueue, Upstream, takes_per_s
+from headrace.gate.control.pressure import RateLimit
 from headrace.gate.ledger import BatchRecord, Ledger, Status
 
 _MAX_NEW_BATCHES: Final = 20

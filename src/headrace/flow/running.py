@@ -17,13 +17,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.core.system import needs_extra
 from headrace.errors import HeadraceError, OptionError
-from headrace.gate.execution import Batch, Gate, register
-from headrace.gate.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.ledger_transport import ledger_signals
 from headrace.flow.stage import Stage, errors_of, refuse_aliases
 from headrace.flow.stage_signals import Signals
+from headrace.gate.execution import Batch, Gate, register
+from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.ledger import ErrorReport, Ledger
 from headrace.spark_versions import Py4JError, is_remote
 

@@ -11,18 +11,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Union
 
-from headrace.gate.control.pressure import HopSettings
 from headrace.core.options import require_number
 from headrace.errors import HeadraceError, OptionError
+from headrace.gate.control.pressure import HopSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.gate.execution import Batch, OnFailure
-    from headrace.gate.execution.policy import Last, OutageWord
     from headrace.flow.flow import Flow
     from headrace.flow.kafka_channel import KafkaChannel
+    from headrace.gate.execution import Batch, OnFailure
+    from headrace.gate.execution.policy import Last, OutageWord
 
 DEFAULT_CHROOT: Final = "/headrace"
 """The node under which everything is kept, where `hosts` names none."""

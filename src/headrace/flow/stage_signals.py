@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from headrace.gate.control.pressure import PressureSignal
 from headrace.core.options import require_name
 from headrace.core.timing import WarnOnce, wall_clock_ms
 from headrace.errors import OptionError, SignalError
@@ -20,6 +19,7 @@ from headrace.flow.signal_codec import (
     decode_signal,
     decode_state,
 )
+from headrace.gate.control.pressure import PressureSignal
 
 RETRY_S: Final = 1.0
 """Time after a failure until the next poll (s)."""

@@ -5,6 +5,7 @@ it corresponds to a topic in Kafka. Its lanes correspond to partitions: each has
 dense offsets from 0.
 """
 
+from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.journal.journal import BlockRef, Journal
 from headrace.journal.journal_check import (
     DEFECTS,
@@ -19,7 +20,6 @@ from headrace.journal.lane_files import Lost
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
 from headrace.journal.retention import KeptReason, LanePruning, prune
-from headrace.gate.source.log import ARROW_SCHEMA
 
 __all__ = [
     "ARROW_SCHEMA",

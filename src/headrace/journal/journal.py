@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
+from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.journal.block import Compression
 from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter
@@ -31,7 +32,6 @@ from headrace.journal.reading import OnLoss, check_columns, read_back, read_lane
 from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
-from headrace.gate.source.log import ARROW_SCHEMA
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import CorruptionError, NoJournalError, SourceError
+from headrace.gate.source.log import Topic
+from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore
 from headrace.journal.journal import Journal
 from headrace.journal.journal_options import JournalOptions
 from headrace.journal.lane_files import LaneLook, Lost
 from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
-from headrace.gate.source.log import Topic
-from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore
 
 if TYPE_CHECKING:
     from headrace.core.timing import Clock

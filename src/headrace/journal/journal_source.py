@@ -8,9 +8,6 @@ from pyspark.sql.types import StructType
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
-from headrace.journal.journal import Journal
-from headrace.journal.journal_log import JournalLog
-from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
 from headrace.gate.source.connector import OF_A_GATE, Connector
 from headrace.gate.source.log import Log
 from headrace.gate.source.readers import (
@@ -20,6 +17,9 @@ from headrace.gate.source.readers import (
     pack,
 )
 from headrace.gate.source.source_options import SourceOptions
+from headrace.journal.journal import Journal
+from headrace.journal.journal_log import JournalLog
+from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
 
 
 def cut_at_blocks(

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
+from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
 from headrace.journal.records import SCHEMA
-from headrace.gate.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")

@@ -12,6 +12,13 @@ from uuid import UUID, uuid4
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection
 
+from headrace.core.backoff import Backoff
+from headrace.core.options import interval_ms
+from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
+from headrace.core.timing import LEASE_MS
+from headrace.decoding.decode import decode
+from headrace.errors import OptionError
 from headrace.gate.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
@@ -21,13 +28,6 @@ from headrace.gate.backfill import (
     UnlimitedBudget,
 )
 from headrace.gate.control.parts import Progress
-from headrace.core.backoff import Backoff
-from headrace.core.options import interval_ms
-from headrace.core.ranges import OffsetRange
-from headrace.core.system import new_owner
-from headrace.core.timing import LEASE_MS
-from headrace.decoding.decode import decode
-from headrace.errors import OptionError
 from headrace.gate.execution.batch import Batch, call_handler, check_handler
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext

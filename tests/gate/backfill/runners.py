@@ -6,10 +6,17 @@ from dataclasses import dataclass, field, replace
 
 from tests.gate.ledger.samples import a_batch
 
-from headrace.gate.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import WallClock
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, without
+from headrace.gate.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
+from headrace.gate.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+    without,
+)
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000

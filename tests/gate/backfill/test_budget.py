@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from tests.gate.ledger.samples import a_sample
 from tests.services.ledgers import report_sample
 
-from headrace.gate.backfill import Cost, ExternalBudget, InProcessBudget, LiveStream, UnlimitedBudget
+from headrace.errors import LedgerError
+from headrace.gate.backfill import (
+    Cost,
+    ExternalBudget,
+    InProcessBudget,
+    LiveStream,
+    UnlimitedBudget,
+)
 from headrace.gate.backfill.schedule import (
     ASSUMED_RATE_PER_S,
     Account,
     live_per_s,
     records_beside,
 )
-from headrace.errors import LedgerError
 from headrace.gate.ledger import Ledger, RateSample
 from headrace.testing import ManualClock
 

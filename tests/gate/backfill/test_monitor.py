@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.gate.backfill.runners import ERROR, LEASE_MS, one_that_failed
 from tests.gate.ledger.samples import batch_number
 
-from headrace.gate.backfill import Monitor, OpenBatch
-from headrace.gate.backfill.monitor import RetentionWatch, near_retention
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
+from headrace.gate.backfill import Monitor, OpenBatch
+from headrace.gate.backfill.monitor import RetentionWatch, near_retention
 from headrace.gate.ledger import BatchRecord, Ledger, PlannedRange
 from headrace.gate.ledger.error_report import query_stopped
 from headrace.testing import ManualClock

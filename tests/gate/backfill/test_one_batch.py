@@ -18,6 +18,8 @@ from tests.gate.backfill.runners import (
 )
 from tests.gate.ledger.samples import stored
 
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError
 from headrace.gate.backfill import (
     Claimed,
     Cost,
@@ -29,8 +31,6 @@ from headrace.gate.backfill import (
     Skipped,
 )
 from headrace.gate.control.parts import Progress
-from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.errors import BrokerError
 from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status, verify
 from headrace.testing import ManualClock
 

@@ -25,9 +25,9 @@ from tests.gate.backfill.runners import (
 from tests.gate.ledger.samples import a_batch
 from tests.services.examples import examples
 
-from headrace.gate.backfill import Monitor
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.gate.backfill import Monitor
 from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.testing import ManualClock
 

@@ -6,14 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.gate.backfill.runners import ERROR, LEASE_MS, Backfill, Offsets, PriceError, one_that_failed
+from tests.gate.backfill.runners import (
+    ERROR,
+    LEASE_MS,
+    Backfill,
+    Offsets,
+    PriceError,
+    one_that_failed,
+)
 from tests.gate.ledger.samples import batch_number, stored
 from tests.services.waiting import wait_until
 
-from headrace.gate.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, LedgerError
+from headrace.gate.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
 from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.testing import ManualClock
 

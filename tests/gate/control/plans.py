@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from headrace.gate.control import BatchLimits, Plan, plan
 from headrace.core.ranges import TopicPartition
+from headrace.gate.control import BatchLimits, Plan, plan
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:

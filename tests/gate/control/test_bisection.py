@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
+from headrace.core.ranges import OffsetRange
+from headrace.errors import OptionError
 from headrace.gate.control import bisection as law
 from headrace.gate.control.bisection import (
     MAX_TESTS,
@@ -20,8 +22,6 @@ from headrace.gate.control.bisection import (
     TrialSize,
 )
 from headrace.gate.control.parts import ranges_of
-from headrace.core.ranges import OffsetRange
-from headrace.errors import OptionError
 
 sizes = st.integers(1, 200)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gate.control import EstimatorSettings, IntervalLaw, PIDRateEstimator
 from headrace.errors import OptionError
+from headrace.gate.control import EstimatorSettings, IntervalLaw, PIDRateEstimator
 
 Call = tuple[int, int, int, int]
 

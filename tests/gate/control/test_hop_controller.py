@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.errors import OptionError
 from headrace.gate.control import (
     Epoch,
     HopController,
@@ -15,7 +16,6 @@ from headrace.gate.control import (
     RateLimit,
     takes_per_s,
 )
-from headrace.errors import OptionError
 
 OVERLOAD, LIGHT = 50_000_000, 500_000
 LOOK_MS = 250

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gate.control import AutoInterval, BatchCost, EstimatorSettings, IntervalLaw, SourceCost
 from headrace.errors import OptionError
+from headrace.gate.control import (
+    AutoInterval,
+    BatchCost,
+    EstimatorSettings,
+    IntervalLaw,
+    SourceCost,
+)
 
 PID, LEARNED = EstimatorSettings("pid"), EstimatorSettings("learned")
 

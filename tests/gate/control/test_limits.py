@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headrace.gate.control import BatchLimits, PartitionLimit
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
+from headrace.gate.control import BatchLimits, PartitionLimit
 
 ORDERS_3 = TopicPartition("orders", 3)
 ORDERS_4 = TopicPartition("orders", 4)

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.ranges import OffsetRange
 from headrace.gate.control.parts import (
     WHOLE,
     Progress,
@@ -15,7 +16,6 @@ from headrace.gate.control.parts import (
     rest,
     size,
 )
-from headrace.core.ranges import OffsetRange
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=5).map(
     lambda rows: [

@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.gate.control.plans import counts, orders, plan_lags
 
+from headrace.core.ranges import TopicPartition
 from headrace.gate.control import (
     ASSUMED_RECORD_BYTES,
     BatchLimits,
@@ -23,7 +24,6 @@ from headrace.gate.control import (
     should_wait,
 )
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.core.ranges import TopicPartition
 
 OFF = BatchLimits(1.0, initial_rate=None)
 

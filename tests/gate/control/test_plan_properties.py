@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gate.control.plans import counts, orders, plan_lags
 
-from headrace.gate.control import BatchLimits, PartitionLimit, Reason, plan
 from headrace.core.ranges import TopicPartition
+from headrace.gate.control import BatchLimits, PartitionLimit, Reason, plan
 
 
 @st.composite

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.examples import examples
 
-from headrace.gate.control import BatchLimits, PartitionLimit, max_messages_per_partition
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
+from headrace.gate.control import BatchLimits, PartitionLimit, max_messages_per_partition
 
 
 def lags(*numbers: int) -> dict[TopicPartition, int]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.errors import OptionError
 from headrace.gate.control.sink_outage import (
     MOST_DOUBTFUL,
     MOST_UNTOLD,
@@ -17,7 +18,6 @@ from headrace.gate.control.sink_outage import (
     failed,
     next_step,
 )
-from headrace.errors import OptionError
 
 HOLD = OutageSettings()
 

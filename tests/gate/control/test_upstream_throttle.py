@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gate.control import Epoch, HopSettings, PressureSignal, SignalOutcome, UpstreamThrottle
 from headrace.errors import OptionError
+from headrace.gate.control import (
+    Epoch,
+    HopSettings,
+    PressureSignal,
+    SignalOutcome,
+    UpstreamThrottle,
+)
 
 RUN = Epoch(1000, "a")
 NEXT_RUN = Epoch(2000, "b")

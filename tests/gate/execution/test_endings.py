@@ -15,14 +15,14 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
-from tests.operate.cli.outcomes import invoke
 from tests.gate.execution.events import planned
 from tests.gate.execution.readers import READER
 from tests.gate.ledger.samples import stored
+from tests.operate.cli.outcomes import invoke
 
-from headrace.gate.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
+from headrace.gate.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
 from headrace.gate.execution import Batch, Gate
 from headrace.gate.execution.batch import (
     Handler,

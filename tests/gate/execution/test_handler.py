@@ -13,9 +13,9 @@ from tests.gate.execution.events import planned
 from tests.gate.execution.readers import READER
 from tests.gate.ledger.samples import stored
 
-from headrace.gate.control import BatchProgress
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
+from headrace.gate.control import BatchProgress
 from headrace.gate.execution import Batch
 from headrace.gate.execution.batch import Handler
 from headrace.gate.execution.executor import BatchExecutor

@@ -28,13 +28,13 @@ from tests.gate.ledger.samples import stored
 from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.backfill import MAX_BACKFILLS
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.control.sink_outage import OutageSettings
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, NotProcessedError
+from headrace.gate.backfill import MAX_BACKFILLS
+from headrace.gate.control import EstimatorSettings
+from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.handler_runs import HandlerHealth, RunContext

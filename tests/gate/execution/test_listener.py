@@ -8,15 +8,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.operate.cli.outcomes import LETTER
 from tests.gate.execution.events import gated_source, planned, progress, source, started, terminated
 from tests.gate.ledger.samples import convict, stored
+from tests.operate.cli.outcomes import LETTER
 
 from headrace import Batch
-from headrace.gate.control import EstimatorSettings, IntervalLaw, SourceCost
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.errors import LedgerError
+from headrace.gate.control import EstimatorSettings, IntervalLaw, SourceCost
 from headrace.gate.execution.gate_state import state_of
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger import ErrorReport, Ledger, RateSample, Status

@@ -21,9 +21,9 @@ from tests.services.ledgers import new_ledger
 from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger import Ledger, Status
 from headrace.gate.ledger.connection import OF_A_QUERY

@@ -25,14 +25,14 @@ from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
 import headrace
-from headrace.operate.cli.app import app
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.gate.execution import Batch, Gate
 from headrace.gate.execution.batch_reader import DerivedStream, SparkBatchReader
-from headrace.journal import Journal, repair
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger import Ledger, PlannedRange
+from headrace.journal import Journal, repair
+from headrace.operate.cli.app import app
 
 Handle = Callable[[DataFrame, Batch], None]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.operate.cli.outcomes import invoke
 from tests.gate.execution.queries import DEADLINE_S, Handled, everything_in, read
+from tests.operate.cli.outcomes import invoke
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 

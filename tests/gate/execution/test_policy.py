@@ -2,9 +2,9 @@ from typing import get_args
 
 import pytest
 
+from headrace.errors import OptionError
 from headrace.gate.control.bisection import IsolationBudget
 from headrace.gate.control.sink_outage import OnOutage
-from headrace.errors import OptionError
 from headrace.gate.execution.policy import OnFailure, OutageWord, isolate, parse_on_failure, retry
 
 

@@ -25,8 +25,8 @@ from tests.gate.execution.queries import (
 from tests.services.kafka import TopicFactory
 
 import headrace
-from headrace.gate.control import Reason
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control import Reason
 from headrace.gate.execution import Batch, Gate
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.ledger import Ledger, Status

@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.operate.cli.outcomes import invoke
 from tests.gate.execution.queries import DEADLINE_S, Handled, everything_in, finish, read, write
+from tests.operate.cli.outcomes import invoke
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 

@@ -13,10 +13,10 @@ import headrace
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError, SourceError
 from headrace.gate.execution.batch_reader import DerivedStream, SparkBatchReader
-from headrace.journal.journal_source import JOURNAL
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger import PlannedRange
 from headrace.gate.source.connector import Connector
+from headrace.journal.journal_source import JOURNAL
 
 Place = tuple[int, int]
 

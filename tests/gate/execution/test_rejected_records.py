@@ -23,7 +23,15 @@ from headrace.gate.execution.batch_reader import SparkBatchReader
 from headrace.gate.execution.handler_errors import unreachable_source, unreadable
 from headrace.gate.execution.policy import Last
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import DeadLetter, ErrorReport, Ledger, PlannedRange, Status, Verdict, verify
+from headrace.gate.ledger import (
+    DeadLetter,
+    ErrorReport,
+    Ledger,
+    PlannedRange,
+    Status,
+    Verdict,
+    verify,
+)
 from headrace.gate.ledger.dead_letters import Headers
 
 WHY = ErrorReport("Rejected", "no", "")

@@ -16,8 +16,8 @@ from tests.services.queries import sentence
 
 from headrace.errors import CorruptionError
 from headrace.gate.execution import Batch, Gate
-from headrace.journal import Journal, Records, repair
 from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.journal import Journal, Records, repair
 
 pytestmark = pytest.mark.nightly
 

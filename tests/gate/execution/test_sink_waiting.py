@@ -10,15 +10,23 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from tests.gate.execution.events import planned
-from tests.gate.execution.readers import READER, KeyedSink, Killed, OnceSink, Place, Poisoned, places
+from tests.gate.execution.readers import (
+    READER,
+    KeyedSink,
+    Killed,
+    OnceSink,
+    Place,
+    Poisoned,
+    places,
+)
 from tests.gate.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.control.sink_outage import OutageSettings, SinkOutage
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import OptionError
+from headrace.gate.control.sink_outage import OutageSettings, SinkOutage
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.handler_runs import RunContext

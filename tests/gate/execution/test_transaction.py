@@ -21,10 +21,10 @@ from tests.services.ledgers import new_ledger
 from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
-from headrace.gate.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
-from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, LedgerError
+from headrace.gate.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.execution import Batch
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler

@@ -17,9 +17,9 @@ from tests.services.waiting import wait_until
 from typer.testing import CliRunner, Result
 
 import headrace
-from headrace.operate.cli.app import app
 from headrace.errors import OptionError, SourceError
 from headrace.gate.ledger import Ledger, Status
+from headrace.operate.cli.app import app
 
 
 def command(*arguments: object) -> Result:

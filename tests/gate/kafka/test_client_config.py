@@ -223,7 +223,7 @@ def test_a_whole_number_is_written_in_digits(value: str) -> None:
 
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "kafka-client-options.md"
+PAGE = HERE.parents[2] / "docs" / "kafka-client-options.md"
 
 # "name default" of ConsumerConfig.configDef() in kafka-clients 4.1.0, and the one that only 3.9.2
 # has; "-" stands for no default.

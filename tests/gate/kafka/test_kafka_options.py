@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
-from headrace.gate.kafka.kafka_options import OPTIONS, KafkaOptions, parse_options, parse_subscription
+from headrace.gate.kafka.kafka_options import (
+    OPTIONS,
+    KafkaOptions,
+    parse_options,
+    parse_subscription,
+)
 from headrace.gate.source.source_options import BATCH_ONLY
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}

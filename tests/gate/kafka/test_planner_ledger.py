@@ -8,9 +8,9 @@ from tests.services.kafka import TopicFactory
 from tests.services.ledgers import report_sample
 from tests.services.planners import gated, next_batch, planner_of
 
-from headrace.gate.control import Reason
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
+from headrace.gate.control import Reason
 from headrace.gate.ledger import Ledger, PlannedRange, RateSample, Status
 from headrace.testing import ManualClock
 

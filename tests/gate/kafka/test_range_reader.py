@@ -16,9 +16,9 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.gate.kafka.consumers import warm_consumer
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
-from headrace.operate.local import KafkaBroker
 from headrace.gate.source.log import ARROW_SCHEMA
 from headrace.gate.source.losses import Losses
+from headrace.operate.local import KafkaBroker
 
 
 @pytest.fixture(scope="module")

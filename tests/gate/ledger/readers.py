@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     DeadLetter,
     ErrorReport,

@@ -2,8 +2,8 @@
 
 import traceback
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     BatchRecord,
     DeadLetter,

@@ -11,9 +11,9 @@ from tests.gate.ledger.samples import (
 )
 from tests.services.ledgers import report_sample
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     BatchRecord,
     ErrorReport,

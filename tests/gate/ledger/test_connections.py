@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.operate.cli import doctor
-from headrace.operate.cli.doctor import Level
 from headrace.errors import LedgerError
 from headrace.gate.ledger import Ledger, Timeouts
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.engines import UNUSED_S
+from headrace.operate.cli import doctor
+from headrace.operate.cli.doctor import Level
 from headrace.testing import ManualClock
 
 pytestmark = pytest.mark.nightly

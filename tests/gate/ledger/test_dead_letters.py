@@ -6,9 +6,9 @@ from sqlalchemy import text
 from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_clicks, stored
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     DeadLetter,
     DeadLetterRecord,

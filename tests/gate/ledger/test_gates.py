@@ -15,10 +15,10 @@ from tests.gate.ledger.samples import (
 )
 from tests.services.ledgers import report_sample
 
-from headrace.gate.control import RateLimit
-from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control import RateLimit
+from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.gate.ledger import (
     Admission,
     ErrorReport,

@@ -7,10 +7,10 @@ import pytest
 from tests.gate.ledger.samples import a_batch
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.backfill import Monitor
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS, LONGEST_LEASE_MS
 from headrace.errors import LedgerError
+from headrace.gate.backfill import Monitor
 from headrace.gate.ledger import ErrorReport, Ledger
 from headrace.testing import ManualClock
 

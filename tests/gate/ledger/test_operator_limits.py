@@ -12,8 +12,8 @@ from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import declare_clicks
 from tests.services.examples import examples
 
-from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.errors import LedgerError, OptionError
+from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.gate.ledger import GateClaim, Ledger
 from headrace.testing import ManualClock
 

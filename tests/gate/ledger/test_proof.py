@@ -15,8 +15,8 @@ from tests.gate.ledger.readers import Readers, Step, steps
 from tests.gate.ledger.samples import a_batch, a_range, batch_number, convict
 from tests.services.examples import examples
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     DEFECTS,
     DeadLetter,

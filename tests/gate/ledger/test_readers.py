@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from bench.history import fill
-from tests.operate.cli.outcomes import invoke
 from tests.gate.ledger.conftest import Ordinary
 from tests.gate.ledger.samples import a_batch
+from tests.operate.cli.outcomes import invoke
 from tests.services.postgresql import NewUrl, url_as_new_role
 
 from headrace.errors import LedgerError

@@ -11,8 +11,8 @@ from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from sqlalchemy import Pool, event
 from tests.services.ledgers import report_sample
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     DeadLetter,
     DeadLetterStatus,

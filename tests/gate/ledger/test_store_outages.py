@@ -10,9 +10,9 @@ from tests.gate.ledger.samples import a_batch, a_receiver, a_sample, batch_numbe
 from tests.services.ledgers import new_ledger, patient, report_sample
 from tests.services.postgresql import NewUrl
 
-from headrace.gate.control.parts import Progress
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     DeadLetter,
     DeadLetterStatus,

@@ -10,8 +10,8 @@ from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import batch_number, stored
 from tests.services.ledgers import make_tables
 
-from headrace.gate.control.parts import Progress
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
     TRANSITIONS,
     DeadLetter,

@@ -13,10 +13,10 @@ import pytest
 from tests.services.ledgers import patient, report_sample
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of, this_process
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.gate.ledger import (
     GateQuery,
     Ledger,

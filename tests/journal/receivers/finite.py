@@ -1,7 +1,7 @@
 """A receiver that comes to an end by itself."""
 
-from headrace.journal.records import Records
 from headrace.journal.receivers import Intake
+from headrace.journal.records import Records
 
 
 class Finite:

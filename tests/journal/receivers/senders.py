@@ -11,8 +11,8 @@ from tests.journal.receivers.serving import DEADLINE_S, Journal, receiving
 from tests.services.debian import program
 
 from headrace.errors import JournalError
-from headrace.operate.local.servers import free_ports
 from headrace.journal.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
+from headrace.operate.local.servers import free_ports
 
 
 class Counter:

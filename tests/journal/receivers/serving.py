@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from headrace.core.ranges import OffsetRange
-from headrace.journal.records import Records
 from headrace.journal.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings, Receiver
+from headrace.journal.records import Records
 
 Arguments = ParamSpec("Arguments")
 

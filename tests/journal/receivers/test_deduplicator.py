@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.journal.samples import journal_at
-from tests.journal.shim import FailingDisk
 from tests.journal.receivers.serving import DEADLINE_S, in_loop, until
 from tests.journal.receivers.virtual import (
     ANSWER_LOST,
@@ -23,15 +21,17 @@ from tests.journal.receivers.virtual import (
     records,
     run,
 )
+from tests.journal.samples import journal_at
+from tests.journal.shim import FailingDisk
 from tests.services.examples import examples
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal import Journal
-from headrace.journal.records import Records
 from headrace.journal.receivers import Hosting, Intake, IntakeSettings, Receipt
 from headrace.journal.receivers.deduplicator import StoredIds, newest_ids
 from headrace.journal.receivers.host import serve
+from headrace.journal.records import Records
 
 
 def offsets(start: int, until: int) -> OffsetRange:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.journal.journals import displace
-from tests.journal.samples import append, values_of
 from tests.gate.ledger.samples import a_sample
+from tests.journal.journals import displace
 from tests.journal.receivers.finite import Finite
 from tests.journal.receivers.serving import in_loop, run, until
+from tests.journal.samples import append, values_of
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -25,9 +25,8 @@ from headrace.errors import (
     NoJournalError,
     ReceiverError,
 )
-from headrace.journal import Journal, repair
-from headrace.journal.records import Records
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.journal import Journal, repair
 from headrace.journal.receivers import (
     Hosting,
     Intake,
@@ -38,6 +37,7 @@ from headrace.journal.receivers import (
 )
 from headrace.journal.receivers.event_log import event_of
 from headrace.journal.receivers.host import serve
+from headrace.journal.records import Records
 
 
 class Hands:

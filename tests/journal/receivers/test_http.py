@@ -23,8 +23,8 @@ from tests.journal.receivers.serving import (
 )
 
 from headrace.errors import JournalError
-from headrace.journal.records import Records
 from headrace.journal.receivers import HttpSettings
+from headrace.journal.records import Records
 
 
 @in_loop

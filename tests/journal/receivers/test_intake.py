@@ -18,8 +18,8 @@ from tests.journal.receivers.virtual import (
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, OptionError, ReceiverError
-from headrace.journal.records import Records
 from headrace.journal.receivers import Intake, IntakeSettings, Receipt, RetryAfter
+from headrace.journal.records import Records
 
 
 def offsets(start: int, until: int) -> OffsetRange:

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import values_of
 from tests.journal.receivers.processes import ReceiverProcess, receiver, settings
+from tests.journal.samples import values_of
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal, verify

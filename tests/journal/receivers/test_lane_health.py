@@ -7,8 +7,8 @@ from tests.journal.receivers.serving import in_loop, served
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
-from headrace.journal.records import Records
 from headrace.journal.receivers.lane_health import LaneHealth
+from headrace.journal.records import Records
 
 RECORDS = Records.of([b"x" * 10_000], timestamp_ms=0)
 

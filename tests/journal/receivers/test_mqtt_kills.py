@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import values_of
 from tests.journal.receivers.brokered import TOPIC, mqtt, publish_now, subscribe
 from tests.journal.receivers.processes import ReceiverProcess, settings
+from tests.journal.samples import values_of
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 

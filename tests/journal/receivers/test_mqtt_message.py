@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headrace.journal.records import Records
 from headrace.journal.receivers.mqtt.mqtt_message import (
     MESSAGE_ID,
     MOST_PROPERTIES,
@@ -17,6 +16,7 @@ from headrace.journal.receivers.mqtt.mqtt_message import (
     message_of,
 )
 from headrace.journal.receivers.mqtt.mqtt_receiver import records_of
+from headrace.journal.records import Records
 
 
 def message(*ids: str) -> MqttMessage:

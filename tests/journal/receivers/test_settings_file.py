@@ -11,7 +11,7 @@ from headrace.errors import OptionError
 from headrace.journal.receivers import HttpSettings, TcpSettings
 from headrace.journal.receivers.settings_file import KEYS, SettingsFile, default_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECTIONS = ("http", "tcp", "mqtt")
 
 

@@ -15,9 +15,9 @@ from tests.gate.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.gates import GateClaim

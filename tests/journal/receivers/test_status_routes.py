@@ -2,7 +2,15 @@
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
-from tests.journal.receivers.serving import BYTES, LINES, Journal, Served, in_loop, receiving, served
+from tests.journal.receivers.serving import (
+    BYTES,
+    LINES,
+    Journal,
+    Served,
+    in_loop,
+    receiving,
+    served,
+)
 
 from headrace.journal.receivers import TcpReceiver, TcpSettings
 from headrace.journal.receivers.http.status_routes import serving_status

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.journal.receivers.serving import BYTES, DEADLINE_S, TOKEN, Journal, in_loop, receiving, until
+from tests.journal.receivers.serving import (
+    BYTES,
+    DEADLINE_S,
+    TOKEN,
+    Journal,
+    in_loop,
+    receiving,
+    until,
+)
 from tests.services.certificates import Authority
 
 from headrace.journal.receivers import (

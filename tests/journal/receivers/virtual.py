@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
-from headrace.journal.records import Records
 from headrace.journal.receivers import Intake, Receipt
+from headrace.journal.records import Records
 
 Answer = TypeVar("Answer")
 Parameters = ParamSpec("Parameters")

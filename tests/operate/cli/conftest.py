@@ -7,9 +7,9 @@ import pytest
 from tests.operate.cli.outcomes import Shop
 from tests.services.ledgers import new_ledger
 
-from headrace.operate.cli import main
 from headrace.core.ranges import OffsetRange
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.operate.cli import main
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from headrace.gate.control import EstimatorSettings, SourceCost
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control import EstimatorSettings, SourceCost
 from headrace.gate.ledger import (
     BatchRecord,
     ErrorReport,

@@ -12,7 +12,6 @@ from tests.gate.ledger.samples import convict
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
-from headrace.operate.cli.app import app
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.gate.ledger import (
@@ -23,6 +22,7 @@ from headrace.gate.ledger import (
     PlannedBatch,
     PlannedRange,
 )
+from headrace.operate.cli.app import app
 
 NOW_MS = 1_700_000_000_000
 ERROR = ErrorReport(

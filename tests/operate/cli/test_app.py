@@ -81,7 +81,8 @@ def test_a_command_is_run_without_the_others() -> None:
     heavy = ("pyarrow", "confluent_kafka", "pyspark", "prometheus_client", "headrace.receivers")
     for words, more in ((["--help"], ("rich", "sqlalchemy")), (["status", "--help"], ())):
         program = (
-            f"import sys; from headrace.operate.cli.app import app; app({words}, standalone_mode=False);"
+            "import sys; from headrace.operate.cli.app import app;"
+            f" app({words}, standalone_mode=False);"
             f" print([m for m in {(*heavy, *more)} if m in sys.modules])"
         )
         ran = subprocess.run(

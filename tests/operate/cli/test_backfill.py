@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
+from tests.gate.execution.queries import finish, read
 from tests.operate.cli.commands import interrupted, run
 from tests.operate.cli.outcomes import add_failed, invoke
-from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 
 import headrace
+from headrace.core.ranges import OffsetRange
+from headrace.gate.execution import Batch, Gate, OnFailure
+from headrace.gate.execution.policy import STOP
+from headrace.gate.kafka.kafka_source import KAFKA
+from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.operate.cli.backfill_run import (
     Job,
     ManualBackfill,
@@ -25,11 +30,6 @@ from headrace.operate.cli.backfill_run import (
     ProgressLines,
     summary,
 )
-from headrace.core.ranges import OffsetRange
-from headrace.gate.execution import Batch, Gate, OnFailure
-from headrace.gate.execution.policy import STOP
-from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.operate.status.sources import SourceAccess
 
 HANDLER = ["--handler", "operator:is_"]

@@ -5,9 +5,19 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from tests.operate.cli.conftest import Complain
-from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, damage, invoke, planned, rows, told
 from tests.gate.ledger.samples import convict
+from tests.operate.cli.conftest import Complain
+from tests.operate.cli.outcomes import (
+    ERROR,
+    LETTER,
+    NOW_MS,
+    Shop,
+    damage,
+    invoke,
+    planned,
+    rows,
+    told,
+)
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.gate.control.parts import Progress

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from tests.gate.ledger.samples import convict
+from tests.journal.samples import numbered
 from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import Shop, damage, invoke, planned
 from tests.operate.cli.test_flows import SHOP
-from tests.journal.samples import numbered
-from tests.gate.ledger.samples import convict
 
-from headrace.journal import Journal
 from headrace.gate.ledger import DeadLetterStatus, Ledger
+from headrace.journal import Journal
 
 LETTER_EDITS = """
 from dataclasses import replace

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 from tests.gate.ledger.samples import convict
+from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 from tests.services.kafka import Topic, TopicFactory, records_in
 
-from headrace.operate.cli.dead_letters_command import PAGE
 from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.operate.cli.dead_letters_command import PAGE
 
 EDITS = """
 from dataclasses import replace

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.operate.cli.demo import BAD_ORDER, PARTITIONS, count_orders, open_journal
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
+from headrace.operate.cli.demo import BAD_ORDER, PARTITIONS, count_orders, open_journal
 
 pytestmark = pytest.mark.unit
 

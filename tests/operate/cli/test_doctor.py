@@ -13,12 +13,12 @@ from packaging.requirements import Requirement
 from tests.operate.cli.commands import run
 from typer.testing import CliRunner
 
-from headrace.operate.cli import doctor
-from headrace.operate.cli.app import app
-from headrace.operate.cli.doctor import Check, Level
 from headrace.errors import SetupError
 from headrace.gate.execution import RECOMMENDED_CONF
 from headrace.gate.ledger import Ledger
+from headrace.operate.cli import doctor
+from headrace.operate.cli.app import app
+from headrace.operate.cli.doctor import Check, Level
 from headrace.operate.local import Java, KafkaBroker
 from headrace.operate.local.servers import free_ports
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.operate.cli.shared_options import load_function, load_handler
 from headrace.errors import OptionError
+from headrace.operate.cli.shared_options import load_function, load_handler
 
 JOBS = """
 class Shop:

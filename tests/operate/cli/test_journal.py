@@ -4,12 +4,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.operate.cli.outcomes import rows, told
 from tests.journal.samples import numbered, values_of
+from tests.operate.cli.outcomes import rows, told
 
 from headrace.core.ranges import OffsetRange
-from headrace.journal import Journal
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.journal import Journal
 
 DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "
 

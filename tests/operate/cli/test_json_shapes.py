@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.docs.pages import ROOT
 from tests.operate.cli.outcomes import Shop, rows
 from tests.operate.cli.test_flows import SHOP
 from tests.operate.cli.test_journal import a_journal, damage, read
-from tests.docs.pages import ROOT
 
 from headrace.gate.ledger import Ledger
 from headrace.gate.source.connector import Connector

@@ -11,12 +11,12 @@ import typer
 from tests.operate.cli.outcomes import Shop
 from typer.testing import CliRunner
 
-from headrace.operate.cli.printing import full_time, short_time
-from headrace.operate.cli.receive import OptionValues, options_from
-from headrace.operate.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.errors import OptionError
 from headrace.gate.kafka.kafka_source import KAFKA
 from headrace.gate.ledger import Ledger
+from headrace.operate.cli.printing import full_time, short_time
+from headrace.operate.cli.receive import OptionValues, options_from
+from headrace.operate.cli.shared_options import moment_ms, secret_of, source_options
 from headrace.operate.status.sources import SourceAccess, source_access
 
 NOW_MS = 1_732_197_600_500  # 2024-11-21T14:00:00.500Z

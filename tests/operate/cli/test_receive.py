@@ -12,17 +12,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.operate.cli.commands import COMMAND, run
-from tests.operate.cli.conftest import Complain
 from tests.gate.ledger.samples import a_sample
 from tests.journal.receivers.processes import ReceiverProcess, receiver, settings
+from tests.operate.cli.commands import COMMAND, run
+from tests.operate.cli.conftest import Complain
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
-from headrace.operate.cli.shared_options import DEFAULT_LEDGER
-from headrace.journal import Journal
 from headrace.gate.ledger import Ledger
+from headrace.journal import Journal
 from headrace.journal.receivers.settings_file import default_file
+from headrace.operate.cli.shared_options import DEFAULT_LEDGER
 
 _TOKEN = "s3cret"  # noqa: S105
 

@@ -10,13 +10,13 @@ import ssl
 from pathlib import Path
 
 import pytest
-from tests.operate.cli.commands import run
 from tests.journal.receivers.processes import ReceiverProcess, receiver, settings
+from tests.operate.cli.commands import run
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 
-from headrace.journal import Journal
 from headrace.gate.ledger import Ledger
+from headrace.journal import Journal
 
 pytestmark = pytest.mark.nightly
 

@@ -16,11 +16,14 @@ from tests.operate.cli.histories import (
 )
 from tests.services.ledgers import report_sample
 
-from headrace.operate.cli.gate_view import GateView
-from headrace.operate.cli.status import status_view
-from headrace.gate.control import EstimatorSettings, OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.control.schema_fit import FitCount
 from headrace.core.ranges import OffsetRange
+from headrace.gate.control import (
+    EstimatorSettings,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
+)
+from headrace.gate.control.schema_fit import FitCount
 from headrace.gate.ledger import (
     ErrorReport,
     Ledger,
@@ -31,6 +34,8 @@ from headrace.gate.ledger import (
     Status,
     Unresolved,
 )
+from headrace.operate.cli.gate_view import GateView
+from headrace.operate.cli.status import status_view
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.observer import read_histories
 from headrace.operate.status.sentences import headline

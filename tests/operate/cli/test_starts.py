@@ -7,10 +7,10 @@ import pytest
 from tests.gate.ledger.samples import a_batch
 from typer.testing import CliRunner, Result
 
-from headrace.operate.cli.app import app
-from headrace.gate.control import OperatorActionKind
 from headrace.errors import OptionError
+from headrace.gate.control import OperatorActionKind
 from headrace.gate.ledger import Ledger
+from headrace.operate.cli.app import app
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.flow.samples import state_of_stage
 from tests.operate.cli.commands import COMMAND, run
 from tests.operate.cli.conftest import add_gate
 from tests.operate.cli.outcomes import rows, told
-from tests.flow.samples import state_of_stage
 from tests.services.waiting import wait_until
 
 import headrace

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Executable, delete, update
-from tests.operate.cli.outcomes import ERROR, damage, invoke, planned, rows, told
 from tests.journal.samples import numbered
+from tests.operate.cli.outcomes import ERROR, damage, invoke, planned, rows, told
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange
-from headrace.journal import Journal
 from headrace.gate.ledger import (
     Ledger,
     PlannedBatch,
     PlannedRange,
 )
 from headrace.gate.ledger.tables import batch_range
+from headrace.journal import Journal
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Output of the commands, compared with stored output: ``tests/operate/cli/expected``.
 
-``UPDATE_VIEWS=1 pytest tests/operate/cli/test_views.py`` writes these files again; look at their difference
-before it is committed.
+``UPDATE_VIEWS=1 pytest tests/operate/cli/test_views.py`` writes these files again; look at their
+difference before it is committed.
 """
 
 import os
@@ -19,31 +19,14 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 from sqlalchemy import delete
-from tests.operate.cli import histories as past
-from tests.operate.cli.outcomes import LETTER, NOW_MS, Shop, damage, planned
 from tests.flow.samples import state_of_stage
 from tests.journal.samples import numbered
+from tests.operate.cli import histories as past
+from tests.operate.cli.outcomes import LETTER, NOW_MS, Shop, damage, planned
 from tests.services.ledgers import gated_ledger, new_ledger
 
-from headrace.operate.cli.backfill import plan_table
-from headrace.operate.cli.batches_command import batch_view, batches_view
-from headrace.operate.cli.dead_letters_command import letters_table
-from headrace.operate.cli.failures import failures_view
-from headrace.operate.cli.gate_view import GateView
-from headrace.operate.cli.journal_command import journal_view, pruned_table
-from headrace.operate.cli.printing import middle_cut
-from headrace.operate.cli.status import stages_view, status_view
-from headrace.operate.cli.verify import verification_view
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
-from headrace.journal import (
-    Journal,
-    JournalFinding,
-    JournalFindingKind,
-    JournalVerification,
-    prune,
-    verify,
-)
 from headrace.gate.ledger import (
     BatchRecord,
     DeadLetterRecord,
@@ -68,6 +51,23 @@ from headrace.gate.ledger import (
 )
 from headrace.gate.ledger import verify as verify_gate
 from headrace.gate.ledger.tables import batch_range
+from headrace.journal import (
+    Journal,
+    JournalFinding,
+    JournalFindingKind,
+    JournalVerification,
+    prune,
+    verify,
+)
+from headrace.operate.cli.backfill import plan_table
+from headrace.operate.cli.batches_command import batch_view, batches_view
+from headrace.operate.cli.dead_letters_command import letters_table
+from headrace.operate.cli.failures import failures_view
+from headrace.operate.cli.gate_view import GateView
+from headrace.operate.cli.journal_command import journal_view, pruned_table
+from headrace.operate.cli.printing import middle_cut
+from headrace.operate.cli.status import stages_view, status_view
+from headrace.operate.cli.verify import verification_view
 from headrace.operate.status.attention import gate_needs
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.snapshot import take_snapshot

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
-from tests.operate.cli.outcomes import invoke
 from tests.journal.journals import fill
+from tests.operate.cli.outcomes import invoke
 from tests.services.kafka import TopicFactory
 from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until

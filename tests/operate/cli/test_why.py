@@ -7,9 +7,9 @@ from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import rows, told
 from tests.services.ledgers import new_ledger
 
+from headrace.core.ranges import OffsetRange
 from headrace.gate.control import EstimatorSettings, SourceCost
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.core.ranges import OffsetRange
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
 NOW_MS = 1_700_000_000_000

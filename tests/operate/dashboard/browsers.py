@@ -1,7 +1,7 @@
 """The browser of the tests, which asks for nothing but their own pages.
 
-``python -m tests.operate.dashboard.browsers`` installs one where it can: as root, with apt. Without a
-browser, the tests of the pages are left out; with CI=true in the environment that is an error.
+``python -m tests.operate.dashboard.browsers`` installs one where it can: as root, with apt. Without
+a browser, the tests of the pages are left out; with CI=true in the environment that is an error.
 """
 
 import os

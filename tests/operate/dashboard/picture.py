@@ -15,12 +15,12 @@ from playwright.sync_api import sync_playwright
 from tests.operate.dashboard.browsers import OFFLINE, find_browser
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
+from headrace.gate.control import EstimatorSettings
 from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 
-PICTURE: Final = Path(__file__).parents[2] / "docs/images/dashboard.png"
+PICTURE: Final = Path(__file__).parents[3] / "docs/images/dashboard.png"
 GATES: Final = {"orders": -420, "payments": 0, "clicks": 310, "returns": -900}
 """Records by which the lag of each gate changes from batch to batch."""
 

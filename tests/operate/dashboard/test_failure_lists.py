@@ -1,11 +1,17 @@
 """Lists of what failed: the reason before its class, values on a line, nobody's raw words."""
 
-from tests.operate.dashboard.histories import HOSTILE, add_batch, add_dead_letter, add_failure, planned
+from tests.operate.dashboard.histories import (
+    HOSTILE,
+    add_batch,
+    add_dead_letter,
+    add_failure,
+    planned,
+)
 from tests.operate.dashboard.test_lists import page_at
 
 from headrace.core.timing import wall_clock_ms
-from headrace.operate.dashboard.fleet import Fleet
 from headrace.gate.ledger import Ledger
+from headrace.operate.dashboard.fleet import Fleet
 
 
 def regions(url: str, ledger: Ledger, address: str) -> str:

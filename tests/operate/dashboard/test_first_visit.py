@@ -7,11 +7,11 @@ import pytest
 from tests.operate.dashboard.conftest import Serve
 from tests.operate.dashboard.histories import a_ledger
 
+from headrace.errors import LedgerError
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
-from headrace.errors import LedgerError
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[3] / "README.md"
 
 
 def gates(link: LedgerLink) -> list[str]:

@@ -8,10 +8,10 @@ from tests.operate.dashboard.histories import add_batch
 from tests.operate.dashboard.test_failure_lists import regions
 
 from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.ledger import GateClaim, GateQuery, Ledger, QueryEnd
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
 from headrace.operate.dashboard.pages import environment
-from headrace.gate.ledger import GateClaim, GateQuery, Ledger, QueryEnd
 from headrace.operate.status.sentences import headline
 from headrace.operate.status.snapshot import PartitionSnapshot, take_snapshot
 from headrace.operate.status.states import GateState

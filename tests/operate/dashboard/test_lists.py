@@ -10,11 +10,11 @@ from tests.operate.dashboard.histories import a_ledger, add_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
+from headrace.gate.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
 from headrace.operate.dashboard.app import PAGES
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Page, Site, environment
-from headrace.gate.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 MANY = 230
 """More than two pages of every list."""

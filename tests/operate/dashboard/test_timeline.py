@@ -9,8 +9,8 @@ from tests.operate.cli.histories import NOW_MS, with_lags
 from tests.operate.dashboard.histories import HOSTILE, add_failure
 from tests.operate.dashboard.test_failure_lists import regions
 
-from headrace.operate.dashboard.timeline import Timeline, timeline_of
 from headrace.gate.ledger import BatchRecord, GateQuery, Ledger, RateSample, Status
+from headrace.operate.dashboard.timeline import Timeline, timeline_of
 from headrace.operate.status.states import GateHistory
 
 HISTORY = with_lags(9_000, 9_500, 10_000)

@@ -102,7 +102,10 @@ def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(
     repository: Path,
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.local"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "headrace.operate.local"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert done.stdout.startswith("Fetching the jars of org.apache.kafka:kafka_2.13")

@@ -15,10 +15,10 @@ from tests.operate.metrics.fleets import ERROR, done, letter, plan
 from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
-from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import encode
+from headrace.gate.control.size_ceiling import SizeCeiling
 from headrace.gate.ledger import GateClaim, Ledger
 from headrace.operate.metrics import MetricsMemory, exposition
 from headrace.operate.status.stages import BOTTLENECK, stages_of

@@ -16,11 +16,11 @@ from tests.operate.cli.histories import (
     with_lags,
 )
 
-from headrace.operate.cli.gate_view import GateView
-from headrace.operate.cli.status import status_view
 from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
 from headrace.gate.ledger import ErrorReport, GateQuery, IsolatedBatches, Status, Unresolved
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.operate.cli.gate_view import GateView
+from headrace.operate.cli.status import status_view
 from headrace.operate.status.attention import (
     HANGS,
     SHORTEST_HANGS_MS,

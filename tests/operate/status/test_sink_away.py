@@ -12,16 +12,16 @@ from tests.operate.cli.outcomes import planned
 from tests.services.ledgers import gated_ledger
 from typer.testing import CliRunner
 
-from headrace.operate.cli.app import app
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.core.system import new_owner
+from headrace.errors import OptionError
+from headrace.gate.control.sink_outage import SinkOutage
+from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.gates import GateClaim, GateQuery
+from headrace.operate.cli.app import app
 from headrace.operate.dashboard.action_forms import perform
 from headrace.operate.dashboard.gate_page import impossible_actions
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
-from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, Status
-from headrace.gate.ledger.gates import GateClaim, GateQuery
 from headrace.operate.metrics.scrape import exposition
 from headrace.operate.status.explanation import explain
 from headrace.operate.status.lags import GateLag

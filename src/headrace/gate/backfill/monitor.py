@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from headrace.gate.control.limits import OperatorActionKind
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import LONGEST_LEASE_MS
+from headrace.gate.control.limits import OperatorActionKind
 from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
 
 

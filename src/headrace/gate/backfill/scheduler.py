@@ -7,6 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.timing import LEASE_MS, WallClock
+from headrace.errors import (
+    DataLossError,
+    HandlerExitError,
+    HeadraceError,
+    JournalError,
+    MachineryError,
+    OptionError,
+    SetupError,
+    SinkAwayError,
+    SourceError,
+)
 from headrace.gate.backfill.monitor import (
     BackfillEvent,
     Claimed,
@@ -22,19 +35,6 @@ from headrace.gate.backfill.monitor import (
     Skipped,
 )
 from headrace.gate.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
-from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.core.timing import LEASE_MS, WallClock
-from headrace.errors import (
-    DataLossError,
-    HandlerExitError,
-    HeadraceError,
-    JournalError,
-    MachineryError,
-    OptionError,
-    SetupError,
-    SinkAwayError,
-    SourceError,
-)
 from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status, without
 
 _LOG: Final = logging.getLogger("headrace.backfill")

@@ -31,8 +31,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
-from headrace.gate.control.parts import WHOLE, beside, halves, size
 from headrace.core.options import require_whole
+from headrace.gate.control.parts import WHOLE, beside, halves, size
 
 ORDERS: Final = math.comb(16, 8)
 """Orders from which a test draws at least: of one in so many a record-blind sink convicts."""

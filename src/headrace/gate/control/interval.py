@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, SourceCost
 from headrace.core.options import require_number, require_whole
 from headrace.errors import OptionError
+from headrace.gate.control.batch_cost import MOST_FIXED, BatchCost, SourceCost
 
 AUTO: Final = "auto"
 """Option value for an automatic interval."""

@@ -6,19 +6,19 @@ Four laws follow one another, and each only takes away from what the one before 
 2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
    ``count = max(int(max / sum * count), 1)``.
 3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
-4. The ceiling that failed batches have taught (`headrace.gate.control.size_ceiling`): the counts are
-   scaled down in the same way, and their sum is the ceiling exactly.
+4. The ceiling that failed batches have taught (`headrace.gate.control.size_ceiling`): the counts
+   are scaled down in the same way, and their sum is the ceiling exactly.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace.core.ranges import TopicPartition
 from headrace.gate.control.limits import BatchLimits, OperatorLimits
 from headrace.gate.control.pressure import RateLimit
 from headrace.gate.control.rate_law import Reason, grant, rate_in_force
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.core.ranges import TopicPartition
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
 """The size of a record while none has been measured: the default of a Kafka broker's

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.gate.control.limits import BatchLimits, OperatorLimits
-from headrace.gate.control.pressure import RateLimit
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
+from headrace.gate.control.limits import BatchLimits, OperatorLimits
+from headrace.gate.control.pressure import RateLimit
 
 
 class Reason(StrEnum):

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from headrace.errors import OptionError
 from headrace.gate.control.batch_cost import MOST_FIXED, SourceCost
 from headrace.gate.control.interval import AutoInterval, IntervalChange, IntervalLaw, too_short
 from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 from headrace.gate.control.pid import PIDRateEstimator, PIDTerms
-from headrace.errors import OptionError
 
 
 class LawName(StrEnum):

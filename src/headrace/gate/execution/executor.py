@@ -10,11 +10,11 @@ from typing import Final, NoReturn
 
 from pyspark.sql import DataFrame
 
+from headrace.core.ranges import OffsetRange
+from headrace.errors import BatchSplitError, LedgerError, NotProcessedError, OptionError
 from headrace.gate.control.bisection import UNLIKE, Isolated, IsolationBudget
 from headrace.gate.control.parts import size
 from headrace.gate.control.sink_outage import OnOutage
-from headrace.core.ranges import OffsetRange
-from headrace.errors import BatchSplitError, LedgerError, NotProcessedError, OptionError
 from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.handler_errors import ends_query, not_the_records, took_too_much
 from headrace.gate.execution.handler_runs import BatchLeases, BatchPart, HandlerRuns, RunContext

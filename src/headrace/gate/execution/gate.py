@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from headrace.core.options import gate_name, interval_ms
+from headrace.decoding.formats import Format
+from headrace.errors import OptionError, SourceError
 from headrace.gate.backfill import (
     parse_schedule,
 )
 from headrace.gate.control import AUTO, OperatorActionKind
 from headrace.gate.control.sink_outage import OutageSettings
-from headrace.core.options import gate_name, interval_ms
-from headrace.decoding.formats import Format
-from headrace.errors import OptionError, SourceError
 from headrace.gate.execution.batch import Handler, check_handler
 from headrace.gate.execution.batch_reader import DerivedStream
 from headrace.gate.execution.connectors import connector_of

@@ -14,11 +14,11 @@ from uuid import UUID
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.gate.backfill import LiveStream
-from headrace.gate.control import BatchProgress
 from headrace.core.system import this_program
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
+from headrace.gate.backfill import LiveStream
+from headrace.gate.control import BatchProgress
 from headrace.gate.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
 from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.spark_versions import Py4JError, Py4JNetworkError, active_context

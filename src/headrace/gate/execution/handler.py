@@ -10,13 +10,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.core.system import is_gone
+from headrace.core.timing import cancel_when
+from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.gate.backfill import MAX_BACKFILLS
 from headrace.gate.control.bisection import Isolated
 from headrace.gate.control.rate_law import is_limited
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
-from headrace.core.system import is_gone
-from headrace.core.timing import cancel_when
-from headrace.errors import GateInUseError, HeadraceError, LedgerError
 from headrace.gate.execution.batch import Batch, HandlerTransaction, bind, call_handler, renumber
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.gate_state import Turn, has_ended, state_of

@@ -12,6 +12,11 @@ from typing import Final, Self
 
 from pyspark.sql import DataFrame
 
+from headrace.core.ranges import OffsetRange
+from headrace.core.system import new_owner
+from headrace.core.timing import LEASE_MS, LeaseRenewal
+from headrace.decoding.decode import new_run, reported_to
+from headrace.errors import HandlerExitError, NotProcessedError, OptionError
 from headrace.gate.backfill import MAX_BACKFILLS
 from headrace.gate.control.parts import WHOLE, Progress, Ranges, above
 from headrace.gate.control.schema_fit import (
@@ -21,11 +26,6 @@ from headrace.gate.control.schema_fit import (
     never_fitted,
     stopped_fitting,
 )
-from headrace.core.ranges import OffsetRange
-from headrace.core.system import new_owner
-from headrace.core.timing import LEASE_MS, LeaseRenewal
-from headrace.decoding.decode import new_run, reported_to
-from headrace.errors import HandlerExitError, NotProcessedError, OptionError
 from headrace.gate.execution.batch import Batch, Handler, HandlerTransaction, bind
 from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.handler_errors import ends_query, machinery_error, not_the_records

@@ -9,6 +9,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from headrace.core.ranges import OffsetRange
+from headrace.errors import BatchSplitError, DataLossError, HeadraceError, LedgerError
 from headrace.gate.control.bisection import (
     AwaitControl,
     Bisection,
@@ -18,8 +20,6 @@ from headrace.gate.control.bisection import (
     Step,
 )
 from headrace.gate.control.parts import WHOLE, Progress, above, ranges_of, size
-from headrace.core.ranges import OffsetRange
-from headrace.errors import BatchSplitError, DataLossError, HeadraceError, LedgerError
 from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.gate.execution.handler_runs import BatchPart, HandlerRuns, RunContext

@@ -23,10 +23,16 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headrace.gate.control import BatchProgress, EstimatorSettings, LearntRate, QueryRates, SourceCost
 from headrace.core.system import is_gone, is_here
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
+from headrace.gate.control import (
+    BatchProgress,
+    EstimatorSettings,
+    LearntRate,
+    QueryRates,
+    SourceCost,
+)
 from headrace.gate.execution.gate_state import all_states, record_end, state_of
 from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, batch_key
 from headrace.gate.ledger.error_report import root_cause

@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
-from headrace.gate.control.bisection import IsolationBudget
-from headrace.gate.control.sink_outage import OnOutage, OutageSettings
 from headrace.core.backoff import Backoff
 from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
 from headrace.errors import OptionError
+from headrace.gate.control.bisection import IsolationBudget
+from headrace.gate.control.sink_outage import OnOutage, OutageSettings
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from headrace.gate.control.sink_outage import Next, SinkOutage, failed, going_on, next_step
 from headrace.errors import BatchSplitError, RejectionError
-from headrace.gate.execution.handler_errors import not_the_records, took_too_much, unreachable_source
+from headrace.gate.control.sink_outage import Next, SinkOutage, failed, going_on, next_step
+from headrace.gate.execution.handler_errors import (
+    not_the_records,
+    took_too_much,
+    unreachable_source,
+)
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.sink_outage import sink_is_away
 from headrace.gate.ledger import BatchRecord, ErrorReport

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
-from headrace.gate.control import OperatorAction
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError
+from headrace.gate.control import OperatorAction
 from headrace.gate.execution.gate_state import StreamState, all_states, has_ended, shared_ledger
 from headrace.gate.execution.sink_outage import text_of
 from headrace.gate.ledger import Ledger, Status

@@ -12,6 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from headrace.core.options import duration_ms
+from headrace.core.system import new_owner
+from headrace.core.timing import cancel_when, wall_clock_ms
+from headrace.decoding.decode_option import OPTION
+from headrace.errors import OptionError
 from headrace.gate.backfill import (
     BackfillScheduler,
     InProcessBudget,
@@ -20,11 +25,6 @@ from headrace.gate.backfill import (
     OwnerSettings,
     Schedule,
 )
-from headrace.core.options import duration_ms
-from headrace.core.system import new_owner
-from headrace.core.timing import cancel_when, wall_clock_ms
-from headrace.decoding.decode_option import OPTION
-from headrace.errors import OptionError
 from headrace.gate.execution.batch import Handler
 from headrace.gate.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.gate.execution.executor import BatchExecutor

@@ -22,7 +22,7 @@ from headrace.gate.source.log import Topic
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 # An administrator's client takes a consumer's settings, and warns of each that it has no use for.
-CLIENT_LOG: Final = logging.getLogger("headrace.gate.kafka.admin")
+CLIENT_LOG: Final = logging.getLogger("headrace.kafka.admin")
 # Each failed connection is a line; where nobody set up logging, our own error says it once.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))

@@ -66,7 +66,7 @@ def _limit(client: Mapping[str, Any], topic: str) -> int | None:
         return None
 
 
-CLIENT_LOG: Final = logging.getLogger("headrace.gate.kafka.producer")
+CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
 """The logger of a producer's client."""
 # Each failed connection is a line, and each setting that only a consumer uses; our own error
 # describes the cause once.

@@ -149,7 +149,8 @@ class ReaderConfig:
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
         timeout_ms: silence of the broker after which the read fails (ms).
         batch_bytes: largest record batch of more than one record (bytes).
-        aborted: tags of a stage's attempts whose records are skipped (`headrace.gate.kafka.attempts`).
+        aborted: tags of a stage's attempts whose records are skipped; see
+            `headrace.gate.kafka.attempts`.
         silence_s: time without messages before the brokers are asked why (s). They are asked twice,
             for librdkafka reports no topic that is deleted, and a broker may learn late of a new
             partition.

@@ -19,10 +19,10 @@ from sqlalchemy import (
     select,
 )
 
-from headrace.gate.control.parts import is_within
 from headrace.core.ranges import shared_offsets
 from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import is_within
 from headrace.gate.ledger.batch_rows import (
     BATCH,
     RANGES,

@@ -6,8 +6,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from headrace.gate.control.parts import Progress
 from headrace.errors import LedgerError
+from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import batch_rows, checkpoints, transitions
 from headrace.gate.ledger.batch_queries import BatchQueries, ranges_of
 from headrace.gate.ledger.batch_rows import (
@@ -21,7 +21,13 @@ from headrace.gate.ledger.database import changed_rows, insert_rows
 from headrace.gate.ledger.dead_letters import insert_letters
 from headrace.gate.ledger.error_report import NOT_RUN_AGAIN, OWNER_GONE, ErrorReport
 from headrace.gate.ledger.gates import refuse_but
-from headrace.gate.ledger.records import Attached, BatchRecord, DeadLetter, PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import (
+    Attached,
+    BatchRecord,
+    DeadLetter,
+    PlannedBatch,
+    PlannedRange,
+)
 from headrace.gate.ledger.tables import batch_range, batch_table
 from headrace.gate.ledger.transitions import Status
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, LargeBinary, and_, bindparam, func, or_, select, update
 
-from headrace.gate.control.schema_fit import FitCount
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
+from headrace.gate.control.schema_fit import FitCount
 from headrace.gate.ledger import batch_rows, transitions
 from headrace.gate.ledger.batch_rows import Values, error_values
 from headrace.gate.ledger.database import Database, Store, changed_rows

@@ -9,14 +9,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Text, and_, bindparam, case, or_, select, update
 
-from headrace.gate.control.pressure import RateLimit
-from headrace.gate.control.size_ceiling import known_ceiling
 from headrace.core.system import is_gone
 from headrace.errors import GateInUseError, LedgerError
+from headrace.gate.control.pressure import RateLimit
+from headrace.gate.control.size_ceiling import known_ceiling
 from headrace.gate.ledger.batch_rows import NEXT_SEQUENCE, among, batch_from
 from headrace.gate.ledger.database import Store, changed_rows
 from headrace.gate.ledger.error_report import storable
-from headrace.gate.ledger.operator_limits import CONTROL_COLUMNS, CONTROLLED_GATE, operator_limits_from
+from headrace.gate.ledger.operator_limits import (
+    CONTROL_COLUMNS,
+    CONTROLLED_GATE,
+    operator_limits_from,
+)
 from headrace.gate.ledger.records import Admission, BatchRecord, GateRecord, QueryEnd
 from headrace.gate.ledger.tables import NowMs, batch_table, gate
 from headrace.gate.ledger.transitions import new_call_id

@@ -53,11 +53,12 @@ class Ledger:
     repeated, nor are the caller's statements in a `BatchStore.transaction`. After the timeout, or
     without one, a write whose answer was lost may have had its effect.
 
-    The status of a batch changes only by the transitions of :mod:`headrace.gate.ledger.transitions`,
-    each by compare-and-set: of two callers that try the same one, one gets True. A batch has one
-    owner, for as long as the owner renews its lease. Leases are measured by the database's clock
-    alone, so the clocks of the processes may differ. A lease that ends further ahead than a lease
-    can be long has run out: it was written before the database's clock was set back.
+    The status of a batch changes only by the transitions of
+    :mod:`headrace.gate.ledger.transitions`, each by compare-and-set: of two callers that try the
+    same one, one gets True. A batch has one owner, for as long as the owner renews its lease.
+    Leases are measured by the database's clock alone, so the clocks of the processes may differ. A
+    lease that ends further ahead than a lease can be long has run out: it was written before the
+    database's clock was set back.
 
     ::
 

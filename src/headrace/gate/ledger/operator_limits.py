@@ -18,14 +18,14 @@ from sqlalchemy import (
     update,
 )
 
+from headrace.core.options import require_number, require_whole
+from headrace.errors import LedgerError, OptionError
 from headrace.gate.control.limits import (
     LAST_MS,
     OperatorAction,
     OperatorActionKind,
     OperatorLimits,
 )
-from headrace.core.options import require_number, require_whole
-from headrace.errors import LedgerError, OptionError
 from headrace.gate.ledger.batch_rows import among
 from headrace.gate.ledger.database import Store
 from headrace.gate.ledger.error_report import storable

@@ -27,9 +27,9 @@ from sqlalchemy import (
     select,
 )
 
+from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.gate.control.parts import Progress
 from headrace.gate.control.parts import ranges_of as part_of
-from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.gate.ledger.batch_queries import ranges_of
 from headrace.gate.ledger.batch_rows import offsets_in
 from headrace.gate.ledger.database import Store

@@ -21,8 +21,8 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.gate.control.sink_outage import SinkOutage
 from headrace.errors import LedgerError
+from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.ledger import transitions
 from headrace.gate.ledger.database import Store, changed_rows, make_durable
 from headrace.gate.ledger.error_report import storable

@@ -14,8 +14,8 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.gate.control.limits import OperatorActionKind
 from headrace.errors import OptionError
+from headrace.gate.control.limits import OperatorActionKind
 from headrace.gate.ledger import transitions
 from headrace.gate.ledger.batch_rows import unresolved
 from headrace.gate.ledger.database import Store, changed_rows

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
-from headrace.gate.control import EstimatorSettings, OperatorActionKind, OperatorLimits, Plan
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of
 from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
+from headrace.gate.control import EstimatorSettings, OperatorActionKind, OperatorLimits, Plan
 from headrace.gate.ledger import (
     Admission,
     GateClaim,

@@ -1,8 +1,8 @@
 """Bounds of a read: a word, offsets or times, their offsets in a log now, and a batch's start.
 
-The batch's end is the control law's business (``headrace.gate.control.plan``). Its start is about the
-rest: a partition that is new, one that is gone, a log that no longer holds our position, a topic
-that was deleted and created again.
+The batch's end is the control law's business (``headrace.gate.control.plan``). Its start is about
+the rest: a partition that is new, one that is gone, a log that no longer holds our position, a
+topic that was deleted and created again.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, overload
 
+from headrace.core import options as text_of
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError, OptionError
 from headrace.gate.control import (
     AUTO,
     BatchLimits,
@@ -16,9 +19,6 @@ from headrace.gate.control import (
 )
 from headrace.gate.control.interval import SHORTEST_INTERVAL_MS
 from headrace.gate.control.sink_outage import OutageSettings
-from headrace.core import options as text_of
-from headrace.core.ranges import OffsetRange
-from headrace.errors import LedgerError, OptionError
 from headrace.gate.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
 if TYPE_CHECKING:

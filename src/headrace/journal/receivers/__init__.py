@@ -47,4 +47,6 @@ _FROM: Final = {
 """Names that need an extra, and the modules that have them."""
 
 if not TYPE_CHECKING:  # or a type checker would accept any name
-    __getattr__ = lazy_names("headrace.receivers", _FROM, {"receivers": "Receiving records"})
+    __getattr__ = lazy_names(
+        "headrace.journal.receivers", _FROM, {"receivers": "Receiving records"}
+    )

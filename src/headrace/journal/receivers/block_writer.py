@@ -13,10 +13,10 @@ from typing import Final, NoReturn
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LaneTakenError
-from headrace.journal.records import Records
 from headrace.journal.receivers.deduplicator import StoredIds
 from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.receivers.settings import IntakeSettings
+from headrace.journal.records import Records
 
 Append = Callable[[Records], OffsetRange]
 """Makes records durable and answers their offsets, or raises JournalError; LaneTakenError when none

@@ -16,8 +16,8 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal
-from headrace.journal.records import Records, message_ids
 from headrace.journal.receivers.id_window import IdRange, Window, named, ranges_of
+from headrace.journal.records import Records, message_ids
 
 _RESTORE_S: Final = 10.0
 _RESTORE_BLOCKS: Final = 10_000

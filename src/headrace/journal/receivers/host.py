@@ -16,10 +16,9 @@ from typing import Final, Protocol
 from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, NoJournalError, OptionError
+from headrace.gate.ledger import Ledger, ReceiverReport
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
-from headrace.journal.storage import probe
-from headrace.gate.ledger import Ledger, ReceiverReport
 from headrace.journal.receivers.deduplicator import newest_ids
 from headrace.journal.receivers.event_log import event, readable
 from headrace.journal.receivers.id_window import id_bytes
@@ -29,6 +28,7 @@ from headrace.journal.receivers.lane_health import LaneHealth
 from headrace.journal.receivers.memory_budget import warm_up
 from headrace.journal.receivers.settings import IntakeSettings, require_port
 from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
+from headrace.journal.storage import probe
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""

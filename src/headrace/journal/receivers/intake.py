@@ -12,7 +12,6 @@ from typing import Final, NoReturn, Self
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import ReceiverError
-from headrace.journal.records import Records
 from headrace.journal.receivers.block_writer import Append, BlockWriter, Settle
 from headrace.journal.receivers.deduplicator import Deduplicator, Delivery, Receipt
 from headrace.journal.receivers.event_log import Rejections
@@ -20,6 +19,7 @@ from headrace.journal.receivers.lane_health import LaneHealth
 from headrace.journal.receivers.limiter import Limiter
 from headrace.journal.receivers.memory_budget import MemoryBudget, memory_bytes
 from headrace.journal.receivers.settings import IntakeSettings
+from headrace.journal.records import Records
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

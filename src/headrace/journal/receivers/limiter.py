@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from headrace.gate.control import TokenBucket
-from headrace.journal.records import Records
 from headrace.journal.receivers.memory_budget import memory_bytes
+from headrace.journal.records import Records
 
 _CHUNK_S: Final = 0.1
 """The seconds' worth of records that are admitted at once. Larger, and a new rate takes effect

@@ -7,11 +7,11 @@ from typing import Final
 import pyarrow.compute as pc
 
 from headrace.errors import ReceiverError
-from headrace.journal.records import Records
 from headrace.journal.receivers.connections import PROXY_2
 from headrace.journal.receivers.json_text import MalformedError, check_lines, ids_of_lines
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import TcpSettings
+from headrace.journal.records import Records
 
 _MOST_AT_ONCE: Final = 16_384
 """Lines that are made records at once: empty ones take 24 times their bytes then."""

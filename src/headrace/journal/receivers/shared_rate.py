@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headrace.gate.control import Demand, catch_up_rate, fair_shares
 from headrace.core.options import require_number
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
+from headrace.gate.control import Demand, catch_up_rate, fair_shares
 from headrace.gate.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.journal.receivers.event_log import event, readable
 

@@ -4,9 +4,9 @@ import io
 import sys
 
 try:
-    from headrace.operate.cli.exits import ExitStatus, interrupts_kept
     from headrace.core.system import needs_extra
     from headrace.errors import HeadraceError
+    from headrace.operate.cli.exits import ExitStatus, interrupts_kept
 except KeyboardInterrupt:  # somebody has thought again at once
     sys.exit(130)
 

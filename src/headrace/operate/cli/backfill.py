@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 from rich.table import Table
 
+from headrace.core.ranges import OffsetRange
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
 from headrace.gate.backfill import MAX_BACKFILLS
+from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.operate.cli import printing as out
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.cli.batches_command import gate_or_batch, key_text, owner_word
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow, load_handler
-from headrace.core.ranges import OffsetRange
-from headrace.core.timing import wall_clock_ms
-from headrace.errors import OptionError
-from headrace.gate.ledger import BatchRecord, Ledger, Status
 from headrace.operate.status.sources import SourceAccess, source_access
 
 if TYPE_CHECKING:
-    from headrace.gate.execution.batch import Handler
     from headrace.flow.stage import Stage
+    from headrace.gate.execution.batch import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
 """The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""

@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from headrace.core.system import new_owner
+from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.gate.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
@@ -39,11 +41,6 @@ from headrace.gate.backfill.monitor import (
     PartlyDone,
     Skipped,
 )
-from headrace.operate.cli.exits import stopped_by_signals
-from headrace.operate.cli.printing import count, plural, print_json, printable
-from headrace.operate.cli.shared_options import start_spark
-from headrace.core.system import new_owner
-from headrace.core.timing import cancel_when, wall_clock_ms
 from headrace.gate.execution.batch import Batch, Handler, call_handler
 from headrace.gate.execution.batch_reader import SparkBatchReader
 from headrace.gate.execution.executor import BatchExecutor
@@ -52,6 +49,9 @@ from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.operate.cli.exits import stopped_by_signals
+from headrace.operate.cli.printing import count, plural, print_json, printable
+from headrace.operate.cli.shared_options import start_spark
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.sources import SourceAccess
 

@@ -10,9 +10,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
-from headrace.operate.cli.printing import show_or_watch
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
@@ -27,6 +24,9 @@ from headrace.gate.ledger import (
     redact_url,
 )
 from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.states import batch_time_ms
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from headrace.operate.cli import shared_options as opt
 from headrace.core.ranges import TopicPartition, nested
 from headrace.errors import OptionError
 from headrace.gate.ledger import Ledger, redact_url
@@ -14,6 +13,7 @@ from headrace.gate.source.checkpoint import Checkpoint
 from headrace.gate.source.checkpoint import export as export_checkpoint
 from headrace.gate.source.resumption import GateMemory, continued
 from headrace.gate.source.stream_offset import StreamOffset
+from headrace.operate.cli import shared_options as opt
 
 checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 

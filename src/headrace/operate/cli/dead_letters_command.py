@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
 from headrace.operate.cli import printing as out
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.cli.shared_options import load_function
-from headrace.core.timing import wall_clock_ms
-from headrace.errors import OptionError
-from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
 from headrace.operate.status.letter_sending import LetterSender
 
 PAGE: Final = 100
@@ -155,8 +155,8 @@ def send_letters(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Called as edit(letter), a headrace.gate.ledger.DeadLetter; key, value and headers of "
-            "what it answers are sent, and nothing if it answers None.",
+            help="Called as edit(letter), a headrace.gate.ledger.DeadLetter; key, value and headers"
+            " of what it answers are sent, and nothing if it answers None.",
         ),
     ] = None,
     value: Annotated[

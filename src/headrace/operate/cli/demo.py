@@ -1,6 +1,7 @@
 """``headrace demo``: one stream in two queries, without a gate and with one, and the proof.
 
-``python -m headrace.operate.cli.demo FOLDER`` is the driver: it runs both queries, and is killed in act 4.
+``python -m headrace.operate.cli.demo FOLDER`` is the driver: it runs both queries, and is killed in
+act 4.
 """
 
 import json
@@ -22,12 +23,12 @@ from typing import Annotated, Any, Final
 import sqlalchemy
 import typer
 
-from headrace.operate.cli.exits import ENDS, leave
-from headrace.operate.cli.printing import count
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
-from headrace.journal import Journal, Records
 from headrace.gate.ledger import Ledger
+from headrace.journal import Journal, Records
+from headrace.operate.cli.exits import ENDS, leave
+from headrace.operate.cli.printing import count
 from headrace.operate.local import ensure_java, start_kafka
 from headrace.operate.local.servers import ServerProcess
 

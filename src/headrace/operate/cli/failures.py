@@ -9,6 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.gate.ledger import (
+    BatchRecord,
+    DeadLetterRecord,
+    DeadLetterStatus,
+    Ledger,
+    Missed,
+    Status,
+)
 from headrace.operate.cli import printing as out
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.cli.batches_command import (
@@ -21,16 +31,6 @@ from headrace.operate.cli.batches_command import (
 from headrace.operate.cli.dead_letters_command import letter_values, letters_table
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.printing import show_or_watch
-from headrace.core.timing import wall_clock_ms
-from headrace.errors import OptionError
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetterRecord,
-    DeadLetterStatus,
-    Ledger,
-    Missed,
-    Status,
-)
 
 _NOTHING: Final = (
     "Nothing is unresolved: no batch has failed, no dead letter waits, and no loss that is known"

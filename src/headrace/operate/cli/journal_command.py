@@ -9,12 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
-from headrace.operate.cli.exits import ExitStatus
 from headrace.core.options import age_ms
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
+from headrace.gate.ledger import Ledger, Processed, Status
 from headrace.journal import (
     DEFECTS,
     Journal,
@@ -29,7 +27,9 @@ from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
-from headrace.gate.ledger import Ledger, Processed, Status
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ExitStatus
 
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""

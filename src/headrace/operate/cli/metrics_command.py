@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.operate.cli import shared_options as opt
 from headrace.errors import OptionError
 from headrace.gate.ledger import Ledger
+from headrace.operate.cli import shared_options as opt
 from headrace.operate.metrics.shipped import alert_rules, grafana_dashboard
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.sources import Sources

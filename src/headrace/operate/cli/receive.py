@@ -13,13 +13,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from headrace.operate.cli.printing import TextLines, logged
-from headrace.operate.cli.shared_options import (
-    DEFAULT_LEDGER,
-    LedgerUrl,
-    secret_of,
-    with_parameters,
-)
 from headrace.errors import OptionError
 from headrace.journal.receivers import (
     Hosting,
@@ -39,6 +32,13 @@ from headrace.journal.receivers.settings_file import (
     default_file,
     described_fields,
     sentences,
+)
+from headrace.operate.cli.printing import TextLines, logged
+from headrace.operate.cli.shared_options import (
+    DEFAULT_LEDGER,
+    LedgerUrl,
+    secret_of,
+    with_parameters,
 )
 
 _LOG: Final = logging.getLogger("headrace.receivers")

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from headrace.operate.cli.printing import Watch, printable
 from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError, SetupError
 from headrace.gate.ledger import GateRecord, Ledger, normalize_url, redact_url
+from headrace.operate.cli.printing import Watch, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.gate.execution.batch import Batch, Handler
     from headrace.flow import Flow
+    from headrace.gate.execution.batch import Batch, Handler
 
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
 

@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.core.timing import wall_clock_ms
+from headrace.errors import OptionError
+from headrace.gate.ledger import Ledger
 from headrace.operate.cli import printing as out
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
-from headrace.core.timing import wall_clock_ms
-from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger
 from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.explanation import Explanation, explain
 from headrace.operate.status.lags import LagWatch

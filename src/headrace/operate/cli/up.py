@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.operate.cli import shared_options as opt
-from headrace.operate.cli.exits import ENDS
 from headrace.errors import SetupError
 from headrace.journal import Journal
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ENDS
 
 PARTITIONS: Final = 3
 

@@ -13,9 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
-from headrace.operate.cli.exits import ExitStatus
 from headrace.errors import OptionError
 from headrace.gate.ledger import (
     DEFECTS,
@@ -30,6 +27,9 @@ from headrace.gate.ledger import (
     redact_url,
 )
 from headrace.gate.ledger import verify as verify_gate
+from headrace.operate.cli import printing as out
+from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.status.sentences import (
     CANNOT,
     ELSEWHERE,

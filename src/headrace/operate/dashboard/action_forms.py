@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
-from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.errors import HeadraceError, OptionError
 from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
+from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.operate.status.letter_sending import LetterSender
 from headrace.operate.status.limiting import GATE_ACTIONS, WantedLimit
 from headrace.operate.status.words import count, plural

@@ -29,8 +29,14 @@ from starlette.routing import Route
 
 from headrace import __version__
 from headrace.core.timing import wall_clock_ms
+from headrace.errors import HeadraceError, LedgerError, SetupError
 from headrace.operate.dashboard.action_forms import perform
-from headrace.operate.dashboard.failure_pages import batch_page, failures_page, group_page, letter_page
+from headrace.operate.dashboard.failure_pages import (
+    batch_page,
+    failures_page,
+    group_page,
+    letter_page,
+)
 from headrace.operate.dashboard.gate_page import batches_page, gate_page, partitions_page, series_of
 from headrace.operate.dashboard.live import LedgerLink, LiveHub
 from headrace.operate.dashboard.overview_page import (
@@ -50,7 +56,6 @@ from headrace.operate.dashboard.security import (
     check_form,
     new_token,
 )
-from headrace.errors import HeadraceError, LedgerError, SetupError
 from headrace.operate.metrics import (
     OPENMETRICS_TYPE,
     PROMETHEUS_TYPE,
@@ -223,7 +228,7 @@ class Dashboard:
         name = request.path_params["name"]
         if name not in _STATIC:
             raise NotFoundError("There is no such file.")
-        data = resources.files("headrace.dashboard").joinpath("static", name).read_bytes()
+        data = resources.files("headrace.operate.dashboard").joinpath("static", name).read_bytes()
         headers = {"cache-control": "public, max-age=86400", "etag": f'"{__version__}"'}
         return Response(data, media_type=_STATIC[name], headers=headers)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from headrace.gate.control import OperatorAction, OperatorLimits
+from headrace.gate.ledger import Ledger, SeriesPoint
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import (
@@ -19,7 +20,6 @@ from headrace.operate.dashboard.pages import (
     whole_number,
 )
 from headrace.operate.dashboard.timeline import timeline_of
-from headrace.gate.ledger import Ledger, SeriesPoint
 from headrace.operate.status.attention import BY_OPERATORS, Need
 from headrace.operate.status.limiting import drain_state
 from headrace.operate.status.observer import Observer, read_histories

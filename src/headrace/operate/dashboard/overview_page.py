@@ -10,11 +10,18 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from headrace.core.timing import wall_clock_ms
-from headrace.operate.dashboard.fleet import Fleet
-from headrace.operate.dashboard.live import View
-from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, region_id, whole_number
 from headrace.errors import OptionError
 from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.operate.dashboard.fleet import Fleet
+from headrace.operate.dashboard.live import View
+from headrace.operate.dashboard.pages import (
+    NotFoundError,
+    Page,
+    Query,
+    Site,
+    region_id,
+    whole_number,
+)
 from headrace.operate.status.attention import NeedGroup, Where, grouped, urgency_of
 from headrace.operate.status.gate_columns import GATE_COLUMNS, GateColumn
 from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets

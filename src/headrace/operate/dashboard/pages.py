@@ -14,11 +14,11 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headrace.gate.control.limits import LAST_MS
 from headrace.core.timing import wall_clock_ms
-from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.errors import HeadraceError
+from headrace.gate.control.limits import LAST_MS
 from headrace.gate.ledger import GateRecord, Ledger, without_secrets
+from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.operate.status import sentences, words
 from headrace.operate.status.attention import Need, Where
 from headrace.operate.status.gate_columns import ARROWS
@@ -335,7 +335,7 @@ def _finalize(value: Any) -> Any:
 def environment() -> Environment:
     """The templates, with what they use."""
     made = Environment(
-        loader=PackageLoader("headrace.dashboard"),
+        loader=PackageLoader("headrace.operate.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,

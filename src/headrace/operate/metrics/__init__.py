@@ -30,4 +30,4 @@ _FROM: Final = {
 """Names that need prometheus_client (an extra), and the modules that have them."""
 
 if not TYPE_CHECKING:  # or a type checker would accept any name
-    __getattr__ = lazy_names("headrace.metrics", _FROM, {"metrics": "Metrics"})
+    __getattr__ = lazy_names("headrace.operate.metrics", _FROM, {"metrics": "Metrics"})

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from headrace.core.timing import WallClock, wall_clock_ms
+from headrace.errors import LedgerError, OptionError
 from headrace.gate.control import SourceCost
 from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.core.timing import WallClock, wall_clock_ms
-from headrace.errors import LedgerError, OptionError
 from headrace.gate.ledger import Ledger, Status
 from headrace.gate.ledger.metric_rows import GateNow, OpenBatches
 from headrace.operate.metrics.families import Family, Totals, gauge, render

@@ -62,7 +62,7 @@ _NAMES_GATES: Final = "headrace_batch_interval_seconds"
 
 def alert_rules() -> str:
     """The alert rules, as a file for Prometheus' ``rule_files``."""
-    return files("headrace.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
+    return files("headrace.operate.metrics").joinpath("alert_rules.yml").read_text(encoding="utf-8")
 
 
 def _gates(source: dict[str, str]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from headrace.gate.control.schema_fit import FIT_BATCHES
 from headrace.errors import GateInUseError, OptionError
+from headrace.gate.control.schema_fit import FIT_BATCHES
 from headrace.gate.ledger.error_report import BAD_VALUE
 from headrace.operate.status import words as out
 from headrace.operate.status.sentences import headline, records_in_all, records_waiting, since

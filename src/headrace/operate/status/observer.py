@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.gate.control.schema_fit import LOOKED_AT
 from headrace.core.timing import wall_clock_ms
+from headrace.gate.control.schema_fit import LOOKED_AT
 from headrace.gate.ledger import (
     BatchRecord,
     GateRecord,

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from headrace.core.timing import GATE_LEASE_MS
 from headrace.gate.control.sink_outage import SinkOutage
 from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.core.timing import GATE_LEASE_MS
 from headrace.gate.ledger import (
     BatchRecord,
     GateQuery,

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Self
 
+from headrace.core.timing import is_in_force
 from headrace.gate.control import OperatorAction, OperatorLimits
 from headrace.gate.control.rate_law import Reason
 from headrace.gate.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.core.timing import is_in_force
 from headrace.gate.ledger import (
     BatchRecord,
     GateQuery,

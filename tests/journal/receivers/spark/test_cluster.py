@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.journal.samples import values_of
 from tests.journal.receivers.spark.driven import is_free
 from tests.journal.receivers.spark.numbered import Sender, sending
+from tests.journal.samples import values_of
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 

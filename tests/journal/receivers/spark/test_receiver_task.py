@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from tests.journal.journals import displace
-from tests.journal.samples import values_of
 from tests.journal.receivers.finite import Finite
 from tests.journal.receivers.spark.driven import TOKEN, Driven, is_free, post
+from tests.journal.samples import values_of
 from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
 from headrace.journal import Journal
-from headrace.journal.records import Records
 from headrace.journal.receivers import (
     Hosting,
     HttpReceiver,
@@ -31,6 +30,7 @@ from headrace.journal.receivers import (
 )
 from headrace.journal.receivers.spark.receiver_task import Assignment, TaskOutcome, work
 from headrace.journal.receivers.spark.reporting import Order, ReportServer
+from headrace.journal.records import Records
 
 
 class Broken:

@@ -78,7 +78,7 @@ def test_whoever_does_not_show_the_token_is_not_answered(
 def test_strangers_are_told_of_once_and_no_token_is_shown(
     server: ReportServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="headrace.journal.receivers.spark")
+    caplog.set_level(logging.DEBUG, logger="headrace.receivers.spark")
     for _ in range(3):
         with connected(server) as connection:
             assert answer(connection, Report("s3cret", "worker").encode()) == b""

@@ -13,16 +13,15 @@ from typing import Any, cast
 import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
-from tests.journal.samples import values_of
 from tests.journal.receivers.finite import Finite
 from tests.journal.receivers.spark.driven import WAIT_S, is_free, post
+from tests.journal.samples import values_of
 from tests.services.waiting import wait_until
 
 import headrace
 from headrace.errors import LedgerError, OptionError, ReceiverError
-from headrace.journal import Journal
-from headrace.journal.records import Records
 from headrace.gate.ledger import Ledger
+from headrace.journal import Journal
 from headrace.journal.receivers import (
     Hosting,
     HttpReceiver,
@@ -32,7 +31,12 @@ from headrace.journal.receivers import (
 )
 from headrace.journal.receivers.spark import HostedState, Receivers
 from headrace.journal.receivers.spark.receiver_task import Assignment, TaskOutcome
-from headrace.journal.receivers.spark.spark_receivers import MAX_REASON_CHARS, SparkJobs, failure_reason
+from headrace.journal.receivers.spark.spark_receivers import (
+    MAX_REASON_CHARS,
+    SparkJobs,
+    failure_reason,
+)
+from headrace.journal.records import Records
 
 HTTP = HttpReceiver(HttpSettings(port=0))
 
@@ -395,7 +399,7 @@ def test_the_page_s_program_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
-    page = Path(__file__).parents[3] / "docs" / "receivers.md"
+    page = Path(__file__).parents[4] / "docs" / "receivers.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (code,) = [block for block in blocks if "headrace.Receivers" in block]
     code = code.replace("s3://bucket/orders", f"{tmp_path}/orders")

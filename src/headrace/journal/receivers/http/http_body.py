@@ -7,7 +7,6 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from headrace.journal.records import SCHEMA, Records
 from headrace.journal.receivers.http.http_message import HttpRejection, HttpRequest, retry_after
 from headrace.journal.receivers.id_window import MAX_ID_CHARACTERS, is_message_id
 from headrace.journal.receivers.json_text import (
@@ -20,6 +19,7 @@ from headrace.journal.receivers.json_text import (
 )
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import HttpSettings
+from headrace.journal.records import SCHEMA, Records
 
 _RETRY_S: Final = 1.0
 """When memory is asked for again: bodies come and go within about this time."""

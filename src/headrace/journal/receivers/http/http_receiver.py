@@ -6,7 +6,6 @@ from typing import Final
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError
-from headrace.journal.records import Records
 from headrace.journal.receivers.access import Access, Tokens
 from headrace.journal.receivers.connections import Connections, ListeningReceiver
 from headrace.journal.receivers.deduplicator import Receipt
@@ -27,6 +26,7 @@ from headrace.journal.receivers.http.status_routes import status_routes
 from headrace.journal.receivers.intake import Intake, RetryAfter
 from headrace.journal.receivers.memory_budget import MemoryBudget
 from headrace.journal.receivers.settings import HttpSettings
+from headrace.journal.records import Records
 
 _LARGE_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread, so that the other senders do not wait."""

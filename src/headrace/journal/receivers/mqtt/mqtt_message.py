@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headrace.journal.records import Headers
 from headrace.journal.receivers.id_window import is_message_id
+from headrace.journal.records import Headers
 
 MESSAGE_ID: Final = "headrace-message-id"
 """The user property that a publisher gives a message, so that it is stored once.

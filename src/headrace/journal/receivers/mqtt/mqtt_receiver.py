@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, OptionError
-from headrace.journal.records import Records
 from headrace.journal.receivers.deduplicator import Receipt
 from headrace.journal.receivers.event_log import event
 from headrace.journal.receivers.id_window import MAX_ID_CHARACTERS
 from headrace.journal.receivers.intake import Intake
 from headrace.journal.receivers.mqtt.mqtt_message import MOST_PROPERTIES, MqttMessage, Packet
 from headrace.journal.receivers.settings import MqttSettings
+from headrace.journal.records import Records
 
 if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
     from headrace.journal.receivers.mqtt.mqtt_connection import MqttConnection

@@ -30,7 +30,7 @@ from headrace.journal.receivers.spark.reporting import (
     read_line,
 )
 
-_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+_LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 _CONNECT_S: Final = 10.0
 

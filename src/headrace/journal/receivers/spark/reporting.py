@@ -27,7 +27,7 @@ REPORT_S: Final = 0.5
 SILENCE_S: Final = 30.0
 """After so long without a line from the other side it counts as gone."""
 
-_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+_LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class Order(StrEnum):

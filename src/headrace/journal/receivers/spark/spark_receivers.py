@@ -17,9 +17,9 @@ from pyspark.util import InheritableThread
 
 from headrace.core.options import require_whole
 from headrace.errors import OptionError, ReceiverError
+from headrace.gate.ledger import normalize_url
 from headrace.journal import Journal
 from headrace.journal.names import checked_lane
-from headrace.gate.ledger import normalize_url
 from headrace.journal.receivers import Hosting, Receiver
 from headrace.journal.receivers.host import log_new_journal, open_journal
 from headrace.journal.receivers.settings import require_port
@@ -98,7 +98,7 @@ def failure_reason(text: str) -> str:
 STOP_S: Final = 30.0
 """Time that a clean stop may take (s)."""
 
-_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+_LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:

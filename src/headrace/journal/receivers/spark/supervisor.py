@@ -14,7 +14,7 @@ from headrace.core.backoff import Backoff
 from headrace.journal.receivers.spark.receiver_task import TaskOutcome
 from headrace.journal.receivers.spark.reporting import Order, Report, ReportServer
 
-_LOG: Final = logging.getLogger("headrace.journal.receivers.spark")
+_LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 BACKOFF: Final = Backoff(first_ms=1_000, most_ms=30_000)
 """The wait before a receiver is restarted, doubled for each failure in a row."""
