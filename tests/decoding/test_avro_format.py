@@ -3,12 +3,8 @@
 import json as json_text
 import pickle
 import re
-import threading
-import time
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,14 +15,13 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.services.registry import RegistryServer, framed, registry_server
+from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.decoding import registry as registry_module
 from headrace.decoding.avro_format import AvroFormat
 from headrace.decoding.formats import Decoded
 from headrace.decoding.registry import NO_ID
-from headrace.errors import READ, OptionError, RegistryError
+from headrace.errors import OptionError
 
 ADDRESS = {
     "type": "record",
@@ -355,132 +350,6 @@ def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
         2: "what it was written as cannot be read with the reader's schema",
         3: "what it was written as cannot be read with the reader's schema",
     }
-
-
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_a_registry_that_refuses_is_an_outage_and_rejects_nothing(
-    registry: RegistryServer, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
-    form = headrace.avro(json_text.dumps(ORDER), registry=registry.client())
-    registry.status = status
-    (value,) = written(ORDER, {"id": 1, "name": None})
-    with pytest.raises(RegistryError, match=f"answers {status} to GET /schemas/ids/1") as raised:
-        decoded(form, framed(1, value))
-    assert raised.value.__notes__ == [READ]
-    assert len(registry.asked) == (3 if status >= 429 else 1)
-    registry.status = 200
-    registry.register("orders-value", ORDER)
-    assert decoded(form, framed(1, value)).reasons == {}
-
-
-def test_a_registry_that_is_away_or_another_server_is_an_outage(
-    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
-    value = framed(1, written(ORDER, {"id": 1, "name": None})[0])
-    away = headrace.SchemaRegistry("http://127.0.0.1:1")
-    with pytest.raises(RegistryError, match="cannot be reached"):
-        decoded(headrace.avro(json_text.dumps(ORDER), registry=away), value)
-    other = headrace.SchemaRegistry(f"{registry.url}/elsewhere")
-    with pytest.raises(RegistryError, match="answers 404 to GET /schemas/ids/1"):
-        decoded(headrace.avro(json_text.dumps(ORDER), registry=other), value)
-
-
-def test_the_next_url_of_a_registry_is_asked_where_one_is_away(
-    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
-    number = registry.register("orders-value", ORDER)
-    value = framed(number, written(ORDER, {"id": 1, "name": None})[0])
-    with registry_server() as broken:
-        broken.status = 503
-        urls = f"http://127.0.0.1:1,{broken.url}, {registry.url}"
-        several = headrace.SchemaRegistry(urls)
-        form = headrace.avro(json_text.dumps(ORDER), registry=several)
-        assert decoded(form, value).reasons == {}
-        assert (len(broken.asked), len(registry.asked)) == (1, 1)
-        # The one that has answered is asked first from then on.
-        assert several.newest("orders-value").kind == "AVRO"
-        assert (len(broken.asked), len(registry.asked)) == (1, 2)
-        registry.status = 500
-        with pytest.raises(RegistryError, match=r"^The schema registry http.*answers 503 to GET"):
-            several.newest("orders-value")
-        assert (len(broken.asked), len(registry.asked)) == (4, 5)
-
-
-class Dripping(BaseHTTPRequestHandler):
-    """Sends a byte now and then of an answer that never ends."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "1000000")
-        self.end_headers()
-        with suppress(OSError):
-            while True:
-                self.wfile.write(b" ")
-                time.sleep(0.02)
-
-    def log_message(self, *_arguments: object) -> None: ...
-
-
-def test_a_registry_that_sends_a_byte_now_and_then_is_an_outage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        slow = headrace.SchemaRegistry(url, timeout_s=0.2)
-        value = framed(1, written(ORDER, {"id": 1, "name": None})[0])
-        with pytest.raises(RegistryError, match=r"it has not answered within 0\.2 s"):
-            decoded(headrace.avro(json_text.dumps(ORDER), registry=slow), value)
-        server.shutdown()
-
-
-def test_credentials_are_sent_and_shown_nowhere(registry: RegistryServer) -> None:
-    registry.require("reader", "hunter2")
-    number = registry.register("orders-value", ORDER)
-    value = framed(number, written(ORDER, {"id": 1, "name": None})[0])
-    client = registry.client(user="reader", password="hunter2")  # noqa: S106
-    form = headrace.avro(json_text.dumps(ORDER), registry=client)
-    assert decoded(form, value).reasons == {}
-    assert "hunter2" not in repr(form)
-    wrong = registry.client(user="reader", password="hunter3")  # noqa: S106
-    with pytest.raises(RegistryError, match="answers 401") as raised:
-        decoded(headrace.avro(json_text.dumps(ORDER), registry=wrong), value)
-    assert "hunter" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            {"url": "http://reader:hunter2@registry:8081"},
-            "URL of registry has a user or a password",
-        ),
-        ({"url": "registry:8081"}, "must be like http://host:8081"),
-        ({"url": "ftp://registry"}, "must be like http://host:8081"),
-        ({"url": "http://registry:99999"}, "'http://registry:99999'; it must be like"),
-        ({"url": "http://registry:0"}, "with a port from 1 to 65535"),
-        ({"url": "http://registry:abc"}, "with a port from 1 to 65535"),
-        ({"url": "http://registry:8081 "}, "'http://registry:8081 '; it must be like"),
-        ({"url": " http://registry:8081"}, "must be like"),
-        ({"url": "http://registry:8081?a=b"}, "must be like"),
-        ({"url": ""}, "URL is ''; it must be like"),
-        ({"url": "http://a:8081,"}, "URL is ''; .* or several of these with commas"),
-        ({"url": "http://a:8081,,http://b:8081"}, "URL is ''"),
-        ({"url": "http://a:8081,b:8081"}, "URL is 'b:8081'"),
-        ({"url": "http://a:8081,http://reader:hunter2@[b"}, "has a user or a password"),
-        ({"user": "reader"}, "give user and password, or a token"),
-        ({"user": "r", "password": "hunter2", "token": "hunter2"}, "or too much"),
-        ({"timeout_s": 0}, "timeout_s is 0; it must be above 0"),
-    ],
-)
-def test_a_registry_that_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(OptionError, match=sentence) as raised:
-        headrace.SchemaRegistry(**({"url": "http://registry:8081"} | options))
-    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self._may():
-            self._send(*self.server.answer(self.path))
+            self._send(*self.server.answer(self.path.partition("?")[0]))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -12,8 +12,14 @@ from typing import Any, Final
 
 from headrace.errors import SetupError
 
+_REGISTRY: Final = dict.fromkeys(
+    ("attrs", "authlib", "cachetools", "certifi", "httpx", "httpx2"),
+    "confluent-kafka[schemaregistry]",
+)
+"""Modules that the client of schema registries imports; of the last two, one."""
+
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
-    "avro": {"fastavro": "fastavro"},
+    "avro": {"fastavro": "fastavro", **_REGISTRY},
     "dashboard": {
         "starlette": "starlette",
         "uvicorn": "uvicorn",
@@ -26,7 +32,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "mqtt": {"paho": "paho-mqtt"},
     "object-store": {"obstore": "obstore"},
     "postgresql": {"psycopg": "psycopg"},
-    "protobuf": {"google": "protobuf"},
+    "protobuf": {"google": "protobuf", **_REGISTRY},
     "receivers": {
         "httptools": "httptools",
         "msgspec": "msgspec",

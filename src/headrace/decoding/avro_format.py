@@ -26,6 +26,7 @@ from headrace.decoding.registry import (
     NO_ID,
     RegisteredSchema,
     SchemaRegistry,
+    client_package,
     header_of,
     payload,
     schema_id,
@@ -90,7 +91,8 @@ def avro(
         OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
             does not have, or there is no such subject; both or neither of these are given.
         RegistryError: the registry cannot be reached.
-        SetupError: fastavro is not installed (``pip install 'headrace[avro]'``).
+        SetupError: fastavro or the registry's client is not installed
+            (``pip install 'headrace[avro]'``).
     """
     if (schema is None) == (subject is None) or (subject is not None and registry is None):
         raise OptionError(
@@ -98,6 +100,8 @@ def avro(
             " registry; give avro(schema), avro(schema, registry=...) or avro(registry=...,"
             " subject=...)."
         )
+    if registry is not None:
+        client_package()
     references: tuple[str, ...] = ()
     if subject is not None and registry is not None:
         found = registry.newest(subject)

@@ -15,7 +15,14 @@ from pyspark.sql import types as t
 
 from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded, option_text
-from headrace.decoding.registry import NO_ID, SchemaRegistry, payload, schema_id, unknown_id
+from headrace.decoding.registry import (
+    NO_ID,
+    SchemaRegistry,
+    client_package,
+    payload,
+    schema_id,
+    unknown_id,
+)
 from headrace.errors import OptionError
 
 _TOKEN: Final = re.compile(
@@ -112,8 +119,11 @@ def protobuf(
     Raises:
         OptionError: the descriptors cannot be read or do not parse, or there is no such message in
             them; or it holds itself, which Spark's types cannot.
-        SetupError: protobuf is not installed (``pip install 'headrace[protobuf]'``).
+        SetupError: protobuf or the registry's client is not installed
+            (``pip install 'headrace[protobuf]'``).
     """
+    if registry is not None:
+        client_package("protobuf")
     if isinstance(descriptors, bytes):
         content = descriptors
     else:

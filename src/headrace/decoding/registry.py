@@ -1,31 +1,31 @@
-"""Schemas from a schema registry: Confluent's wire format and REST API."""
+"""Schemas from a schema registry: Confluent's wire format, and its client for the REST API."""
 
-import base64
-import http.client
-import json
 import re
-import socket
 import ssl
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 from uuid import UUID
 
+from headrace.core.system import needs_extra
 from headrace.errors import READ as WHILE_READING
 from headrace.errors import OptionError, RegistryError
 
-_TRIES: Final = 3
-_WAIT_S: Final = 0.3
-_MOST_BYTES: Final = 16 * 1024 * 1024
-_MOST_REFERENCES: Final = 100
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+_RETRIES: Final = 2
+_WAIT_MS: Final = 300
 _UNKNOWN_FOR_S: Final = 60.0
 """Time for which an id counts as unknown that the registry did not know (s)."""
 
-_NOT_FOUND: Final = frozenset({40401, 40402, 40403})
+_MOST_UNKNOWN: Final = 10_000
+
+_NOT_FOUND: Final = (40401, 40402, 40403)
 """Codes of the registry for a subject, a version or a schema that it does not have."""
 
 HEADER_BYTES: Final = 5
@@ -79,14 +79,15 @@ class SchemaRegistry:
 
     Args:
         url: ``http://host:port`` or ``https://...``, with a path if there is one; or several with
-            commas, of one registry: the next one is asked where one is away or answers 429 or 5xx.
+            commas, of one registry: the next one is asked where one is away or answers 408, 429,
+            500, 502, 503 or 504.
         user: with the password, for HTTP's basic authentication.
         password: the user's, or an API key's secret.
         token: a bearer token, instead of these two.
         ca_file: certificates (PEM) to trust, on every machine. Default: the system's.
-        timeout_s: how long the registry may take to connect, and then for its whole answer (s).
-            Default: 5. Each URL is asked three times; too low, and a busy registry defers batches;
-            too high, and a batch waits.
+        timeout_s: how long the registry may take to connect, and then to send each part of its
+            answer (s). Default: 5. Each URL is asked three times; too low, and a busy registry
+            defers batches; too high, and a batch waits.
 
     Raises:
         OptionError: a URL is not of that form, or has a password in it; or both a password and a
@@ -101,7 +102,7 @@ class SchemaRegistry:
     timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for url in self._urls():
+        for url in re.split(", *", self.url):
             _check_url(url)
         if (self.user is None) != (self.password is None) or (self.user and self.token):
             raise OptionError(
@@ -118,10 +119,23 @@ class SchemaRegistry:
 
         Raises:
             RegistryError: it cannot be reached, or refuses; with the note that it was being read.
+            SetupError: its client is not installed.
         """
         if isinstance(identity, int) and identity > _LAST_ID:
             return None
-        return _CACHE.schema(self, identity)
+        key = self, identity
+        if key in _KNOWN:
+            return _KNOWN[key]
+        if _UNKNOWN_UNTIL.get(key, 0.0) > time.monotonic():
+            return None
+        found = self._of(identity)
+        if found is not None:
+            _KNOWN[key] = found
+            return found
+        if len(_UNKNOWN_UNTIL) > _MOST_UNKNOWN:
+            _UNKNOWN_UNTIL.clear()
+        _UNKNOWN_UNTIL[key] = time.monotonic() + _UNKNOWN_FOR_S
+        return None
 
     def newest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject, asked for now.
@@ -129,101 +143,66 @@ class SchemaRegistry:
         Raises:
             OptionError: there is no such subject.
             RegistryError: it cannot be reached, or refuses.
+            SetupError: its client is not installed.
         """
-        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
-        if answer is None:
+        found = self._read(
+            f"/subjects/{quote(subject, safe='')}/versions/latest",
+            lambda of: of.get_latest_version(subject).schema,
+        )
+        if found is None:
             raise OptionError(
                 f"The schema registry {self.url} has no subject {subject!r}; name one that it has."
             )
-        return self._registered(answer)
+        return found
 
-    def _urls(self) -> list[str]:
-        """The URLs, with the one that has answered last before the others."""
-        urls = re.split(", *", self.url)
-        return sorted(urls, key=lambda url: url != _LAST_ANSWER.get(self.url))
+    def _of(self, identity: int | UUID) -> RegisteredSchema | None:
+        if isinstance(identity, UUID):
+            guid = str(identity)
+            return self._read(f"/schemas/guids/{guid}", lambda of: of.get_schema_by_guid(guid))
+        return self._read(f"/schemas/ids/{identity}", lambda of: of.get_schema(identity))
 
-    def _fetch(self, identity: int | UUID) -> RegisteredSchema | None:
-        kind = "guids" if isinstance(identity, UUID) else "ids"
-        answer = self._get(f"/schemas/{kind}/{identity}")
-        return None if answer is None else self._registered(answer)
+    def _read(
+        self, path: str, get: Callable[["SchemaRegistryClient"], "Schema"]
+    ) -> RegisteredSchema | None:
+        """Return the schema at a path and its references; None if the registry has none there.
 
-    def _registered(self, answer: dict[str, Any]) -> RegisteredSchema:
-        found: dict[tuple[str, int], str] = {}
-        self._add_references(answer, found, depth=0)
-        kind = str(answer.get("schemaType") or "AVRO")
-        return RegisteredSchema(kind, str(answer["schema"]), tuple(found.values()))
-
-    def _add_references(
-        self, answer: dict[str, Any], found: dict[tuple[str, int], str], depth: int
-    ) -> None:
-        for each in answer.get("references") or ():
-            place = str(each["subject"]), int(each["version"])
-            if place in found:
-                continue
-            path = f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}"
-            referred = self._get(path)
-            if referred is None or depth > _MOST_REFERENCES or len(found) > _MOST_REFERENCES:
-                raise self._error(f"gives no version {place[1]} of {place[0]!r}, a reference")
-            self._add_references(referred, found, depth + 1)
-            found[place] = str(referred["schema"])
-
-    def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the registry's answer; None if it says that it has nothing there."""
-        said = ""
-        urls = self._urls()
-        for attempt, url in enumerate(urls * _TRIES):
-            if attempt and attempt % len(urls) == 0:
-                time.sleep(_WAIT_S * 2 ** (attempt // len(urls) - 1))
-            try:
-                status, body = self._ask(url, path)
-            except (OSError, http.client.HTTPException) as error:
-                said = f"cannot be reached ({error or type(error).__name__})"
-                continue
-            if status < http.client.INTERNAL_SERVER_ERROR and status != 429:
-                _LAST_ANSWER[self.url] = url
-            if status == http.client.OK and isinstance(body.get("schema"), str):
-                return body
-            if status == http.client.NOT_FOUND and body.get("error_code") in _NOT_FOUND:
+        The client is a new one: it would keep an answer without a schema, and the newest schema of
+        a subject, for as long as it lives, and a process that Spark forks would share its
+        connections.
+        """
+        package = client_package()
+        schema = None
+        try:
+            with package.SchemaRegistryClient(self._settings()) as client:
+                schema = get(client)
+                references = tuple(_references(client, schema, set()))
+                return RegisteredSchema(schema.schema_type or "AVRO", _text(schema), references)
+        except package.SchemaRegistryError as error:
+            status, is_there = error.http_status_code, schema is not None
+            if status == 404 and error.error_code in _NOT_FOUND and not is_there:
                 return None
-            said = f"answers {status} to GET {path}"
-            if status == http.client.OK:
-                said += ", but with no schema"
-            if status < http.client.INTERNAL_SERVER_ERROR and status != 429:
-                break
-        raise self._error(said)
+            said = f"answers {status} to GET {path}{', for a reference of it' * is_there}"
+        except Exception as error:  # noqa: BLE001  (the client's HTTP library is not a fixed one)
+            said = _why_unread(error, path)
+        raise self._error(said)  # not from the client's error, which may quote a secret
 
-    def _ask(self, url: str, path: str) -> tuple[int, dict[str, Any]]:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        if parts.scheme == "https":
-            trusted = ssl.create_default_context(cafile=self.ca_file)
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=self.timeout_s, context=trusted
-            )
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
-        try:
-            connection.connect()
-            with _ended_after(connection.sock, self.timeout_s):
-                connection.request("GET", parts.path.rstrip("/") + path, headers=self._headers())
-                answer = connection.getresponse()
-                body = answer.read(_MOST_BYTES)
-        finally:
-            connection.close()
-        try:
-            value = json.loads(body)
-        except ValueError:
-            value = None
-        return answer.status, value if isinstance(value, dict) else {}
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "url": self.url,
+            "timeout": self.timeout_s,
+            "max.retries": _RETRIES,
+            "retries.wait.ms": _WAIT_MS,
+        }
+        system = ssl.get_default_verify_paths()  # the client's own default is the package certifi
+        if trusted := self.ca_file or system.cafile or system.capath:
+            settings["ssl.ca.location"] = trusted
         if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
+            settings["bearer.auth.credentials.source"] = "STATIC_TOKEN"
+            settings["bearer.auth.token"] = self.token
+            settings["bearer.auth.logical.cluster"] = ""  # the client requires one
         elif self.user is not None:
-            pair = f"{self.user}:{self.password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
-        return headers
+            settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        return settings
 
     def _error(self, said: str) -> RegistryError:
         error = RegistryError(
@@ -234,8 +213,54 @@ class SchemaRegistry:
         return error
 
 
-_LAST_ANSWER: Final[dict[str, str]] = {}
-"""By a registry's URLs, the one of them that has answered last."""
+_KNOWN: Final[dict[tuple[SchemaRegistry, int | UUID], RegisteredSchema]] = {}
+_UNKNOWN_UNTIL: Final[dict[tuple[SchemaRegistry, int | UUID], float]] = {}
+
+
+def client_package(extra: str = "avro") -> "ModuleType":
+    """Import the client of schema registries, which an extra of this name installs.
+
+    Raises:
+        SetupError: it is not installed.
+    """
+    with needs_extra(extra, "A schema registry", where="on every machine of the cluster"):
+        import confluent_kafka.schema_registry  # noqa: PLC0415  (an extra)
+    return confluent_kafka.schema_registry
+
+
+def _references(
+    client: "SchemaRegistryClient", schema: "Schema", seen: set[tuple[str, int]]
+) -> Iterator[str]:
+    """Yield the texts that a schema refers to, each after those that it refers to itself."""
+    for reference in schema.references or ():
+        subject, version = str(reference.subject), int(reference.version or 0)
+        if (subject, version) not in seen:
+            seen.add((subject, version))
+            # As Confluent's deserializers do: a reference may have been deleted since.
+            referred = client.get_version(subject, version, deleted=True).schema
+            yield from _references(client, referred, seen)
+            yield _text(referred)
+
+
+def _text(schema: "Schema") -> str:
+    """Return a schema's text.
+
+    Raises:
+        TypeError: the registry's answer has none.
+    """
+    if not isinstance(schema.schema_str, str):
+        raise TypeError("there is no schema")
+    return schema.schema_str
+
+
+def _why_unread(error: Exception, path: str) -> str:
+    """Return what the client's error says, without its text: that may quote a header's secret."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        return f"cannot be reached ({cause or type(cause).__name__})"
+    return f"gives no answer to GET {path} that can be read ({type(error).__name__})"
 
 
 def _check_url(url: str) -> None:
@@ -255,61 +280,6 @@ def _check_url(url: str) -> None:
             f"The schema registry's URL is {url!r}; it must be like http://host:8081, with a port"
             " from 1 to 65535, or several of these with commas."
         )
-
-
-@contextmanager
-def _ended_after(connected: socket.socket, timeout_s: float) -> Iterator[None]:
-    """Shut a connection down that is not done in time: a server may send a byte now and then.
-
-    Raises:
-        TimeoutError: it was.
-    """
-    is_late = threading.Event()
-
-    def end() -> None:
-        is_late.set()
-        with suppress(OSError):
-            connected.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(timeout_s, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException):
-        if not is_late.is_set():
-            raise
-    finally:
-        timer.cancel()
-    if is_late.is_set():
-        raise TimeoutError(f"it has not answered within {timeout_s:g} s")
-
-
-class _Cache:
-    def __init__(self) -> None:
-        self._changing: Final = threading.Lock()
-        self._schemas: dict[tuple[SchemaRegistry, int | UUID], RegisteredSchema] = {}
-        self._unknown_until: dict[tuple[SchemaRegistry, int | UUID], float] = {}
-
-    def schema(self, registry: SchemaRegistry, identity: int | UUID) -> RegisteredSchema | None:
-        key, now = (registry, identity), time.monotonic()
-        with self._changing:
-            if key in self._schemas:
-                return self._schemas[key]
-            if self._unknown_until.get(key, 0.0) > now:
-                return None
-        found = registry._fetch(identity)
-        with self._changing:
-            if found is None:
-                if len(self._unknown_until) > 10_000:
-                    self._unknown_until.clear()
-                self._unknown_until[key] = now + _UNKNOWN_FOR_S
-            else:
-                self._schemas[key] = found
-        return found
-
-
-_CACHE: Final = _Cache()
 
 
 def schema_id(value: bytes) -> int | UUID | None:
