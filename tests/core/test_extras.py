@@ -41,7 +41,7 @@ def test_nothing_of_an_extra_is_installed_for_everybody() -> None:
         (
             "receivers",
             "httptools",
-            lambda: importlib.import_module("headrace.receivers").HttpReceiver(),
+            lambda: importlib.import_module("headrace.journal.receivers").HttpReceiver(),
         ),
         ("spark", "pyspark", lambda: getattr(headrace, "Gate")("orders")),  # noqa: B009  (no interval)
         ("spark", "pyspark.sql", lambda: importlib.import_module("headrace.testing")),
@@ -50,9 +50,9 @@ def test_nothing_of_an_extra_is_installed_for_everybody() -> None:
 def test_what_is_missing_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, extra: str, module: str, use: Any
 ) -> None:
-    for name in [each for each in sys.modules if each.startswith("headrace.")]:
-        if name.split(".")[1] in {"execution", "receivers", "testing"}:
-            monkeypatch.delitem(sys.modules, name)
+    again = ("headrace.gate.execution", "headrace.journal.receivers", "headrace.testing")
+    for name in [each for each in sys.modules if each.startswith(again)]:
+        monkeypatch.delitem(sys.modules, name)
     for name in [each for each in sys.modules if each.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
