@@ -244,10 +244,10 @@ def test_metrics_are_there_too_and_say_when_the_ledger_is_away(
     answer = httpx.get(f"{address}/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert 'headrace_lag_records{gate="orders"}' in answer.text
-    assert "headrace_ledger_up{} 1" in answer.text
+    assert "headrace_ledger_up 1.0" in answer.text
     asked = {"accept": "application/openmetrics-text"}
     openmetrics = httpx.get(f"{address}/metrics?per-partition", headers=asked)
     assert openmetrics.text.endswith("# EOF\n")
     for file in tmp_path.glob("ledger.db*"):
         file.rename(tmp_path / f"away-{file.name}")
-    assert "headrace_ledger_up{} 0" in httpx.get(f"{address}/metrics").text
+    assert "headrace_ledger_up 0.0" in httpx.get(f"{address}/metrics").text
