@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.core.ranges import (
@@ -14,6 +14,7 @@ from headrace.core.ranges import (
     merge,
     nested,
     partitions_of,
+    shared_offsets,
 )
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 1))
@@ -138,6 +139,13 @@ def test_the_last_range_is_the_one_that_reaches_furthest_and_a_first_gap_is_seen
     found.append(LANE.range(5, 9), "long")
     found.append(LANE.range(6, 7), "short")
     assert found.last == "long"
+
+
+@example([LANE.range(0, 10), LANE.range(3, 3), LANE.range(5, 8)])
+@given(st.lists(ranges(), max_size=6))
+def test_ranges_that_share_an_offset_are_found(given_ranges: list[OffsetRange]) -> None:
+    offsets = [(r.topic_partition, at) for r in given_ranges for at in range(r.start, r.until)]
+    assert (shared_offsets(given_ranges) is None) == (len(set(offsets)) == len(offsets))
 
 
 @given(st.dictionaries(partitions, st.integers(-2, 2**62)))

@@ -157,7 +157,8 @@ def shared_offsets(ranges: Iterable[OffsetRange]) -> OffsetRange | None:
     >>> print(shared_offsets([OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 3, 9)]))
     a-0 [3, 5)
     """
-    rising = sorted(ranges)
+    # An empty range within another would hide that one from those after it.
+    rising = sorted(offsets for offsets in ranges if offsets.count)
     reached: dict[TopicPartition, OffsetRange] = {}
     for offsets in rising:
         before = reached.get(offsets.topic_partition)

@@ -1,6 +1,5 @@
 """The source of a `MemoryLog`: planned and read by the code of every source, without Spark."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -15,7 +14,7 @@ from headrace.gate.source.connector import Connector
 from headrace.gate.source.log import ARROW_SCHEMA, Log
 from headrace.gate.source.read_bounds import Edge
 from headrace.gate.source.readers import SourceFormat, SourceTask, pack
-from headrace.gate.source.replay import replay_bounds
+from headrace.gate.source.replay import assigned, replay_bounds
 from headrace.gate.source.source_options import SourceOptions, exactly_named, parse_source_options
 from headrace.testing.memory import MemoryLog
 
@@ -92,10 +91,7 @@ def _check(options: Mapping[str, str]) -> None:
 
 
 def _replay_options(_options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted({r.topic_partition for r in ranges}):
-        topics.setdefault(topic, []).append(partition)
-    return {_ASSIGN: json.dumps(topics), **replay_bounds(ranges)}
+    return {_ASSIGN: assigned(ranges), **replay_bounds(ranges)}
 
 
 def _assigned(log: MemoryLog, options: Mapping[str, str]) -> MemoryLog:

@@ -37,7 +37,7 @@ from headrace.gate.source.log import Log
 from headrace.gate.source.losses import OnLoss
 from headrace.gate.source.read_bounds import span_by_options
 from headrace.gate.source.readers import SourceFormat, SourceTask, pack
-from headrace.gate.source.replay import replay_bounds
+from headrace.gate.source.replay import assigned, replay_bounds
 from headrace.gate.source.source_options import SourceOptions, unknown_option
 from headrace.spark_versions import VersionedStreamWriter
 
@@ -342,10 +342,7 @@ def _replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -
         for name, value in options.items()
         if name.lower() in _KEPT_IN_REPLAYS or name.lower().startswith(PREFIX)
     }
-    partitions: dict[str, list[int]] = {}
-    for topic, partition in sorted({r.topic_partition for r in ranges}):
-        partitions.setdefault(topic, []).append(partition)
-    return {**kept, "assign": json.dumps(partitions), **replay_bounds(ranges)}
+    return {**kept, "assign": assigned(ranges), **replay_bounds(ranges)}
 
 
 def _bounded_log(options: Mapping[str, str]) -> KafkaLog:

@@ -46,6 +46,14 @@ def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:
     }
 
 
+def assigned(ranges: Iterable[OffsetRange]) -> str:
+    """Return the partitions of these ranges, as Kafka's option ``assign`` names them."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted({r.topic_partition for r in ranges}):
+        topics.setdefault(topic, []).append(partition)
+    return json.dumps(topics)
+
+
 def exactly(wanted: Sequence[OffsetRange], bounded: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return the wanted ranges of a bounded read; all that lies between its bounds without any.
 
