@@ -14,7 +14,8 @@ from bench.pairs import in_turn, ratios
 from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

@@ -8,8 +8,12 @@ from statistics import median
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 
 import headrace
 from bench.figures import AtLeast, Figure
@@ -17,7 +21,8 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import gated_stream
 from bench.stage import Stage
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 ROWS: Final = 500
 """Records of a batch."""

@@ -23,7 +23,7 @@ from tests.services.spark_home import surroundings
 from tests.services.standalone import StandaloneCluster, standalone_cluster
 
 import headrace
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal, Records
 from headrace.operate.local import ensure_java
 from headrace.operate.status.trends import batch_cost_of

@@ -14,7 +14,7 @@ from bench.processes import gated_query
 from bench.scale import Scale
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
-from headrace.gate.execution import RECOMMENDED_CONF
+from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 
 PARTITIONS: Final = 4
 CONNECT: Final = "over Spark Connect"

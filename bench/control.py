@@ -21,8 +21,9 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
-from headrace.gate.control import LawName
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.control.rates import LawName
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 INTERVAL_MS: Final = 2_000
 RECORD_S: Final = 1 / 5_000

@@ -19,7 +19,7 @@ from bench.history import GATES, fill, planned
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 VIEWERS: Final = 10
 HISTORY: Final = 1_000

@@ -8,8 +8,12 @@ from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 
 import headrace
 from bench.figures import AtLeast, Figure
@@ -19,7 +23,8 @@ from bench.sides import HEADRACE, bounded, discard, gated_stream, running, secon
 from bench.stage import Stage
 from bench.topics import order_values
 from headrace.decoding.formats import Format, option_text
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 PARTITIONS: Final = 4
 ROWS: Final = 400_000

@@ -16,7 +16,8 @@ from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, gated_stream, running, stream, wait_for_batches
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 JOURNAL: Final = "headrace-journal"
 PARTITIONS: Final = 4

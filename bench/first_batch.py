@@ -14,7 +14,7 @@ from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE
 from bench.small_batch import PLENTY, VALUE_BYTES
 from bench.stage import Stage
-from headrace.gate.execution import RECOMMENDED_CONF
+from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 from headrace.operate.local import ensure_java
 
 GATED: Final = "gated"

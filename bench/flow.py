@@ -31,7 +31,7 @@ from bench.simulation import turns
 from bench.stage import Stage
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, ZookeeperSettings
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 from headrace.operate.local import ensure_java
 
 VALUE_BYTES: Final = 100

@@ -16,10 +16,12 @@ from bench.simulation import RateLimitChange
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, RunningFlow
 from headrace.flow.kafka_channel import KafkaChannel, KafkaQueue
-from headrace.gate.control import HopSettings, InputQueue
-from headrace.gate.execution import Batch
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.pressure import HopSettings
+from headrace.gate.execution.batch import Batch
 from headrace.gate.kafka.kafka_options import KafkaOptions
-from headrace.gate.ledger import BatchRecord, Ledger
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
 
 NAMES: Final = ("one", "two", "three", "four", "five")
 SLOW: Final = "four"

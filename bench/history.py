@@ -9,20 +9,15 @@ import sqlalchemy
 from sqlalchemy import Table
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.ledger import (
-    DeadLetterStatus,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    RateSample,
-    Status,
-    normalize_url,
-)
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.ledger.batch_rows import Values, control_row, error_values, failure_rows
+from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.database import insert_rows
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetterStatus, PlannedBatch, PlannedRange, RateSample
 from headrace.gate.ledger.tables import batch_range, batch_table, dead_letter, rate
+from headrace.gate.ledger.transitions import Status
 
 GATES: Final = ("bench", "other")
 """Nine batches in ten are the first one's."""

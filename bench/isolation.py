@@ -14,8 +14,9 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.sides import gated_stream, running
 from bench.stage import Stage
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
 
 ROWS: Final = 7_131
 PARTITIONS: Final = 2

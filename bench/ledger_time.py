@@ -15,7 +15,8 @@ from bench.postgresql import fresh_schema
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.table import number
-from headrace.gate.ledger import Ledger, PlannedBatch, RateSample
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, RateSample
 
 PARTITIONS: Final = (4, 100)
 GATE: Final = GATES[0]

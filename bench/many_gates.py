@@ -11,7 +11,7 @@ from bench.processes import answers, gates, order
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.table import number
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 PARTITIONS: Final = 4
 PROCESSES: Final = 4

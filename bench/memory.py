@@ -16,7 +16,8 @@ from bench.scale import Scale
 from bench.sides import DEADLINE_S, HEADRACE, discard, gated_stream, running, stream
 from bench.stage import Stage
 from headrace.errors import HeadraceError
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 100

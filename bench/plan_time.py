@@ -9,7 +9,8 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
 from headrace.core.ranges import TopicPartition
-from headrace.gate.control import BatchLimits, plan
+from headrace.gate.control.limits import BatchLimits
+from headrace.gate.control.plan import plan
 
 PARTITIONS: Final = 10_000
 RATE_PER_S: Final = 1_000_000.0

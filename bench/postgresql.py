@@ -16,7 +16,7 @@ from tests.services.processes import descendants
 
 from bench.processes import cpu_seconds
 from bench.stage import Stage
-from headrace.gate.ledger import normalize_url
+from headrace.gate.ledger.connection import normalize_url
 
 _SAMPLE_S: Final = 0.1
 _ACTIVE: Final = sqlalchemy.text(

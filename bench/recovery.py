@@ -30,8 +30,9 @@ from bench.simulation import (
 )
 from bench.stage import Stage
 from bench.table import number
-from headrace.gate.control import BatchProgress
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.control.rates import BatchProgress
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

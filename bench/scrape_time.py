@@ -9,8 +9,9 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
-from headrace.operate.metrics import MetricsMemory, exposition
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
+from headrace.operate.metrics.scrape import MetricsMemory, exposition
 
 GATES: Final = 1_000
 PARTITIONS: Final = 10_000

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench.stage import Stage
 from headrace.errors import HeadraceError
-from headrace.gate.execution import Gate
+from headrace.gate.execution.gate import Gate
 
 NATIVE: Final = "kafka"
 HEADRACE: Final = "headrace-kafka"

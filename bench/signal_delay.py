@@ -28,8 +28,10 @@ from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
-from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.pressure import Epoch, HopSettings, PressureSignal
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.operate.local import ensure_java
 
 FLOW: Final = "bench"

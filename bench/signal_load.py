@@ -16,7 +16,7 @@ from bench.pairs import Spread
 from bench.processes import answers, cpu_seconds, order, resident_mb, stages
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 from headrace.operate.local import ensure_java
 
 MOST_PROCESSES: Final = 10

@@ -13,7 +13,7 @@ from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.sides import HEADRACE, NATIVE, gated_stream, running, stream, wait_for_batches
 from bench.stage import Stage
-from headrace.gate.execution import Gate
+from headrace.gate.execution.gate import Gate
 
 VALUE_BYTES: Final = 200
 PROMISED: Final = AtMost(1.25)

@@ -22,7 +22,7 @@ from bench.simulation import (
     phases,
     run,
 )
-from headrace.gate.control import EstimatorSettings, LawName
+from headrace.gate.control.rates import EstimatorSettings, LawName
 
 FOLDER: Final = Path(__file__).parents[1] / "docs/images/worlds"
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from headrace.journal import Records
-from headrace.journal.receivers import Intake
-from headrace.journal.receivers.host import Hosting, host
+from headrace.journal.receivers import Hosting, Intake, host
 
 
 class FollowedFile:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from headrace import Batch
-from headrace.gate.ledger import Status
+from headrace.gate import Status
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 TWO_A_BATCH = {"maxOffsetsPerTrigger": 2}

@@ -79,7 +79,9 @@ def importers(root: Path, packages: set[str]) -> set[str]:
         }
         for name in names - packages
     }
-    return {name for name, others in imported.items() if others & packages}
+    # What comes through a house's door may come from any of its rooms.
+    houses = {package.partition("/")[0] for package in packages}
+    return {name for name, others in imported.items() if others & (packages | houses)}
 
 
 def _sources(root: Path, name: str) -> list[Path]:

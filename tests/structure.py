@@ -28,7 +28,7 @@ MOST_LINES: Final = 50
 
 def circle_of_imports() -> list[str]:
     """Return the modules of one circle of imports, those within functions too; empty for none."""
-    graph = grimp.build_graph("headrace", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph("headrace", exclude_type_checking_imports=False, cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     try:
         TopologicalSorter(imports).prepare()

@@ -13,12 +13,15 @@ import sqlalchemy
 from pyspark.sql import DataFrame
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.gate.control import BatchLimits, EstimatorSettings, plan
-from headrace.gate.execution import Batch
+from headrace.gate.control.limits import BatchLimits
+from headrace.gate.control.plan import plan
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext
-from headrace.gate.ledger import Ledger, RateSample
 from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import RateSample
 from headrace.gate.source.gate_ledger import GateIdentity, GateLedger
 from headrace.gate.source.stream_offset import StreamOffset
 

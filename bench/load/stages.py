@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
-from headrace.gate.control import Epoch, PressureSignal
+from headrace.gate.control.pressure import Epoch, PressureSignal
 
 FLOW: Final = "bench"
 IDLE: Final = "idle"

@@ -17,7 +17,6 @@ PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.
 PACKAGES: Final = (
     "headrace",
     "headrace.errors",
-    "headrace.gate.execution",
     "headrace.flow",
     "headrace.journal",
     "headrace.journal.receivers",

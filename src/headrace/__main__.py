@@ -1,6 +1,6 @@
 """``python -m headrace``: the command."""
 
-from headrace.operate.cli import main
+from headrace.operate import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,8 @@ from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Tra
 from bench.simulation import RateLimitChange
 
 from headrace.errors import HeadraceError
-from headrace.gate.ledger import BatchRecord, Status
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 
 STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.compat.connect import surroundings
 from tests.services.kafka import Topics
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 HERE = Path(__file__).parent
 

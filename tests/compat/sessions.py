@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.services.waiting import wait_until
 
 import headrace
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 
 def nothing(_df: DataFrame, _batch: headrace.Batch) -> None:

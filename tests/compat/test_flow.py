@@ -10,8 +10,8 @@ from tests.services.kafka import Topics
 from tests.services.waiting import wait_until
 
 from headrace.flow import Flow, kafka
-from headrace.gate.execution import Batch
-from headrace.gate.ledger import Ledger
+from headrace.gate.execution.batch import Batch
+from headrace.gate.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.integration  # its fixtures ask for the services by name
 

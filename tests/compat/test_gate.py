@@ -13,17 +13,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from tests.gate.execution.queries import DEADLINE_S, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
 from headrace.errors import OptionError
-from headrace.gate.execution import Batch, OnFailure
-from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import Kind, Ledger, Status, verify
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.policy import Last, OnFailure
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Kind, Status
 from headrace.spark_versions import is_remote
 
 BAD = "poison"
@@ -175,7 +181,7 @@ def test_each_batch_is_in_the_ledger_before_it_runs_and_its_rate_is_learnt(
         query.stop()
     assert (batches[0].planned_records, batches[0].lag) == (100, 700)
     assert any(each.rate_per_s for each in scene.ledger.rates.history("orders"))
-    assert not verify(scene.ledger, "orders").findings
+    assert not scene.ledger.proofs.verify("orders").findings
 
 
 def test_a_query_that_stops_at_a_failure_runs_the_batch_again_when_it_is_started_again(

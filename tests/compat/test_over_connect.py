@@ -20,7 +20,9 @@ from tests.services.kafka import TopicFactory
 from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
-from headrace.gate.ledger import Ledger, Status, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
+from headrace.gate.ledger.transitions import Status
 from headrace.journal import Journal, Records
 from headrace.operate.local import KafkaBroker
 
@@ -165,7 +167,7 @@ def test_a_query_whose_program_was_killed_learns_on_and_is_stopped_and_taken_up_
         _, errors = program.communicate(timeout=ENDS_S)
     assert program.returncode == 0, errors
     with Ledger.open(url) as ledger:
-        assert verify(ledger, "killed").verdict is Verdict.PROVEN
+        assert ledger.proofs.verify("killed").verdict is Verdict.PROVEN
 
 
 def test_sessions_that_are_made_of_another_read_behind_gates_of_their_own(
@@ -189,5 +191,5 @@ def test_sessions_that_are_made_of_another_read_behind_gates_of_their_own(
     assert "Failed to find the data source: headrace-kafka" in program.stdout
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger:
         for gate in ("origin", "clone", "new", "origin-bare", "clone-bare", "new-bare"):
-            assert verify(ledger, gate).verdict is Verdict.PROVEN
+            assert ledger.proofs.verify(gate).verdict is Verdict.PROVEN
             assert [each.status for each in ledger.batches.newest(gate)] == [Status.SUCCESS]

@@ -11,14 +11,19 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 
 import headrace
-from headrace.gate.execution import Batch
+from headrace.gate.execution.batch import Batch
 
 pytestmark = pytest.mark.integration  # its fixtures ask for the services by name
 

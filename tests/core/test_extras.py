@@ -12,7 +12,7 @@ import pytest
 import headrace
 from headrace.core.system import EXTRAS, needs_extra
 from headrace.errors import SetupError
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 PROJECT: Final = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
 
@@ -34,23 +34,23 @@ def test_nothing_of_an_extra_is_installed_for_everybody() -> None:
     assert not everybody & {name for each in EXTRAS.values() for name in each.values()}
 
 
+def of(name: str) -> Any:
+    return importlib.import_module(name)
+
+
 @pytest.mark.parametrize(
     ("extra", "module", "use"),
     [
         ("postgresql", "psycopg", lambda: Ledger.open("postgresql://app@127.0.0.1:1/orders")),
-        (
-            "receivers",
-            "httptools",
-            lambda: importlib.import_module("headrace.journal.receivers").HttpReceiver(),
-        ),
+        ("receivers", "httptools", lambda: of("headrace.journal.receivers").HttpReceiver()),
         ("spark", "pyspark", lambda: getattr(headrace, "Gate")("orders")),  # noqa: B009  (no interval)
-        ("spark", "pyspark.sql", lambda: importlib.import_module("headrace.testing")),
+        ("spark", "pyspark.sql", lambda: of("headrace.testing").MemoryLog("a")),
     ],
 )
 def test_what_is_missing_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, extra: str, module: str, use: Any
 ) -> None:
-    again = ("headrace.gate.execution", "headrace.journal.receivers", "headrace.testing")
+    again = ("headrace.gate", "headrace.journal.receivers", "headrace.testing")
     for name in [each for each in sys.modules if each.startswith(again)]:
         monkeypatch.delitem(sys.modules, name)
     for name in [each for each in sys.modules if each.startswith(f"{module}.")]:

@@ -20,15 +20,20 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.decoding.decode import DecodeTask, LinkedReporter
+from headrace.decoding.decode_task import DecodeTask, LinkedReporter
 from headrace.decoding.formats import Format
 from headrace.errors import DecodeError, LedgerError, OptionError
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.execution import Batch, Gate, OnFailure, rejections
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.execution import rejections
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import SparkBatchReader
-from headrace.gate.execution.policy import Last
+from headrace.gate.execution.gate import Gate
+from headrace.gate.execution.policy import Last, OnFailure
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import DeadLetter, Ledger, Status, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
+from headrace.gate.ledger.records import DeadLetter
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryLog, StreamHarness
 
 DDL = "id BIGINT NOT NULL, name STRING"
@@ -78,7 +83,7 @@ class Scene:
 
     def proven(self) -> tuple[int, int]:
         """Count the processed records and the explained ones; assert that there are no others."""
-        found = verify(self.ledger, "orders")
+        found = self.ledger.proofs.verify("orders")
         assert found.verdict is Verdict.PROVEN
         return sum(s.processed for s in found.spans), sum(s.dead for s in found.spans)
 

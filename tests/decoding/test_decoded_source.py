@@ -17,14 +17,16 @@ from tests.services.ledgers import new_ledger
 from tests.services.registry import RegistryServer, framed
 
 import headrace
-from headrace.decoding.decode import link_tasks, open_link
 from headrace.decoding.decode_option import Mode, format_of, has_secret
+from headrace.decoding.decode_task import link_tasks, open_link
 from headrace.decoding.formats import Format, option_text
 from headrace.errors import READ, DecodeError, HeadraceError, OptionError
-from headrace.gate.execution import Batch, Gate, OnFailure
-from headrace.gate.execution.policy import STOP, Last
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.execution.policy import STOP, Last, OnFailure
 from headrace.gate.kafka.kafka_source import KAFKA, KafkaSource
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 from headrace.gate.source.decoded_values import DecodedValues
 from headrace.gate.source.readers import SourceBatchReader
 from headrace.journal import Journal, Records
@@ -185,7 +187,7 @@ def test_behind_a_gate_what_does_not_fit_is_rejected(scene: Scene) -> None:
     scene.run()
     assert sorted(scene.ids) == list(range(20))
     assert scene.letters() == [(3, BAD), (17, BAD)]
-    assert verify(scene.ledger, "orders").verdict is Verdict.PROVEN
+    assert scene.ledger.proofs.verify("orders").verdict is Verdict.PROVEN
 
 
 @pytest.mark.nightly
@@ -215,7 +217,7 @@ def test_in_an_isolation_it_is_rejected_and_what_cannot_be_processed_stands_alon
     assert sorted(scene.ids) == [n for n in range(200) if n != 111]
     assert scene.letters() == [(3, BAD), (112, values(112)[111])]
     assert len(columns) == 1
-    assert verify(scene.ledger, "orders").verdict is Verdict.PROVEN
+    assert scene.ledger.proofs.verify("orders").verdict is Verdict.PROVEN
 
 
 def test_a_schema_with_a_typo_ends_the_query_and_the_corrected_one_loses_nothing(

@@ -14,7 +14,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.registry import RegistryServer, framed, guid_of
 
 import headrace
-from headrace.decoding.decode import DecodeTask
+from headrace.decoding.decode_task import DecodeTask
 from headrace.decoding.formats import Format
 from headrace.decoding.registry import NO_ID, VALUE_SCHEMA_ID
 from headrace.errors import RegistryError

@@ -24,10 +24,12 @@ from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.ledger import GateClaim, Ledger
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local import Java
 from headrace.operate.local.servers import free_ports
-from headrace.operate.metrics import PROMETHEUS_TYPE, MetricsMemory, exposition
+from headrace.operate.metrics import PROMETHEUS_TYPE
+from headrace.operate.metrics.scrape import MetricsMemory, exposition
 from headrace.testing import ManualClock
 
 SCALED: Final = yaml.safe_load((DEPLOY / "kubernetes/standalone/scaled-object.yaml").read_text())

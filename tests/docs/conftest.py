@@ -16,7 +16,8 @@ from tests.services.kafka import Topic, Topics
 import headrace
 from headrace.core.ranges import OffsetRange
 from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import ErrorReport, Ledger
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
 
 GONE: Final = ErrorReport("DataLossError", "orders-0 [0, 1) has left Kafka.", "")
 

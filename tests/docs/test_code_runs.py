@@ -33,9 +33,9 @@ from urllib3.util import Retry
 
 import headrace
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal, Records
-from headrace.journal.receivers.host import Hosting, host
+from headrace.journal.receivers import Hosting, host
 
 pytestmark = pytest.mark.nightly
 

@@ -13,7 +13,7 @@ from bench.__main__ import BENCHMARKS
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
 from tests.services.lakes import DELTA
 
-from headrace.gate.execution import RECOMMENDED_CONF
+from headrace.gate.execution.spark_session import RECOMMENDED_CONF
 from headrace.gate.kafka.client.config import CONSUMER_OPTIONS, PRODUCER_OPTIONS
 from headrace.gate.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 from headrace.journal.journal_options import OPTIONS as JOURNAL_OPTIONS

@@ -29,7 +29,8 @@ from tests.services.postgresql import postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 from headrace.journal import Journal
 from headrace.operate.local import ensure_java
 
@@ -121,7 +122,7 @@ def test_orders_go_into_postgresql_past_one_that_is_none_and_one_that_is_refused
             kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         with Ledger.open(server.url, create=False) as ledger:
             _none, refused = (each.letter for each in ledger.dead_letters.oldest("orders"))
-            assert verify(ledger, "orders").verdict is Verdict.PROVEN
+            assert ledger.proofs.verify("orders").verdict is Verdict.PROVEN
     assert [number for (number,) in kept] == list(range(1, 40))
     assert sum(int(line.split()[-1]) for line in printed.splitlines()) == 39
     assert refused.value == order(3)

@@ -12,7 +12,8 @@ from tests.operate.cli.commands import in_a_terminal, press_ctrl_c
 from tests.services.kafka import Topic, Topics, leaders, records_in
 from tests.services.waiting import wait_until
 
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 pytestmark = pytest.mark.nightly
 

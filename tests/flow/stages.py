@@ -7,8 +7,10 @@ from tests.flow.worlds import World
 from headrace.core.ranges import OffsetRange
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
-from headrace.gate.control import HopSettings, InputQueue
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.pressure import HopSettings
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 
 INTERVAL_MS = 100
 SETTINGS = HopSettings(

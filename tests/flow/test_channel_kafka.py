@@ -14,9 +14,11 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
 from headrace.flow.kafka_channel import KafkaChannel, kafka
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 from headrace.gate.kafka.attempts import HEADER
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, part_key
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, part_key
 
 Read = Callable[[], list[str]]
 

@@ -19,8 +19,10 @@ from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaQueue
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
-from headrace.gate.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.control.input_queue import InputQueue
+from headrace.gate.control.pressure import Epoch, HopSettings, PressureSignal, RateLimit
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 SPEC = StageSpec("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)

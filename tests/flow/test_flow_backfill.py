@@ -10,7 +10,8 @@ from tests.services.kafka import TopicFactory, records_in
 from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.backfill import work_of
 from headrace.operate.cli.shared_options import load_handler
 

@@ -14,7 +14,7 @@ from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import outputs
 from headrace.flow.stage import refuse_aliases
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 
 HERE = re.escape(Path(__file__).name)
 

@@ -14,7 +14,7 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 TWO_LEASES_S = 2 * SETTINGS.lease_ms / 1_000
 ALL_IS_WELL_S = 60.0

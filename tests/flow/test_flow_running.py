@@ -19,9 +19,10 @@ from headrace.errors import OptionError
 from headrace.flow import Flow, kafka
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.running import MAX_RESTARTS
-from headrace.gate.control import HopSettings
-from headrace.gate.execution import Batch
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.control.pressure import HopSettings
+from headrace.gate.execution.batch import Batch
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 RECORDS = 600
 """Six batches, on a machine that is too slow for more than the lowest rate."""

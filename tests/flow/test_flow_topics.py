@@ -10,8 +10,8 @@ from tests.services.zookeeper import ZookeeperServer
 
 from headrace.errors import OptionError, SourceError
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
-from headrace.gate.execution import Batch
-from headrace.gate.ledger import Ledger
+from headrace.gate.execution.batch import Batch
+from headrace.gate.ledger.ledger import Ledger
 
 PARTITIONS = 2
 RECORDS = 600  # in each partition, and again after the restart

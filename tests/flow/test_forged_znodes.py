@@ -24,7 +24,7 @@ from tests.services.zookeeper import ZookeeperServer
 
 from headrace.flow.ledger_transport import ledger_states
 from headrace.flow.signal_codec import bottlenecks
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 WAIT_S = 60.0
 FUTURE = 2**60

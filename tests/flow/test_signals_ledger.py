@@ -16,8 +16,9 @@ from tests.services.waiting import wait_until
 
 from headrace.flow import ledger_signals
 from headrace.flow.ledger_transport import POLL_S
-from headrace.gate.ledger import Ledger, normalize_url
+from headrace.gate.ledger.connection import normalize_url
 from headrace.gate.ledger.flows import REMEMBERED_MS, StoredSignal
+from headrace.gate.ledger.ledger import Ledger
 
 WAIT_S = 30.0
 

@@ -27,8 +27,9 @@ from headrace.flow import (
     zookeeper_signals,
 )
 from headrace.flow.signal_codec import RawSignal, encode
-from headrace.gate.control import PressureSignal
-from headrace.gate.ledger import Ledger, normalize_url
+from headrace.gate.control.pressure import PressureSignal
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.ledger import Ledger
 
 SESSION_TIMEOUT_S = 30.0
 """Longer than a busy machine stalls: a session that ends by itself takes with it what was said."""

@@ -1,9 +1,17 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.journal.queries import stop_queries
 from tests.journal.samples import append, journal_at
 
 from headrace.journal import Journal
+
+
+@pytest.fixture(autouse=True)
+def _no_query_outlives_its_test() -> Iterator[None]:
+    yield
+    stop_queries()
 
 
 @pytest.fixture

@@ -1,11 +1,19 @@
 """Streaming queries of journals without Spark: each batch is planned, and read by its tasks."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from headrace.gate.source.readers import SourceStreamReader
 from headrace.journal.journal_options import parse_options
 from headrace.journal.journal_source import JournalReading
+
+_QUERIES: Final[list["Query"]] = []
+
+
+def stop_queries() -> None:
+    """Stop every query, or its planner would renew its lease while other tests run."""
+    while _QUERIES:
+        _QUERIES.pop().stop()
 
 
 class Query:
@@ -17,10 +25,14 @@ class Query:
         self._reading = reading
         self._reader = SourceStreamReader(self._reading, None)
         self.offset: dict[str, Any] = self._reader.first_offset()
+        _QUERIES.append(self)
+
+    def stop(self) -> None:
+        self._reader.stop()
 
     def start_again(self) -> None:
         """Forget everything besides the checkpoint, as a new process does."""
-        self._reader.stop()
+        self.stop()
         self._reader = SourceStreamReader(self._reading, None)
 
     def run(self) -> list[str]:

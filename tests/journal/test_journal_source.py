@@ -17,8 +17,9 @@ from tests.services.queries import sentence
 import headrace
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
-from headrace.gate.execution import Gate
-from headrace.gate.ledger import Ledger, Status, verify
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.readers import RECORDS_WORTH_A_TASK
 from headrace.journal import Journal, Records
 from headrace.journal.journal_source import cut_at_blocks
@@ -104,7 +105,7 @@ def test_a_gated_query_reads_each_record_once_over_restarts_and_new_lanes(
     with Ledger.open(url) as ledger:
         (declared,) = ledger.gates.all()
         assert declared.source == "journal"
-        proof = verify(ledger, "orders")
+        proof = ledger.proofs.verify("orders")
         assert {span.topic_id for span in proof.spans} == {Journal.open(str(path)).id}
         assert {batch.status for batch in ledger.batches.newest("orders")} == {Status.SUCCESS}
         assert sum(span.processed for span in proof.spans) == 190

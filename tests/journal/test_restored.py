@@ -25,7 +25,7 @@ from tests.services.queries import sentence
 from headrace.errors import DataLossError, OptionError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate import Gate
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal, JournalFindingKind, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
 from headrace.journal.storage.local import LocalStorage

@@ -18,7 +18,9 @@ from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, Processed
+from headrace.gate.ledger.transitions import Status
 from headrace.journal import Journal, KeptReason, LanePruning, prune, repair
 from headrace.journal.block import Part
 from headrace.journal.storage.local import LocalStorage

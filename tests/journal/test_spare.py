@@ -23,7 +23,7 @@ from tests.services.queries import sentence
 import headrace
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError
-from headrace.gate.ledger import PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.gate.source.planner import StreamPlanner
 from headrace.gate.source.read_bounds import Edge, ReadBound, bounded_ranges
 from headrace.journal import Journal, repair, verify

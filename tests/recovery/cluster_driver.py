@@ -29,7 +29,7 @@ from tests.recovery.driver import Sink, end_with_input, say
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.gate.ledger import normalize_url
+from headrace.gate.ledger.connection import normalize_url
 from headrace.journal.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
 from headrace.journal.receivers.spark import HostedReceivers
 

@@ -22,8 +22,13 @@ from functools import partial
 from typing import Final
 from unittest import mock
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.recovery import stops
 from tests.recovery.job import GATE, Job
@@ -33,12 +38,15 @@ from tests.services.spark_classes import java_options
 
 import headrace
 from headrace.core.backoff import Backoff
-from headrace.gate.backfill import InProcessBudget, Monitor, OwnerSettings
+from headrace.gate.backfill.monitor import Monitor
+from headrace.gate.backfill.schedule import InProcessBudget
+from headrace.gate.backfill.scheduler import OwnerSettings
 from headrace.gate.execution import stream_writer
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import Last, OnFailure
-from headrace.gate.ledger import Ledger, Status
 from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""

@@ -15,7 +15,10 @@ from tests.recovery.sinks import READERS
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.gate.control.parts import above, ranges_of
-from headrace.gate.ledger import DEFECTS, FindingKind, Ledger, Status, part_key, part_of, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import DEFECTS, FindingKind
+from headrace.gate.ledger.records import part_key, part_of
+from headrace.gate.ledger.transitions import Status
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
             batch.batch_key: tuple(each.offsets for each in ledger.batches.ranges(batch.batch_key))
             for batch in batches
         }
-        found = verify(ledger, GATE).findings
+        found = ledger.proofs.verify(GATE).findings
     runs = tuple(_runs((job.path / "runs").read_text().splitlines()))
     for key in {run.key for run in runs} | arrived.keys():
         batch, path = part_of(key)

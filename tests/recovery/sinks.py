@@ -17,15 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from sqlalchemy import Engine
 from tests.docs.pages import ROOT, blocks
 from tests.recovery.job import Job
 from tests.services.lakes import delta_settings, older_spark
 
 import headrace
-from headrace.gate.ledger import normalize_url
+from headrace.gate.ledger.connection import normalize_url
 from headrace.operate.local import ensure_java
 
 Arrived = Mapping[str, tuple[str, ...]]

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from tests.recovery.job import Job
 

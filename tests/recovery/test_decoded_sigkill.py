@@ -13,7 +13,8 @@ from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill, kills, live_through
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 
 pytestmark = pytest.mark.nightly
 
@@ -42,7 +43,7 @@ def survive(planned: Sequence[Kill], topic: Topic, job: Job, held: int = 0) -> N
     with Ledger.open(job.ledger) as ledger:
         letters = ledger.dead_letters.oldest(GATE, limit=len(names))
         assert Counter((each.letter.value or b"").decode() for each in letters) == Counter(bad)
-        assert verify(ledger, GATE).verdict is Verdict.PROVEN
+        assert ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
     runs = [json.loads(line) for line in (job.path / "runs").read_text().splitlines()]
     assert any(run.get("attempt", 1) > 1 for run in runs), "no batch was ever interrupted"
 

@@ -16,7 +16,8 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 
 PARTITIONS = 3
 RECORDS_PER_BATCH = 20  # in each partition, at most
@@ -76,7 +77,7 @@ def judge(job: Job, produced: Produced) -> Evidence:
     evidence = collect(job, produced)
     require_sound(evidence)
     with Ledger.open(job.ledger, create=False) as ledger:
-        assert verify(ledger, GATE).verdict is Verdict.PROVEN
+        assert ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
     assert any(run.raised for run in evidence.runs)
     assert any(run.kind == "backfill" and not run.raised for run in evidence.runs)
     return evidence
@@ -104,7 +105,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
         ).fetchall()
         database.commit()
     with Ledger.open(job.ledger, create=False) as ledger:
-        found = verify(ledger, GATE)
+        found = ledger.proofs.verify(GATE)
     assert found.verdict is Verdict.BROKEN
     assert dropped[0] in {finding.offsets.partition for finding in found.findings}
     assert problems(collect(job, produced)) != []

@@ -21,7 +21,8 @@ from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill
 from tests.services.kafka import Topics
 
-from headrace.gate.ledger import DEFECTS, Ledger, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import DEFECTS
 
 PROGRAM = "tests.recovery.flow_driver"
 RECORDS_PER_KILL = 150
@@ -71,7 +72,7 @@ def survive(job: Job, planned: Sequence[Kill]) -> None:
             "nothing was cut off"
         )
         for stage in STAGES:
-            found = verify(ledger, f"{FLOW}.{stage}").findings
+            found = ledger.proofs.verify(f"{FLOW}.{stage}").findings
             assert not DEFECTS & {finding.kind for finding in found}
 
 

@@ -17,8 +17,10 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more

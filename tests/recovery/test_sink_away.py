@@ -16,8 +16,10 @@ from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.status.sentences import headline
 from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.states import GateState

@@ -25,7 +25,8 @@ from tests.recovery.sinks import (
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 
 PARTITIONS = 3
 RECORDS_PER_KILL = 50  # in each partition
@@ -103,7 +104,7 @@ def judge(job: Job, produced: Produced) -> Evidence:
     evidence = collect(job, produced)
     require_sound(evidence)
     with Ledger.open(job.ledger, create=False) as ledger:
-        assert verify(ledger, GATE).verdict is Verdict.PROVEN
+        assert ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
     assert set(evidence.letters) == set(job.poison)
     return evidence
 
@@ -167,7 +168,7 @@ def test_the_usual_recipe_for_delta_loses_what_comes_late(
     assert came_late(evidence)
     assert any(found.endswith("is missing") for found in problems(evidence))
     with Ledger.open(job.ledger, create=False) as ledger:
-        assert verify(ledger, GATE).verdict is Verdict.PROVEN  # for a sink is its own matter
+        assert ledger.proofs.verify(GATE).verdict is Verdict.PROVEN  # for a sink is its own matter
 
 
 @pytest.mark.soak

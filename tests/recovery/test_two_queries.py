@@ -17,7 +17,8 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import chance, fill
 from tests.services.kafka import TopicFactory
 
-from headrace.gate.ledger import DEFECTS, Ledger, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import DEFECTS
 
 RECORDS_PER_ROUND = 60
 LIVE_S = 6.0
@@ -83,7 +84,7 @@ def survive(rounds: int, topic: TopicFactory, folder: Path) -> None:
         run_alone(job)
         require_each_once(job, rounds * RECORDS_PER_ROUND, partitions=2)
     with Ledger.open(ledger_url) as ledger:
-        found = verify(ledger, GATE).findings
+        found = ledger.proofs.verify(GATE).findings
     assert [each for each in found if each.kind in DEFECTS] == []
 
 

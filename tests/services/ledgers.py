@@ -13,7 +13,9 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from headrace.core.timing import Clock
-from headrace.gate.ledger import Ledger, PlannedBatch, RateSample, Timeouts
+from headrace.gate.ledger.connection import Timeouts
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, RateSample
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}

@@ -13,7 +13,7 @@ from bench.simulation import (
     run,
 )
 
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 
 NAMES = ("one", "two", "three", "four", "five")
 LOAD_PER_S = 100_000

@@ -34,7 +34,7 @@ from tests.simulation.scenarios import (
     ran,
 )
 
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 
 COULD_PER_S = CAPACITY_PER_S * (1 - FIXED_MS / INTERVAL_MS)
 OVERLOAD = HopSettings().overload_bytes

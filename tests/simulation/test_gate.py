@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from tests.services.examples import examples
 from tests.simulation.scenarios import ran
 
-from headrace.gate.control import BatchLimits, BatchProgress, EstimatorSettings, LawName, Reason
+from headrace.gate.control.limits import BatchLimits
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LawName
 
 SLOW = Slow("job", 20, 50, factor=0.25)
 

@@ -9,12 +9,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from headrace.gate.control import (
-    BatchProgress,
-    EstimatorSettings,
-    LawName,
-    QueryRates,
-)
+from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LawName, QueryRates
 
 INTERVAL_MS = 1000
 BEST_PER_S = 20_000

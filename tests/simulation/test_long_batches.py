@@ -17,7 +17,7 @@ from tests.simulation.scenarios import (
     ran,
 )
 
-from headrace.gate.control import HopSettings
+from headrace.gate.control.pressure import HopSettings
 
 ALMOST_FREE_S = 60
 """Time that the scenarios go on after the slow time."""

@@ -9,7 +9,7 @@ from statistics import fmean, quantiles
 
 import pytest
 
-from headrace.gate.control import BatchProgress, EstimatorSettings, LawName, QueryRates
+from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LawName, QueryRates
 
 pytestmark = pytest.mark.nightly
 

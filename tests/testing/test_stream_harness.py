@@ -11,11 +11,10 @@ from tests.services.examples import examples
 
 from headrace import Batch, retry
 from headrace.errors import BrokerError, DataLossError, OptionError
-from headrace.gate.backfill import Done, MarkedDead
+from headrace.gate.backfill.monitor import Done, MarkedDead
 from headrace.gate.control.bisection import IsolationBudget
-from headrace.gate.execution import OnFailure, isolate
-from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import Status
+from headrace.gate.execution.policy import Last, OnFailure, isolate
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import Crash, ManualClock, MemoryLog, Record, StreamHarness
 from headrace.testing.memory import STEPS
 

@@ -5,7 +5,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headrace import Batch
-from headrace.gate.ledger import Status
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import Crash, MemoryLog, Record, StreamHarness
 
 SEEN = "upper(CAST(value AS STRING)) AS value, headers[0].key AS header, timestamp"

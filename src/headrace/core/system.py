@@ -75,33 +75,50 @@ def needs_extra(extra: str, what: str, *, where: str = "") -> Iterator[None]:
         ) from error
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str], extras: Mapping[str, str]
-) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``, which imports a public name's module on first use.
+Door = tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]
 
-    Without a package of an extra the name is a stand-in, with the name's docstring, that raises
-    `SetupError` when it is called. So help and ``import *`` need no extra.
+
+def door(package: str, extras: Mapping[str, str] | None = None) -> Door:
+    """Return ``__all__``, ``__dir__`` and ``__getattr__`` of a package with a stub.
+
+    ::
+
+        __all__, __dir__, __getattr__ = door(__name__)
+
+    A house of this project is entered by its package alone. The stub beside the package's
+    ``__init__.py`` names once what others may import, and from which module it comes. Type checkers
+    read it, and so does this function: each module is imported when a name of it is first used, so
+    that the command line and Spark's tasks load only what they need.
+
+    Where a package of an extra is missing, a class or function is a stand-in with its docstring,
+    which raises `SetupError` when it is called. So help and ``import *`` need no extra.
 
     Args:
         package: the package's name.
-        modules: the module that defines a name, under that name.
         extras: the feature that needs an extra, under the extra's name; see `needs_extra`.
     """
+    stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    modules = {
+        alias.asname or alias.name: node.module or package
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             with ExitStack() as needs:
-                for extra, feature in extras.items():
+                for extra, feature in (extras or {}).items():
                     needs.enter_context(needs_extra(extra, feature.format(name=name)))
                 module = importlib.import_module(modules[name])
         except SetupError as error:
             return _stand_in(modules[name], name, error)
         return getattr(module, name)
 
-    return get
+    names = sorted(modules)
+    return names, lambda: ["__all__", "__doc__", *names], get
 
 
 def _stand_in(module: str, name: str, error: SetupError) -> Any:
@@ -113,9 +130,11 @@ def _stand_in(module: str, name: str, error: SetupError) -> Any:
     package, _, path = module.partition(".")
     source = pkgutil.get_data(package, f"{path.replace('.', '/')}.py") or b""
     definitions = (ast.ClassDef, ast.FunctionDef)
-    (node,) = (n for n in ast.parse(source).body if isinstance(n, definitions) and n.name == name)
-    names = {"__doc__": ast.get_docstring(node), "__module__": module}
-    if isinstance(node, ast.ClassDef):
+    nodes = [n for n in ast.parse(source).body if isinstance(n, definitions) and n.name == name]
+    if not nodes:
+        raise error
+    names = {"__doc__": ast.get_docstring(nodes[0]), "__module__": module}
+    if isinstance(nodes[0], ast.ClassDef):
         return type(name, (), {"__new__": refuse, **names})
     refuse.__name__ = refuse.__qualname__ = name
     for attribute, value in names.items():

@@ -1,9 +1,5 @@
 """Decodes records' values into typed columns, and has the gate reject those that do not fit."""
 
-from headrace.decoding.avro_format import avro
-from headrace.decoding.decode import decode
-from headrace.decoding.json_format import json
-from headrace.decoding.protobuf_format import protobuf
-from headrace.decoding.registry import SchemaRegistry
+from headrace.core.system import door
 
-__all__ = ["SchemaRegistry", "avro", "decode", "json", "protobuf"]
+__all__, __dir__, __getattr__ = door(__name__, {"spark": "headrace.{name}"})

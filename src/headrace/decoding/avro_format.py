@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession, types as t
 
 from headrace.core.system import needs_extra
 from headrace.decoding.avro_check import AvroCheck, MalformedError, other_meaning

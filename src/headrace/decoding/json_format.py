@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession, types as t
 
 from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded, option_text

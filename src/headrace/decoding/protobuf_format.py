@@ -10,8 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession, types as t
 
 from headrace.core.system import needs_extra
 from headrace.decoding.formats import Columns, Decoded, option_text

@@ -10,8 +10,7 @@ from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 from headrace.core.system import needs_extra
-from headrace.errors import READ as WHILE_READING
-from headrace.errors import OptionError, RegistryError
+from headrace.errors import READ as WHILE_READING, OptionError, RegistryError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -17,19 +17,20 @@ from headrace.flow.ledger_transport import LedgerState
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
 from headrace.flow.signal_codec import MOST_UPSTREAM, StageState
 from headrace.flow.stage_signals import Signals
-from headrace.gate.control.hop import HopController, Upstream
-from headrace.gate.control.input_queue import InputQueue
-from headrace.gate.control.pressure import (
+from headrace.gate import (
     MAX_CLOCK_AHEAD_MS,
     Epoch,
+    HopController,
     HopSettings,
+    InputQueue,
+    Ledger,
     PressureSignal,
     PressureState,
     RateLimit,
+    Upstream,
     UpstreamThrottle,
     require_level,
 )
-from headrace.gate.ledger import Ledger
 
 _PUBLISH_MS: Final = 1000
 """Interval at which a stage publishes a queue that has changed (ms)."""

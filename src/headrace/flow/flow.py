@@ -17,8 +17,7 @@ from headrace.flow.stage import (
     caller_line,
     check,
 )
-from headrace.gate.control.pressure import HopSettings
-from headrace.gate.ledger import normalize_url
+from headrace.gate import HopSettings, normalize_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

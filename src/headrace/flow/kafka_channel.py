@@ -11,22 +11,29 @@ from typing import Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sql
+from pyspark.sql import Column, DataFrame, functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from headrace.core.options import option_text
 from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
-from headrace.gate.control.input_queue import InputQueue
-from headrace.gate.control.parts import above
-from headrace.gate.kafka.attempts import known_id, produce, tag
-from headrace.gate.kafka.client.option_values import redact
-from headrace.gate.kafka.kafka_options import KafkaOptions, parse_options
-from headrace.gate.kafka.lookup import Lookup
-from headrace.gate.kafka.topic_log import KafkaLog, lookup_with
-from headrace.gate.ledger import Ledger, part_key, part_of
-from headrace.gate.source.log import Topic
+from headrace.gate import (
+    InputQueue,
+    KafkaLog,
+    KafkaOptions,
+    Ledger,
+    Lookup,
+    Topic,
+    above,
+    known_id,
+    lookup_with,
+    parse_options,
+    part_key,
+    part_of,
+    produce,
+    redact,
+    tag,
+)
 from headrace.spark_versions import is_remote
 from headrace.task_link import LinkAddress, TaskLink
 

@@ -10,9 +10,7 @@ from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.stage_signals import KnownStates, Signals
-from headrace.gate.control.pressure import PressureSignal
-from headrace.gate.ledger import Ledger
-from headrace.gate.ledger.flows import StoredSignal
+from headrace.gate import Ledger, PressureSignal, StoredSignal
 
 POLL_S: Final = 0.5
 """Interval at which a stage polls for signals (s)."""

@@ -6,9 +6,16 @@ from typing import Final
 
 from headrace.flow.signal_codec import StageState
 from headrace.flow.stage_signals import Signals
-from headrace.gate.control import ChunkRate, InputQueue, Upstream, takes_per_s
-from headrace.gate.control.pressure import RateLimit
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate import (
+    BatchRecord,
+    ChunkRate,
+    InputQueue,
+    Ledger,
+    RateLimit,
+    Status,
+    Upstream,
+    takes_per_s,
+)
 
 _MAX_NEW_BATCHES: Final = 20
 """Batches that may begin between two polls, and be counted."""

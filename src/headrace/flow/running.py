@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,15 +20,10 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.kafka_channel import KafkaChannel
 from headrace.flow.ledger_transport import ledger_signals
-from headrace.flow.stage import Stage, errors_of, refuse_aliases
+from headrace.flow.stage import DeclaredFlow, Stage, errors_of, refuse_aliases
 from headrace.flow.stage_signals import Signals
-from headrace.gate.execution import Batch, Gate, register
-from headrace.gate.execution.gate_state import shared_ledger
-from headrace.gate.ledger import ErrorReport, Ledger
+from headrace.gate import Batch, ErrorReport, Gate, Ledger, register, shared_ledger
 from headrace.spark_versions import Py4JError, is_remote
-
-if TYPE_CHECKING:
-    from headrace.flow.flow import Flow
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -39,7 +34,7 @@ MAX_RESTARTS: Final = 3
 """Number of restarts of a stage that fails before its handler was called."""
 
 
-def reader_options(flow: "Flow", stage: Stage) -> dict[str, str]:
+def reader_options(flow: DeclaredFlow, stage: Stage) -> dict[str, str]:
     """The options with which a stage reads its channel. Default: from the earliest record on."""
     channel = flow.graph.links[stage.reads].channel
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
@@ -62,7 +57,7 @@ class WritingHandler:
             self.channels[name].write(output, batch.key, shared_ledger(self.ledger_url))
 
 
-def writing_handler(flow: "Flow", stage: Stage) -> WritingHandler:
+def writing_handler(flow: DeclaredFlow, stage: Stage) -> WritingHandler:
     """The handler of a flow's stage."""
     links = flow.graph.links
     return WritingHandler(stage, {name: links[name].channel for name in stage.writes}, flow.ledger)
@@ -234,7 +229,7 @@ def _in_one_line(failure: StreamingQueryException) -> str:
     return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
-def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
+def start(flow: DeclaredFlow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
     """Start stages of a flow that was checked."""
     register(spark)
     with ExitStack() as opened:
@@ -265,7 +260,7 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
         return RunningFlow(started, opened.pop_all())
 
 
-def _identities(flow: "Flow") -> dict[str, str]:
+def _identities(flow: DeclaredFlow) -> dict[str, str]:
     """The ids of the channels that are there and answer; what cannot be used is said elsewhere."""
     ids = {}
     for link in flow.graph.links.values():
@@ -274,7 +269,9 @@ def _identities(flow: "Flow") -> dict[str, str]:
     return ids
 
 
-def _refuse_a_new_name(flow: "Flow", stage: Stage, ledger: Ledger, identity: str | None) -> None:
+def _refuse_a_new_name(
+    flow: DeclaredFlow, stage: Stage, ledger: Ledger, identity: str | None
+) -> None:
     """Refuse a stage that would read a channel again that another stage has read before it.
 
     It is new in the ledger, and a gate of this flow whose stage does not read its channel any more
@@ -301,7 +298,7 @@ def _refuse_a_new_name(flow: "Flow", stage: Stage, ledger: Ledger, identity: str
 
 
 def _refuse_another_channel(
-    flow: "Flow", stage: Stage, ledger: Ledger, identities: dict[str, str]
+    flow: DeclaredFlow, stage: Stage, ledger: Ledger, identities: dict[str, str]
 ) -> None:
     """Refuse a stage whose checkpoint has offsets of another channel of the flow.
 
@@ -330,7 +327,7 @@ def _read_last(ledger: Ledger, gate: str) -> set[str | None]:
     return {each.topic_id for batch in newest for each in ledger.batches.ranges(batch.batch_key)}
 
 
-def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
+def _signals(flow: DeclaredFlow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
     """Return a function that makes a stage's part in the signals."""
     graph = flow.graph
     if flow.signals is None:
@@ -349,7 +346,7 @@ def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage
 
 
 def _agent(
-    flow: "Flow", stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
+    flow: DeclaredFlow, stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
 ) -> StageAgent:
     graph, gate = flow.graph, flow.gate(stage.name)
     downstream = graph.downstream(stage.name)
@@ -374,12 +371,12 @@ def _agent(
     return agent
 
 
-def _gate(flow: "Flow", stage: Stage) -> Gate:
+def _gate(flow: DeclaredFlow, stage: Stage) -> Gate:
     return Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
 
 
 def _writer(
-    flow: "Flow", spark: SparkSession, stage: Stage, called: threading.Event
+    flow: DeclaredFlow, spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
     """The query of a stage, with all that can be checked of it checked."""
     handler = writing_handler(flow, stage)
@@ -408,7 +405,7 @@ def _writer(
 
 
 def _remote_writer(
-    flow: "Flow", spark: SparkSession, stage: Stage, handler: WritingHandler
+    flow: DeclaredFlow, spark: SparkSession, stage: Stage, handler: WritingHandler
 ) -> DataStreamWriter:
     """The query of a stage over Spark Connect, where a batch is derived by the function itself."""
     gate = _gate(flow, stage)
@@ -425,7 +422,7 @@ def _remote_writer(
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 
-def _checkpoint(flow: "Flow", stage: Stage) -> str:
+def _checkpoint(flow: DeclaredFlow, stage: Stage) -> str:
     """A folder; a URL of another file system stays as it is."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from headrace.core.options import require_name, require_whole
 from headrace.errors import OptionError, SignalError
-from headrace.gate.control.pressure import MAX_LEASE_MS, Epoch, PressureSignal, require_level
+from headrace.gate import MAX_LEASE_MS, Epoch, PressureSignal, require_level
 
 MAX_BYTES: Final = 4096
 """Longest text that is decoded (bytes). Texts of stages have a half of it at most."""

@@ -9,20 +9,18 @@ from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypedDict, Union
 
 from headrace.core.options import require_number
 from headrace.errors import HeadraceError, OptionError
-from headrace.gate.control.pressure import HopSettings
+from headrace.gate import HopSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.flow.flow import Flow
     from headrace.flow.kafka_channel import KafkaChannel
-    from headrace.gate.execution import Batch, OnFailure
-    from headrace.gate.execution.policy import Last, OutageWord
+    from headrace.gate import Batch, Last, OnFailure, OutageWord
 
 DEFAULT_CHROOT: Final = "/headrace"
 """The node under which everything is kept, where `hosts` names none."""
@@ -242,7 +240,25 @@ _SYNONYMS: Final = {
 """Other words that Spark's DDL has for its types."""
 
 
-def check(flow: "Flow") -> None:
+class DeclaredFlow(Protocol):
+    """Declares what is checked and run: the part of a `Flow` that needs no Spark."""
+
+    name: str
+    ledger: str
+    checkpoints: str
+    signals: ZookeeperSettings | None
+
+    @property
+    def graph(self) -> Graph:
+        """Graph of the declarations so far."""
+        ...
+
+    def gate(self, stage: str) -> str:
+        """Return the name of a stage's gate in the ledger."""
+        ...
+
+
+def check(flow: DeclaredFlow) -> None:
     """Raise the first error of a flow, with the file and line of the declaration."""
     graph = flow.graph
     if not graph.stages:
@@ -268,7 +284,7 @@ def check(flow: "Flow") -> None:
         _check_schema(graph, stage)
 
 
-def refuse_aliases(flow: "Flow", identities: Mapping[str, str]) -> None:
+def refuse_aliases(flow: DeclaredFlow, identities: Mapping[str, str]) -> None:
     """Refuse two channels that are one thing, such as a topic under two names of its brokers.
 
     A stage that writes what it reads would feed itself, and the graph would not show it.
@@ -298,12 +314,15 @@ def errors_of(stage: Stage) -> Iterator[None]:
         raise type(error)(f"{stage}: {error}") from error
 
 
-def _check_stage(flow: "Flow", stage: Stage) -> None:
-    from headrace.gate.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
-    from headrace.gate.execution import Gate  # noqa: PLC0415
-    from headrace.gate.execution.batch import check_handler  # noqa: PLC0415
-    from headrace.gate.execution.policy import parse_on_failure, with_outages  # noqa: PLC0415
-    from headrace.gate.source.source_options import outage_settings  # noqa: PLC0415
+def _check_stage(flow: DeclaredFlow, stage: Stage) -> None:
+    from headrace.gate import (  # noqa: PLC0415
+        Gate,
+        check_handler,
+        outage_settings,
+        parse_on_failure,
+        parse_schedule,
+        with_outages,
+    )
 
     if not callable(stage.handler):
         raise OptionError(

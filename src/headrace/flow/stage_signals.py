@@ -19,7 +19,7 @@ from headrace.flow.signal_codec import (
     decode_signal,
     decode_state,
 )
-from headrace.gate.control.pressure import PressureSignal
+from headrace.gate import PressureSignal
 
 RETRY_S: Final = 1.0
 """Time after a failure until the next poll (s)."""

@@ -33,7 +33,7 @@ from headrace.errors import SignalError
 from headrace.flow.signal_codec import RawSignal, StageState, UnreachableError, encode
 from headrace.flow.stage_signals import Signals
 from headrace.flow.zookeeper_session import ZookeeperSession
-from headrace.gate.control.pressure import PressureSignal
+from headrace.gate import PressureSignal
 
 POLL_S: Final = 5.0
 """Interval at which a stage polls for signals although no watch reports any (s)."""

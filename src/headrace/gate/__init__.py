@@ -1,1 +1,5 @@
-"""Rates, the ledger and failures: what stands behind `headrace.Gate`."""
+"""The gate: rates, the ledger and failed batches, behind `headrace.Gate`."""
+
+from headrace.core.system import door
+
+__all__, __dir__, __getattr__ = door(__name__, {"spark": "headrace.{name}"})

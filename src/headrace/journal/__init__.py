@@ -5,38 +5,6 @@ it corresponds to a topic in Kafka. Its lanes correspond to partitions: each has
 dense offsets from 0.
 """
 
-from headrace.gate.source.log import ARROW_SCHEMA
-from headrace.journal.journal import BlockRef, Journal
-from headrace.journal.journal_check import (
-    DEFECTS,
-    JournalFinding,
-    JournalFindingKind,
-    JournalVerification,
-    LaneSummary,
-    verify,
-)
-from headrace.journal.journal_repair import lost_records, repair
-from headrace.journal.lane_files import Lost
-from headrace.journal.lane_writer import LaneWriter
-from headrace.journal.records import Records
-from headrace.journal.retention import KeptReason, LanePruning, prune
+from headrace.core.system import door
 
-__all__ = [
-    "ARROW_SCHEMA",
-    "DEFECTS",
-    "BlockRef",
-    "Journal",
-    "JournalFinding",
-    "JournalFindingKind",
-    "JournalVerification",
-    "KeptReason",
-    "LanePruning",
-    "LaneSummary",
-    "LaneWriter",
-    "Lost",
-    "Records",
-    "lost_records",
-    "prune",
-    "repair",
-    "verify",
-]
+__all__, __dir__, __getattr__ = door(__name__)

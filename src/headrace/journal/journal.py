@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
-from headrace.gate.source.log import ARROW_SCHEMA
+from headrace.gate import ARROW_SCHEMA
 from headrace.journal.block import Compression
 from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost
 from headrace.journal.lane_writer import LaneWriter

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import CorruptionError, NoJournalError, SourceError
-from headrace.gate.source.log import Topic
-from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore
+from headrace.gate import Checksums, ChecksumsBefore, Topic
 from headrace.journal.journal import Journal
 from headrace.journal.journal_options import JournalOptions
 from headrace.journal.lane_files import LaneLook, Lost

@@ -6,13 +6,13 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.gate.source.read_bounds import Edge
-from headrace.gate.source.replay import replay_bounds
-from headrace.gate.source.source_options import (
+from headrace.gate import (
     SHARED,
+    Edge,
     SourceOptions,
     exactly_named,
     parse_source_options,
+    replay_bounds,
 )
 
 FORMAT: Final = "headrace-journal"

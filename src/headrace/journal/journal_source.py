@@ -8,15 +8,16 @@ from pyspark.sql.types import StructType
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
-from headrace.gate.source.connector import OF_A_GATE, Connector
-from headrace.gate.source.log import Log
-from headrace.gate.source.readers import (
+from headrace.gate import (
+    OF_A_GATE,
     RECORDS_WORTH_A_TASK,
+    Connector,
+    Log,
     SourceFormat,
+    SourceOptions,
     SourceTask,
     pack,
 )
-from headrace.gate.source.source_options import SourceOptions
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import JournalLog
 from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options

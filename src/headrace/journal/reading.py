@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
-from headrace.gate.source.log import ARROW_SCHEMA
+from headrace.gate import ARROW_SCHEMA
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
 from headrace.journal.records import SCHEMA

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.source.log import HEADERS
+from headrace.gate import HEADERS
 
 Headers = Sequence[tuple[str, bytes | None]]
 

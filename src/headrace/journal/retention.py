@@ -9,7 +9,7 @@ from headrace.errors import JournalError
 from headrace.journal.journal import BlockRef, Journal
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import Ledger, Processed
+    from headrace.gate import Ledger, Processed
 
 
 class KeptReason(StrEnum):

@@ -13,27 +13,6 @@ estimator. A test has the records, the time and the crashes in its hand. ::
         assert sink.rows == ["a", "b", "c"]
 """
 
-from headrace.core.system import needs_extra
+from headrace.core.system import door
 
-with needs_extra("spark", "headrace.testing"):
-    from headrace.testing.memory import (
-        Crash,
-        ManualClock,
-        MemoryLog,
-        Record,
-        SimulatedCrash,
-        temporary_ledger,
-    )
-    from headrace.testing.memory_reader import MemoryReader
-    from headrace.testing.stream_harness import StreamHarness
-
-__all__ = [
-    "Crash",
-    "ManualClock",
-    "MemoryLog",
-    "MemoryReader",
-    "Record",
-    "SimulatedCrash",
-    "StreamHarness",
-    "temporary_ledger",
-]
+__all__, __dir__, __getattr__ = door(__name__, {"spark": "headrace.testing"})

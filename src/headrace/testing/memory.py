@@ -17,8 +17,7 @@ from pyspark.sql import Row
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import DataLossError, OptionError
-from headrace.gate.ledger import Ledger
-from headrace.gate.source.log import Topic
+from headrace.gate import Ledger, Topic
 
 STEPS: Final[Mapping[str, str]] = {
     "begin": "The ledger has the batch, in_progress; nothing of it was read.",

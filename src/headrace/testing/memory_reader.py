@@ -15,15 +15,24 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError, HeadraceError
-from headrace.gate.execution.batch_reader import rows_in
-from headrace.gate.execution.rejections import Place
-from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.gate.source.connector import Connector, DeadLetterSink, read_in_process
-from headrace.gate.source.log import ARROW_SCHEMA, beginnings, gone
-from headrace.gate.source.losses import OnLoss
-from headrace.gate.source.readers import SourceFormat, marked_as_read
-from headrace.gate.source.source_options import TOPIC_IDS
-from headrace.gate.source.stream_offset import planned_ids
+from headrace.gate import (
+    ARROW_SCHEMA,
+    TOPIC_IDS,
+    Connector,
+    DeadLetter,
+    DeadLetterSink,
+    ErrorReport,
+    OnLoss,
+    Place,
+    PlannedRange,
+    SourceFormat,
+    beginnings,
+    gone,
+    marked_as_read,
+    planned_ids,
+    read_in_process,
+    rows_in,
+)
 from headrace.testing.memory import MemoryLog
 from headrace.testing.memory_source import memory_connector
 

@@ -10,12 +10,20 @@ import pyarrow as pa
 from headrace.core.options import partitions_by_topic
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError
-from headrace.gate.source.connector import Connector
-from headrace.gate.source.log import ARROW_SCHEMA, Log
-from headrace.gate.source.read_bounds import Edge
-from headrace.gate.source.readers import SourceFormat, SourceTask, pack
-from headrace.gate.source.replay import assigned, replay_bounds
-from headrace.gate.source.source_options import SourceOptions, exactly_named, parse_source_options
+from headrace.gate import (
+    ARROW_SCHEMA,
+    Connector,
+    Edge,
+    Log,
+    SourceFormat,
+    SourceOptions,
+    SourceTask,
+    assigned,
+    exactly_named,
+    pack,
+    parse_source_options,
+    replay_bounds,
+)
 from headrace.testing.memory import MemoryLog
 
 _FORMAT: Final = "headrace-memory"

@@ -17,39 +17,44 @@ from headrace.core.options import interval_ms
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
-from headrace.decoding.decode import decode
+from headrace.decoding import decode
 from headrace.errors import OptionError
-from headrace.gate.backfill import (
+from headrace.gate import (
     MAX_BACKFILLS,
+    NO_RETRIES,
     BackfillEvent,
     BackfillScheduler,
-    Monitor,
-    OwnerSettings,
-    UnlimitedBudget,
-)
-from headrace.gate.control.parts import Progress
-from headrace.gate.execution.batch import Batch, call_handler, check_handler
-from headrace.gate.execution.handler import GatedHandler
-from headrace.gate.execution.handler_runs import RunContext
-from headrace.gate.execution.listener import GateListener, progress_event
-from headrace.gate.execution.policy import (
+    Batch,
+    DeadLetter,
+    DecodedValues,
+    Edge,
+    GatedHandler,
+    GateListener,
     Last,
+    Ledger,
+    Monitor,
     OnFailure,
     OutageWord,
-    parse_on_failure,
-    with_outages,
-)
-from headrace.gate.ledger import DeadLetter, Ledger, PlannedBatch, PlannedRange, Status
-from headrace.gate.ledger.connection import NO_RETRIES, Timeouts
-from headrace.gate.source.decoded_values import DecodedValues
-from headrace.gate.source.planner import StreamPlanner, ToRead
-from headrace.gate.source.read_bounds import Edge
-from headrace.gate.source.source_options import (
+    OwnerSettings,
+    PlannedBatch,
+    PlannedRange,
+    Progress,
+    RunContext,
+    Status,
+    StreamPlanner,
+    Timeouts,
+    ToRead,
+    UnlimitedBudget,
+    call_handler,
+    check_handler,
     decoded_values,
     exactly_named,
     fails_on_misfit,
     outage_settings,
+    parse_on_failure,
     parse_source_options,
+    progress_event,
+    with_outages,
 )
 from headrace.testing.memory import STEPS, MemoryLog, SimulatedCrash, temporary_ledger, watch
 from headrace.testing.memory_reader import TESTED_GATE, MemoryReader

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.testing import ManualClock
 
 

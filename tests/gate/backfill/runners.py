@@ -8,15 +8,12 @@ from tests.gate.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import WallClock
-from headrace.gate.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
-from headrace.gate.ledger import (
-    BatchRecord,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    without,
-)
+from headrace.gate.backfill.monitor import BackfillEvent
+from headrace.gate.backfill.schedule import Cost
+from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedBatch, PlannedRange, without
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000

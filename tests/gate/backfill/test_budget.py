@@ -10,20 +10,19 @@ from tests.gate.ledger.samples import a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.errors import LedgerError
-from headrace.gate.backfill import (
+from headrace.gate.backfill.schedule import (
+    ASSUMED_RATE_PER_S,
+    Account,
     Cost,
     ExternalBudget,
     InProcessBudget,
     LiveStream,
     UnlimitedBudget,
-)
-from headrace.gate.backfill.schedule import (
-    ASSUMED_RATE_PER_S,
-    Account,
     live_per_s,
     records_beside,
 )
-from headrace.gate.ledger import Ledger, RateSample
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import RateSample
 from headrace.testing import ManualClock
 
 NOW_MS = 1_700_000_000_000  # a multiple of the interval

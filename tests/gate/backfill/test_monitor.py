@@ -11,10 +11,10 @@ from tests.gate.ledger.samples import batch_number
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
-from headrace.gate.backfill import Monitor, OpenBatch
-from headrace.gate.backfill.monitor import RetentionWatch, near_retention
-from headrace.gate.ledger import BatchRecord, Ledger, PlannedRange
+from headrace.gate.backfill.monitor import Monitor, OpenBatch, RetentionWatch, near_retention
 from headrace.gate.ledger.error_report import query_stopped
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedRange
 from headrace.testing import ManualClock
 
 HOUR_MS = 3_600_000

@@ -20,9 +20,8 @@ from tests.gate.ledger.samples import stored
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
-from headrace.gate.backfill import (
+from headrace.gate.backfill.monitor import (
     Claimed,
-    Cost,
     Done,
     Failed,
     LeaseLost,
@@ -30,8 +29,12 @@ from headrace.gate.backfill import (
     PartlyDone,
     Skipped,
 )
+from headrace.gate.backfill.schedule import Cost
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status, verify
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 
@@ -165,7 +168,7 @@ def test_what_has_left_the_log_is_lost_once_and_the_rest_runs_under_its_key(
     (loss,) = ledger.history.losses("orders")
     assert (loss.offsets, loss.batch_key) == (OffsetRange("orders", 0, 10, 13), key)
     assert "make the topic's retention longer" in str(loss.reason)
-    assert verify(ledger, "orders").spans[0].lost == 3
+    assert ledger.proofs.verify("orders").spans[0].lost == 3
 
 
 def test_what_is_lost_when_a_part_is_done_already_leaves_a_success(

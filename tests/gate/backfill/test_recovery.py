@@ -27,8 +27,10 @@ from tests.services.examples import examples
 
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.gate.backfill import Monitor
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.backfill.monitor import Monitor
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 PARTITIONS = 3

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.backoff import Backoff
 from headrace.errors import OptionError
-from headrace.gate.backfill import Cron, Every, Manual, Spare, parse_schedule
-from headrace.gate.backfill.schedule import Timetable
+from headrace.gate.backfill.schedule import Cron, Every, Manual, Spare, Timetable, parse_schedule
 
 
 def test_the_first_backfill_follows_at_once_and_each_wait_is_twice_as_long() -> None:

@@ -20,8 +20,11 @@ from tests.services.waiting import wait_until
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, LedgerError
-from headrace.gate.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.backfill.monitor import Monitor, NearRetention
+from headrace.gate.backfill.schedule import Every, Manual, Schedule, Spare
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 HOUR_MS = 3_600_000

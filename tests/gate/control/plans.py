@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from headrace.core.ranges import TopicPartition
-from headrace.gate.control import BatchLimits, Plan, plan
+from headrace.gate.control.limits import BatchLimits
+from headrace.gate.control.plan import Plan, plan
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:

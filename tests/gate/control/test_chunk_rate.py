@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gate.control import ChunkRate
+from headrace.gate.control.hop import ChunkRate
 
 
 def test_chunks_are_counted_over_the_gaps_between_them() -> None:

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import EstimatorSettings, IntervalLaw, PIDRateEstimator
+from headrace.gate.control.interval import IntervalLaw
+from headrace.gate.control.pid import PIDRateEstimator
+from headrace.gate.control.rates import EstimatorSettings
 
 Call = tuple[int, int, int, int]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.java_gateway import launch_gateway
 from tests.services.examples import examples
 
-from headrace.gate.control import PIDRateEstimator
+from headrace.gate.control.pid import PIDRateEstimator
 from headrace.operate.local import Java
 
 pytestmark = pytest.mark.nightly

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gate.control import Demand, catch_up_rate, fair_shares
+from headrace.gate.control.sharing import Demand, catch_up_rate, fair_shares
 
 rates = st.floats(1e-3, 1e9)
 demands = st.builds(

@@ -7,15 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import (
-    Epoch,
-    HopController,
-    HopSettings,
-    InputQueue,
-    PressureSignal,
-    RateLimit,
-    takes_per_s,
-)
+from headrace.gate.control.hop import HopController
+from headrace.gate.control.input_queue import InputQueue, takes_per_s
+from headrace.gate.control.pressure import Epoch, HopSettings, PressureSignal, RateLimit
 
 OVERLOAD, LIGHT = 50_000_000, 500_000
 LOOK_MS = 250

@@ -7,13 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import (
-    AutoInterval,
-    BatchCost,
-    EstimatorSettings,
-    IntervalLaw,
-    SourceCost,
-)
+from headrace.gate.control.batch_cost import BatchCost, SourceCost
+from headrace.gate.control.interval import AutoInterval, IntervalLaw
+from headrace.gate.control.rates import EstimatorSettings
 
 PID, LEARNED = EstimatorSettings("pid"), EstimatorSettings("learned")
 

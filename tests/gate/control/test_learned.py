@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import BatchCost, FinishedBatch, LearnedBatches, SourceCost
-from headrace.gate.control.batch_cost import KAPPA
+from headrace.gate.control.batch_cost import KAPPA, BatchCost, SourceCost
+from headrace.gate.control.learned import FinishedBatch, LearnedBatches
 
 INTERVAL_MS = 1000
 RECORD_S = 1 / 20_000

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
-from headrace.gate.control import BatchLimits, PartitionLimit
+from headrace.gate.control.limits import BatchLimits, PartitionLimit
 
 ORDERS_3 = TopicPartition("orders", 3)
 ORDERS_4 = TopicPartition("orders", 4)

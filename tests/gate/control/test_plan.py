@@ -9,20 +9,16 @@ from hypothesis import strategies as st
 from tests.gate.control.plans import counts, orders, plan_lags
 
 from headrace.core.ranges import TopicPartition
-from headrace.gate.control import (
-    ASSUMED_RECORD_BYTES,
+from headrace.gate.control.limits import (
     BatchLimits,
     OperatorAction,
     OperatorActionKind,
     OperatorLimits,
     PartitionLimit,
-    Plan,
-    RateLimit,
-    Reason,
-    empty_plan,
-    plan,
-    should_wait,
 )
+from headrace.gate.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
+from headrace.gate.control.pressure import RateLimit
+from headrace.gate.control.rate_law import Reason
 from headrace.gate.control.size_ceiling import SizeCeiling
 
 OFF = BatchLimits(1.0, initial_rate=None)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from tests.gate.control.plans import counts, orders, plan_lags
 
 from headrace.core.ranges import TopicPartition
-from headrace.gate.control import BatchLimits, PartitionLimit, Reason, plan
+from headrace.gate.control.limits import BatchLimits, PartitionLimit
+from headrace.gate.control.plan import plan
+from headrace.gate.control.rate_law import Reason
 
 
 @st.composite

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from headrace.errors import OptionError
-from headrace.gate.control import Epoch, HopSettings, PressureSignal
-from headrace.gate.control.pressure import MAX_CLOCK_AHEAD_MS, MAX_LEASE_MS, MAX_LEVEL
+from headrace.gate.control.pressure import (
+    MAX_CLOCK_AHEAD_MS,
+    MAX_LEASE_MS,
+    MAX_LEVEL,
+    Epoch,
+    HopSettings,
+    PressureSignal,
+)
 
 NOW_MS = 1_700_000_000_000
 RUN = Epoch(NOW_MS, "a1")

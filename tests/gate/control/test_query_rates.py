@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.gate.control import BatchProgress, EstimatorSettings, QueryRates
-from headrace.gate.control.rates import UNREAD_BATCHES, LawName
+from headrace.gate.control.rates import (
+    UNREAD_BATCHES,
+    BatchProgress,
+    EstimatorSettings,
+    LawName,
+    QueryRates,
+)
 
 INTERVAL_MS = 1_000
 FIXED_MS = 400

@@ -10,7 +10,8 @@ from tests.services.examples import examples
 
 from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
-from headrace.gate.control import BatchLimits, PartitionLimit, max_messages_per_partition
+from headrace.gate.control.limits import BatchLimits, PartitionLimit
+from headrace.gate.control.rate_law import max_messages_per_partition
 
 
 def lags(*numbers: int) -> dict[TopicPartition, int]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import TokenBucket
+from headrace.gate.control.sharing import TokenBucket
 
 rates = st.floats(0.1, 1e7)
 bursts = st.floats(0.01, 10.0)

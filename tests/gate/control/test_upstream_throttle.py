@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.gate.control import (
+from headrace.gate.control.pressure import (
     Epoch,
     HopSettings,
     PressureSignal,

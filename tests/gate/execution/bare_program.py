@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from tests.services.waiting import wait_until
 
 import headrace
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 
 def main(folder: str, journal: str, end: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.ledger import Ledger
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.ledger.ledger import Ledger
 
 GATES = ("orders", "payments")
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.services.lakes import delta_settings
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Batch
+from headrace.gate.execution.batch import Batch
 from headrace.operate.local import ensure_java
 
 KEY_LENGTH: Final = 32

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.core.ranges import OffsetRange, TopicPartition, nested
-from headrace.gate.ledger import PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.gate.source.stream_offset import StreamOffset
 
 RUN = "the checkpoint's life"

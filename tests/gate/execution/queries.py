@@ -9,8 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 DEADLINE_S = 180
 """Below the limit of a whole test, which would not say what was waited for."""

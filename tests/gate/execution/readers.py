@@ -8,7 +8,7 @@ from sqlalchemy import Engine, create_engine
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError
-from headrace.gate.execution import Batch
+from headrace.gate.execution.batch import Batch
 from headrace.testing import MemoryLog, MemoryReader
 
 Place = tuple[int, int]

@@ -15,7 +15,9 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import is_gone, new_owner
 from headrace.gate.execution.handler_runs import BatchLeases
-from headrace.gate.ledger import Ledger, Status, Timeouts
+from headrace.gate.ledger.connection import Timeouts
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 TELL_OWNER = "from headrace.core.system import new_owner; print(new_owner(), flush=True); input()"
 

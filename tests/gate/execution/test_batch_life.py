@@ -24,7 +24,8 @@ from headrace.core.timing import LEASE_MS
 from headrace.errors import BatchSplitError, LedgerError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.policy import OnFailure, isolate
-from headrace.gate.ledger import DEFECTS, PlannedRange, verify
+from headrace.gate.ledger.proof import DEFECTS
+from headrace.gate.ledger.records import PlannedRange
 from headrace.testing import Crash, MemoryLog, MemoryReader, StreamHarness
 from headrace.testing.memory import STEPS
 
@@ -164,7 +165,7 @@ class Life:
         ]
         assert sorted(letters) == sorted(self.sink.bad)
         assert self.sink.values == Counter(set(range(self.sent)) - self.sink.bad)
-        proof = verify(self.stream.ledger, GATE)
+        proof = self.stream.ledger.proofs.verify(GATE)
         assert not DEFECTS & {finding.kind for finding in proof.findings}
         assert [batch.status for batch in self.stream.ledger.batches.unresolved()] == []
 

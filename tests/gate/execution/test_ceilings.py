@@ -9,7 +9,8 @@ from pyspark.errors import PySparkException
 
 from headrace import Batch, retry
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
-from headrace.gate.ledger import BatchRecord, Status, part_of
+from headrace.gate.ledger.records import BatchRecord, part_of
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryLog, StreamHarness
 from headrace.testing.memory_reader import TESTED_GATE
 

@@ -8,7 +8,8 @@ import pytest
 from tests.journal.journals import fill
 from tests.services.kafka import TopicFactory
 
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 pytestmark = pytest.mark.nightly
 

@@ -22,9 +22,11 @@ from tests.operate.cli.outcomes import invoke
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
-from headrace.gate.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.backfill.monitor import Failed
+from headrace.gate.backfill.schedule import UnlimitedBudget
+from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
 from headrace.gate.execution.batch import (
+    Batch,
     Handler,
     HandlerTransaction,
     bind,
@@ -32,11 +34,13 @@ from headrace.gate.execution.batch import (
     check_handler,
     renumber,
 )
+from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import OnFailure, parse_on_failure, retry
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)

@@ -9,8 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.execution.queries import DEADLINE_S, read
 from tests.gate.ledger.samples import stored
@@ -19,9 +24,11 @@ from tests.services.waiting import wait_until
 
 import headrace
 from headrace.errors import OptionError
-from headrace.gate.execution import Batch, Gate, OnFailure
-from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.execution.policy import Last, OnFailure
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 BAD = b"poison"
 

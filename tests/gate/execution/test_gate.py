@@ -17,10 +17,10 @@ from tests.services.kafka import Topic, TopicFactory
 
 import headrace
 from headrace.errors import BrokerError, HeadraceError, LedgerError, OptionError, SourceError
-from headrace.gate.execution import Gate
+from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.stream_writer import GatedStreamWriter
 from headrace.gate.kafka.kafka_options import parse_options
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local.servers import free_ports
 
 PASSWORD = "hunter2"  # noqa: S105  (nobody's)

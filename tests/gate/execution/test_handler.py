@@ -15,15 +15,17 @@ from tests.gate.ledger.samples import stored
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS
-from headrace.gate.control import BatchProgress
-from headrace.gate.execution import Batch
-from headrace.gate.execution.batch import Handler
+from headrace.gate.control.rates import BatchProgress
+from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.gate_state import shared_ledger, state_of
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import retry
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
 SECOND = OffsetRange("orders-topic", 0, 100, 200)

@@ -33,8 +33,10 @@ from headrace.gate.execution.handler_errors import (
     shorten_interrupts,
     unreadable,
 )
-from headrace.gate.execution.handler_errors import unreachable_source as unreached
-from headrace.gate.ledger import ErrorReport
+from headrace.gate.execution.handler_errors import (
+    unreachable_source as unreached,
+)
+from headrace.gate.ledger.error_report import ErrorReport
 
 TASK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

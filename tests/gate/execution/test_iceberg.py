@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.errors import BatchSplitError
-from headrace.gate.execution import Batch
+from headrace.gate.execution.batch import Batch
 
 SCHEMA = pa.schema([("value", pa.string()), ("offset", pa.int64())])
 

@@ -18,7 +18,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.policy import isolate
-from headrace.gate.ledger import PlannedRange, Status
+from headrace.gate.ledger.records import PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
 
 pytestmark = pytest.mark.nightly

@@ -32,8 +32,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS
 from headrace.errors import BrokerError, MachineryError, NotProcessedError
-from headrace.gate.backfill import MAX_BACKFILLS
-from headrace.gate.control import EstimatorSettings
+from headrace.gate.backfill.scheduler import MAX_BACKFILLS
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
@@ -45,15 +45,11 @@ from headrace.gate.execution.policy import (
     retry,
     with_outages,
 )
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetterStatus,
-    ErrorReport,
-    IsolationProgress,
-    Ledger,
-    PlannedRange,
-    Status,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.fleet import IsolationProgress
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryReader
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))

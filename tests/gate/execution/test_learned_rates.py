@@ -10,9 +10,10 @@ from tests.gate.execution.queries import DEADLINE_S, read
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.gate.control import SourceCost
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger
+from headrace.gate.control.batch_cost import SourceCost
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
 
 LEARNED = {"backpressure.rateEstimator": "learned"}
 FIXED_S, PER_S = 0.3, 5_000

@@ -16,11 +16,15 @@ from headrace import Batch
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.errors import LedgerError
-from headrace.gate.control import EstimatorSettings, IntervalLaw, SourceCost
+from headrace.gate.control.batch_cost import SourceCost
+from headrace.gate.control.interval import IntervalLaw
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.execution.gate_state import state_of
 from headrace.gate.execution.listener import GateListener
-from headrace.gate.ledger import ErrorReport, Ledger, RateSample, Status
-from headrace.gate.ledger.error_report import BAD_VALUE
+from headrace.gate.ledger.error_report import BAD_VALUE, ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import RateSample
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryLog, StreamHarness
 from headrace.testing.memory_reader import TESTED_GATE
 

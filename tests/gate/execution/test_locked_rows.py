@@ -23,10 +23,11 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.gate.control import EstimatorSettings
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.execution.listener import GateListener
-from headrace.gate.ledger import Ledger, Status
 from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)

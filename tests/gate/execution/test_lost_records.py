@@ -27,10 +27,12 @@ from typer.testing import CliRunner
 import headrace
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import DerivedStream, SparkBatchReader
+from headrace.gate.execution.gate import Gate
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import Ledger, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedRange
 from headrace.journal import Journal, repair
 from headrace.operate.cli.app import app
 

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from headrace import Batch, retry
-from headrace.decoding.decode import REPORTS
+from headrace.decoding.decode_task import REPORTS
 from headrace.errors import OptionError
-from headrace.gate.execution import OnFailure
-from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import DeadLetterRecord, Status
-from headrace.operate.status.attention import Need
+from headrace.gate.execution.policy import Last, OnFailure
+from headrace.gate.ledger.records import DeadLetterRecord
+from headrace.gate.ledger.transitions import Status
+from headrace.operate.status.attention import take_snapshot
+from headrace.operate.status.needs import Need
 from headrace.operate.status.observer import read_histories
-from headrace.operate.status.snapshot import take_snapshot
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 REASON = "it lacks the field nosuch"

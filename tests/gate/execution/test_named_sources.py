@@ -4,14 +4,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from tests.gate.execution.queries import DEADLINE_S, finish
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 pytestmark = pytest.mark.nightly
 

@@ -11,10 +11,9 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.errors import GateInUseError, OptionError
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.execution.batch import Handler
-from headrace.gate.execution.gate import CHECKPOINTS
-from headrace.gate.ledger import Ledger
+from headrace.gate.execution.batch import Batch, Handler
+from headrace.gate.execution.gate import CHECKPOINTS, Gate
+from headrace.gate.ledger.ledger import Ledger
 
 
 class Received:

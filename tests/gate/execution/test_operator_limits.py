@@ -12,8 +12,10 @@ from tests.operate.cli.outcomes import invoke
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.gate.execution import Gate
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.status.limiting import drain_state
 
 

@@ -8,8 +8,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    Row,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from tests.gate.execution.queries import (
     DEADLINE_S,
@@ -26,10 +32,12 @@ from tests.services.kafka import TopicFactory
 
 import headrace
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control import Reason
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.listener import GateListener
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 INITIAL = 200  # records: backpressure.pid.minRate, 100 records/s, for an interval of 2 s
 

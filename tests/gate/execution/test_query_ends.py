@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.execution.queries import DEADLINE_S, Handled, everything_in, finish, read, write
 from tests.operate.cli.outcomes import invoke
@@ -19,9 +24,11 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.execution.batch import Handler
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.execution.batch import Batch, Handler
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 
 
 @dataclass

@@ -14,7 +14,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError, SourceError
 from headrace.gate.execution.batch_reader import DerivedStream, SparkBatchReader
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import PlannedRange
+from headrace.gate.ledger.records import PlannedRange
 from headrace.gate.source.connector import Connector
 from headrace.journal.journal_source import JOURNAL
 

@@ -12,8 +12,7 @@ from tests.journal.journals import fill
 
 import headrace
 from headrace.errors import LedgerError
-from headrace.gate.execution import RECOMMENDED_CONF
-from headrace.gate.execution.spark_session import hide_secrets
+from headrace.gate.execution.spark_session import RECOMMENDED_CONF, hide_secrets
 
 
 def test_a_default_ledger_that_cannot_be_opened_is_raised_at_once(

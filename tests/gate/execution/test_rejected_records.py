@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from tests.gate.execution.queries import finish, read
 from tests.journal.journals import fill
 from tests.services.changes import delete_records
@@ -18,21 +23,18 @@ from tests.services.kafka import Topic, TopicFactory
 import headrace
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, DataLossError, RejectionError
-from headrace.gate.execution import Batch, Gate, OnFailure
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.batch_reader import SparkBatchReader
+from headrace.gate.execution.gate import Gate
 from headrace.gate.execution.handler_errors import unreachable_source, unreadable
-from headrace.gate.execution.policy import Last
+from headrace.gate.execution.policy import Last, OnFailure
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import (
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    PlannedRange,
-    Status,
-    Verdict,
-    verify,
-)
 from headrace.gate.ledger.dead_letters import Headers
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
+from headrace.gate.ledger.records import DeadLetter, PlannedRange
+from headrace.gate.ledger.transitions import Status
 
 WHY = ErrorReport("Rejected", "no", "")
 HEADERS: Headers = (("trace", b"1"), ("none", None))
@@ -70,7 +72,7 @@ class Scene:
 
     def proven(self) -> tuple[int, int]:
         """Count the processed records and the explained ones; assert that there are no others."""
-        found = verify(self.ledger, "orders")
+        found = self.ledger.proofs.verify("orders")
         assert found.verdict is Verdict.PROVEN
         return sum(s.processed for s in found.spans), sum(s.dead for s in found.spans)
 

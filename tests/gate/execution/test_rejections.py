@@ -13,17 +13,12 @@ from tests.services.examples import examples
 from headrace import Batch, retry
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError, RejectionError, SetupError
-from headrace.gate.execution import OnFailure, isolate, rejections
-from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import (
-    DeadLetterRecord,
-    ErrorReport,
-    FindingKind,
-    PlannedRange,
-    Status,
-    Verdict,
-    verify,
-)
+from headrace.gate.execution import rejections
+from headrace.gate.execution.policy import Last, OnFailure, isolate
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.proof import FindingKind, Verdict
+from headrace.gate.ledger.records import DeadLetterRecord, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import Crash, MemoryLog, MemoryReader, Record, StreamHarness
 
 GATE = "tested"
@@ -78,7 +73,7 @@ def offsets(stream: StreamHarness) -> list[int]:
 
 def counts(stream: StreamHarness) -> tuple[int, int, int]:
     """Processed, dead and open by the proof, which is whole."""
-    verification = verify(stream.ledger, GATE)
+    verification = stream.ledger.proofs.verify(GATE)
     assert verification.verdict is not Verdict.BROKEN
     for span in verification.spans:
         assert span.processed + span.dead + span.open == span.offsets.count
@@ -110,7 +105,7 @@ def test_the_proof_names_what_was_rejected_range_by_range() -> None:
     with StreamHarness(Sink(), log) as stream:
         stream.run()
         (batch,) = stream.ledger.batches.newest()
-        found = verify(stream.ledger, GATE)
+        found = stream.ledger.proofs.verify(GATE)
         assert found.verdict is Verdict.PROVEN
         assert [(each.kind, each.offsets.start, each.offsets.until) for each in found.findings] == [
             (FindingKind.REJECTED, 1, 3),
@@ -180,7 +175,7 @@ def test_a_child_of_an_isolation_rejects_its_own_records() -> None:
         by_offset = {each.letter.offset: each.letter.error.error_class for each in letters(stream)}
         assert by_offset == {1: "Rejected", 3: "ValueError", 4: "Rejected", 7: "Rejected"}
         assert counts(stream) == (4, 4, 0)
-        assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
+        assert stream.ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
 
 
 @pytest.mark.integration
@@ -362,7 +357,7 @@ def test_a_batch_with_letters_that_wait_is_not_pruned() -> None:
         stream.ledger.dead_letters.resolve(letter.dead_letter_id, letter.status.DROPPED, "known")
         assert stream.ledger.history.prune(later_ms).batches == 1
         assert letters(stream) == []
-        assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
+        assert stream.ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
 
 
 STEPS = ["attach", "handle", "commit", "succeed", "claim", "backfilled", "keep_progress", "fail"]
@@ -395,7 +390,7 @@ def test_whatever_crashes_each_bad_record_is_one_letter_and_each_good_one_is_pro
         found = offsets(stream)
         assert sorted(found) == [at for at, value in enumerate(values) if value == "bad"]
         assert counts(stream) == (values.count("a"), len(found), 0)
-        assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
+        assert stream.ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
 
 
 def _with_crashes(

@@ -15,8 +15,10 @@ from tests.gate.execution.queries import finish
 from tests.services.queries import sentence
 
 from headrace.errors import CorruptionError
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 from headrace.journal import Journal, Records, repair
 
 pytestmark = pytest.mark.nightly
@@ -127,7 +129,7 @@ def test_each_record_arrives_once_or_is_explained_however_often_blocks_are_damag
     assert arrived.keys() - journalist.sent == set()
     assert journalist.damages > 0
     with Ledger.open(url, create=False) as ledger:
-        proof = verify(ledger, "orders")
+        proof = ledger.proofs.verify("orders")
     assert proof.verdict is Verdict.PROVEN
     # A record that was read before its block was damaged is both, and counts as lost.
     assert sum(span.processed for span in proof.spans) == len(journalist.sent - explained)

@@ -16,7 +16,8 @@ from tests.services.postgresql import PostgresqlServer
 from tests.services.queries import sentence, stream_of
 from tests.services.spark_home import spark_home
 
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 PASSWORD = "hunter-of-the-ledger"  # noqa: S105  (it is the test's own)
 KAFKA = {

@@ -31,7 +31,9 @@ from headrace.gate.execution.batch import Batch, Handler
 from headrace.gate.execution.executor import BatchExecutor
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import OnFailure, parse_on_failure, with_outages
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import Crash, MemoryLog, StreamHarness
 
 WHOLE = OffsetRange("orders-topic", 0, 0, 40)

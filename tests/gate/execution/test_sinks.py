@@ -17,9 +17,10 @@ from tests.services.postgresql import NewUrl, url_as_new_role
 from tests.services.waiting import wait_until
 
 from headrace.errors import BatchSplitError, OptionError
-from headrace.gate.execution import Batch
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.policy import Last
-from headrace.gate.ledger import Status, normalize_url
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import MemoryLog, StreamHarness
 
 

@@ -11,7 +11,8 @@ from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, Topics
 
 import headrace
-from headrace.gate.execution import Batch, Gate
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
 from headrace.operate.local import Java, KafkaBroker, kafka_server_jars
 
 

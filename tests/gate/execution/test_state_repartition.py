@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+)
+from pyspark.sql import (
+    functions as F,  # noqa: N812
+)
 from tests.gate.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.gate.execution import Batch, Gate
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Verdict
 from headrace.gate.source.comparison import compare_with_checkpoint
 
 pytestmark = pytest.mark.nightly
@@ -88,7 +95,7 @@ def test_a_count_whose_state_was_repartitioned_goes_on_exactly(
     assert counting.run() == {}
     assert counting.run(b"a", b"b", b"d") == {"a": 4, "b": 2, "d": 1}
     assert counting.partitions == {5}
-    assert verify(ledger, "orders").verdict is Verdict.PROVEN
+    assert ledger.proofs.verify("orders").verdict is Verdict.PROVEN
     known = ledger.history.checkpoints("orders")
     compared = compare_with_checkpoint(ledger, "orders", counting.checkpoint, known)
     assert not compared.findings

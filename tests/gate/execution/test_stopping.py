@@ -14,7 +14,9 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.gate.execution.gate_state import StreamState, shared_ledger
 from headrace.gate.execution.stopping import _stop, look
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, QueryEnd, normalize_url
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, QueryEnd
 from headrace.spark_versions import Py4JNetworkError
 
 

@@ -23,14 +23,17 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, LedgerError
-from headrace.gate.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.execution import Batch
+from headrace.gate.backfill.monitor import Done
+from headrace.gate.backfill.schedule import UnlimitedBudget
+from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.gate_state import shared_ledger
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import parse_on_failure, retry
-from headrace.gate.ledger import Ledger, normalize_url
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.ledger import Ledger
 
 DF = cast(DataFrame, None)
 HERE = OffsetRange("orders-topic", 0, 0, 8)

@@ -15,7 +15,7 @@ from headrace.gate.kafka.client.config import client_config
 from headrace.gate.kafka.kafka_options import parse_options
 from headrace.gate.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.gate.kafka.topic_log import KafkaLog
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.log import HEADERS
 from headrace.gate.source.log import Topic as Known
 from headrace.gate.source.losses import Losses

@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 
 import headrace
 from headrace.errors import OptionError, SourceError
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.app import app
 
 

@@ -15,7 +15,8 @@ from headrace.gate.kafka.dead_letter_producer import (
     dead_letter_record,
     resent_record,
 )
-from headrace.gate.ledger import DeadLetter, ErrorReport
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.records import DeadLetter
 
 LETTER = DeadLetter(
     topic="orders",

@@ -8,8 +8,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    Uuid,
+)
+from confluent_kafka import (
+    TopicPartition as Position,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.gate.kafka.reads import Transactions, client
 from tests.services.kafka import Topic, TopicFactory, Topics

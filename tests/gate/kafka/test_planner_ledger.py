@@ -10,8 +10,10 @@ from tests.services.planners import gated, next_batch, planner_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.control import Reason
-from headrace.gate.ledger import Ledger, PlannedRange, RateSample, Status
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedRange, RateSample
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 

@@ -12,7 +12,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.ledgers import gated_ledger
 from tests.services.planners import gated, next_batch, planner_of
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.gate.kafka import lookup
 from headrace.gate.kafka.lookup import Lookup
-from headrace.gate.ledger import FindingKind, Ledger, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import FindingKind
 from headrace.testing import ManualClock
 
 
@@ -237,5 +238,5 @@ def test_what_was_seen_of_a_topic_that_is_gone_and_not_read_is_lost(
         ]
         assert {loss.topic_id for loss in losses} == {old_id}
         assert all("and had at least these" in (loss.reason or "") for loss in losses)
-        findings = verify(ledger, "orders").findings
+        findings = ledger.proofs.verify("orders").findings
         assert sum(each.offsets.count for each in findings if each.kind is FindingKind.LOST) == 16

@@ -15,7 +15,7 @@ from tests.services.queries import available_now, running, sentence, stream_of
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, OptionError, SourceError
 from headrace.gate.kafka.kafka_source import KAFKA, KafkaSource
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local.servers import free_ports
 
 

@@ -13,7 +13,8 @@ from sqlalchemy import Executable
 from tests.services.ledgers import new_ledger
 from tests.services.postgresql import NewUrl
 
-from headrace.gate.ledger import Ledger, normalize_url
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.ledger import Ledger
 from headrace.testing import ManualClock
 
 Execute = Callable[[Executable], None]

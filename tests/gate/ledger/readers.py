@@ -7,14 +7,10 @@ from hypothesis import strategies as st
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    Status,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, PlannedBatch, PlannedRange
+from headrace.gate.ledger.transitions import Status
 
 LANES = 2
 ERROR = ErrorReport("ValueError", "no", "")

@@ -4,16 +4,16 @@ import traceback
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.receivers import ReceiverReport
+from headrace.gate.ledger.records import (
     BatchRecord,
     DeadLetter,
-    Ledger,
     PlannedBatch,
     PlannedRange,
     RateSample,
-    ReceiverReport,
-    Status,
 )
+from headrace.gate.ledger.transitions import Status
 
 
 def a_batch(

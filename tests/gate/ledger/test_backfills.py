@@ -8,9 +8,12 @@ from tests.gate.ledger.samples import a_batch, batch_number, declare_clicks, sto
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
-from headrace.gate.ledger import BatchRecord, ErrorReport, GateClaim, Ledger, Status
-from headrace.gate.ledger.error_report import OWNER_GONE
+from headrace.gate.ledger.error_report import OWNER_GONE, ErrorReport
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
 from headrace.gate.ledger.tables import gate
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

@@ -14,17 +14,11 @@ from tests.services.ledgers import report_sample
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    BatchRecord,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    Status,
-    part_key,
-)
-from headrace.gate.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
+from headrace.gate.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH, ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedBatch, PlannedRange, part_key
 from headrace.gate.ledger.tables import batch_range, batch_table
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

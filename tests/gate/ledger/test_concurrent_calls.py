@@ -12,7 +12,8 @@ from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.gate.ledger.transitions import Status
 
 pytestmark = pytest.mark.integration

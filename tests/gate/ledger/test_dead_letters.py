@@ -9,15 +9,10 @@ from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_cl
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    DeadLetter,
-    DeadLetterRecord,
-    DeadLetterStatus,
-    ErrorReport,
-    Ledger,
-    Status,
-    Unresolved,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus, Unresolved
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

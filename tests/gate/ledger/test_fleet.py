@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from tests.gate.ledger.samples import a_sample, batch_number, declare_clicks
 
-from headrace.gate.control import OperatorActionKind
-from headrace.gate.ledger import Ledger, Unresolved
+from headrace.gate.control.limits import OperatorActionKind
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import Unresolved
 
 
 def test_the_pulse_changes_when_a_gate_does_and_only_there(ledger: Ledger) -> None:

@@ -17,18 +17,13 @@ from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
-from headrace.gate.control import RateLimit
+from headrace.gate.control.pressure import RateLimit
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.gate.ledger import (
-    Admission,
-    ErrorReport,
-    GateClaim,
-    GateRecord,
-    Ledger,
-    Loss,
-    QueryEnd,
-    Status,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import Admission, GateRecord, Loss, QueryEnd
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 

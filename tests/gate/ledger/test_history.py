@@ -9,19 +9,17 @@ from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import (
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import FindingKind, Verdict
+from headrace.gate.ledger.records import (
     BatchRecord,
     Covered,
-    FindingKind,
-    Ledger,
     PlannedBatch,
     PlannedRange,
     Processed,
     Pruned,
-    Status,
-    Verdict,
-    verify,
 )
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 
@@ -187,7 +185,7 @@ def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
         clock.now_ms += 1_000
         ledger.history.prune(clock(), rows_at_once=at_once)
         assert overlaps(ledger) == before
-        assert verify(ledger, "orders").verdict is Verdict.BROKEN
+        assert ledger.proofs.verify("orders").verdict is Verdict.BROKEN
     assert ledger.batches.get(twice) is not None
     assert None in [each.batch_key for each in ledger.history.coverage("orders")]
 
@@ -196,7 +194,7 @@ def overlaps(ledger: Ledger) -> set[int]:
     """The offsets of partition 0 that several batches have read."""
     return {
         offset
-        for finding in verify(ledger, "orders").findings
+        for finding in ledger.proofs.verify("orders").findings
         if finding.kind is FindingKind.OVERLAP
         for offset in range(finding.offsets.start, finding.offsets.until)
     }

@@ -6,15 +6,10 @@ from tests.gate.ledger.samples import a_batch, batch_number, convict, declare_cl
 from tests.gate.ledger.test_dead_letters import LETTER
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetterStatus,
-    ErrorReport,
-    IsolatedBatches,
-    Ledger,
-    PlannedBatch,
-)
-from headrace.gate.ledger.error_report import REJECTED
+from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.error_report import REJECTED, ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, DeadLetterStatus, PlannedBatch
 from headrace.testing import ManualClock
 
 LEASE_MS = 30_000

@@ -10,8 +10,9 @@ from tests.services.ledgers import new_ledger
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import LEASE_MS, LONGEST_LEASE_MS
 from headrace.errors import LedgerError
-from headrace.gate.backfill import Monitor
-from headrace.gate.ledger import ErrorReport, Ledger
+from headrace.gate.backfill.monitor import Monitor
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
 from headrace.testing import ManualClock
 
 DAY_MS = 86_400_000

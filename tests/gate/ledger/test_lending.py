@@ -9,8 +9,9 @@ import sqlalchemy
 from sqlalchemy import Connection
 from tests.services.postgresql import NewUrl
 
-from headrace.gate.ledger import Ledger, Timeouts
+from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database
+from headrace.gate.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.integration  # over both kinds of database
 

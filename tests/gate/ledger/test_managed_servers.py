@@ -20,8 +20,8 @@ from tests.services.postgresql import CUT, PostgresqlServer, reached_by_tcp
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.gate.ledger import Ledger, Timeouts
-from headrace.gate.ledger.connection import NO_RETRIES, OF_A_QUERY
+from headrace.gate.ledger.connection import NO_RETRIES, OF_A_QUERY, Timeouts
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local.servers import free_ports
 from headrace.testing import ManualClock
 

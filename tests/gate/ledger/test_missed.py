@@ -12,7 +12,8 @@ from tests.services.examples import examples
 from tests.services.ledgers import new_ledger
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import FindingKind, Ledger, Missed, Verdict, verify
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import FindingKind, Missed, Verdict
 
 MISSED = (FindingKind.LOST, FindingKind.SKIPPED)
 
@@ -35,12 +36,12 @@ def skipping(ledger: Ledger) -> Ledger:
 def test_what_lies_between_two_checkpoints_is_skipped_until_somebody_accepts_it(
     skipping: Ledger,
 ) -> None:
-    assert verify(skipping, "orders").verdict is Verdict.SKIPPED
+    assert skipping.proofs.verify("orders").verdict is Verdict.SKIPPED
     assert skipping.proofs.missed("orders") == Missed(0, 10, (("ID", a_range(30, 40)),))
     assert skipping.proofs.all_missed().keys() == {"orders"}
     skipping.repairs.accept("orders", skipping.proofs.missed("orders"), 10, "ada", "begun anew")
     assert skipping.proofs.all_missed() == {}
-    found = verify(skipping, "orders")
+    found = skipping.proofs.verify("orders")
     assert found.verdict is Verdict.PROVEN
     assert [each.accepted for each in found.findings] == ["begun anew (ada)"]
     (done,) = skipping.operator_limits.history(None)
@@ -69,7 +70,7 @@ def test_what_is_missed_later_is_not_accepted_with_what_was_missed_before(skippi
     read(skipping, 60, 70, "third")
     missed = skipping.proofs.missed("orders")
     assert (missed.lost, missed.skipped) == (5, 5)
-    assert verify(skipping, "orders").verdict is Verdict.SKIPPED
+    assert skipping.proofs.verify("orders").verdict is Verdict.SKIPPED
 
 
 counts = st.integers(1, 5)
@@ -106,7 +107,7 @@ def test_it_is_what_a_proof_finds_whatever_was_read_lost_and_accepted(
                         "why",
                     )
         found: Counter[FindingKind] = Counter()
-        for each in verify(ledger, "orders").findings:
+        for each in ledger.proofs.verify("orders").findings:
             if each.kind in MISSED and each.accepted is None:
                 found[each.kind] += each.offsets.count
         missed = ledger.proofs.missed("orders")

@@ -13,8 +13,9 @@ from tests.gate.ledger.samples import declare_clicks
 from tests.services.examples import examples
 
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger import GateClaim, Ledger
+from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
 from headrace.testing import ManualClock
 
 _gates = itertools.count()

@@ -23,12 +23,13 @@ from tests.services.ledgers import patient
 
 from headrace.core.timing import cancel_when
 from headrace.errors import LedgerError
-from headrace.gate.ledger import Ledger, Timeouts
 from headrace.gate.ledger.connection import (
     OutageError,
     Retries,
+    Timeouts,
     next_wait_s,
 )
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.tables import gate, metadata
 from headrace.testing import ManualClock
 

@@ -5,8 +5,9 @@ import pytest
 from tests.gate.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, part_key
 from headrace.gate.ledger.flows import SLACK_MS
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import part_key
 from headrace.testing import ManualClock
 
 TOPIC = "topic-id"

@@ -22,10 +22,10 @@ from tests.services.postgresql import PostgresqlServer
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.gate.ledger import Ledger, Timeouts, normalize_url
-from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts, normalize_url
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.gates import GateStore
+from headrace.gate.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.nightly
 

@@ -17,21 +17,13 @@ from tests.services.examples import examples
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    DEFECTS,
-    DeadLetter,
-    ErrorReport,
-    FindingKind,
-    Ledger,
-    PlannedBatch,
-    Span,
-    Status,
-    Verdict,
-    Verification,
-    lost_records,
-    verify,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.history import lost_records
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import DEFECTS, FindingKind, Span, Verdict, Verification
+from headrace.gate.ledger.records import DeadLetter, PlannedBatch
 from headrace.gate.ledger.tables import batch_table
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
@@ -86,7 +78,7 @@ def test_whatever_becomes_of_batches_there_is_no_defect_and_every_offset_is_coun
     for step in story:
         readers.step(step)
     for name in names:
-        result = verify(ledger, name)
+        result = ledger.proofs.verify(name)
         assert not DEFECTS & {it.kind for it in result.findings}
         assert all(in_all(span) == span.offsets.count for span in result.spans)
         counted: Counter[Status] = Counter()
@@ -122,7 +114,7 @@ def test_gaps_overlaps_and_losses_are_just_the_offsets_that_are_so(
         gone.update(range(start, start + length))
     hull = set(range(min(times), max(times) + 1))
     offsets: dict[FindingKind, set[int]] = {kind: set() for kind in FindingKind}
-    for it in verify(ledger, gate).findings:
+    for it in ledger.proofs.verify(gate).findings:
         offsets[it.kind] |= set(range(it.offsets.start, it.offsets.until))
     assert offsets[FindingKind.GAP] == hull - times.keys() - gone
     assert offsets[FindingKind.OVERLAP] == {offset for offset, n in times.items() if n > 1}
@@ -138,7 +130,7 @@ def test_a_batch_that_is_gone_is_named_wherever_it_was(
 ) -> None:
     keys = read(ledger, *((at, at + 10) for at in range(0, 40, 10)))
     execute(delete(batch_table).where(batch_table.c.batch_key == keys[number]))
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     kind = FindingKind.GAP if number in (1, 2) else FindingKind.MISSING
     assert named(result) == [(kind, number * 10, number * 10 + 10)]
     assert result.verdict is Verdict.BROKEN
@@ -150,7 +142,7 @@ def test_a_batch_that_is_gone_is_named_wherever_it_was(
 
 def test_an_overlap_names_both_batches_if_they_are_neighbours(ledger: Ledger) -> None:
     low, inner, high = read(ledger, (0, 10), (2, 4), (5, 20))
-    overlaps = verify(ledger, "orders").findings
+    overlaps = ledger.proofs.verify("orders").findings
     assert [(it.offsets, it.batch_key, it.other) for it in overlaps] == [
         (a_range(2, 4), inner, low),
         (a_range(5, 10), high, None),
@@ -162,7 +154,7 @@ def test_a_topic_that_was_recreated_is_a_topic_of_its_own(ledger: Ledger) -> Non
     read(ledger, (0, 10), (15, 20), topic_id="B")
     read(ledger, (5, 25), topic_id="A", run="z")
     lose(ledger, 10, 12, "A")
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert [(it.kind, it.offsets, it.topic_id) for it in result.findings] == [
         (FindingKind.GAP, a_range(10, 15), "B"),
         (FindingKind.READ_AGAIN, a_range(5, 25), "A"),
@@ -178,7 +170,7 @@ def test_runs_come_by_age_and_one_that_is_all_pruned_first(
         read(ledger, (0, 10), run=run)
         clock.now_ms += 1_000
     ledger.history.prune(clock() - 2_500)
-    assert [(it.checkpoint_id, it.pruned) for it in verify(ledger, "orders").spans] == [
+    assert [(it.checkpoint_id, it.pruned) for it in ledger.proofs.verify("orders").spans] == [
         *(("c", 10), ("b", 0), ("a", 0))
     ]
 
@@ -186,7 +178,7 @@ def test_runs_come_by_age_and_one_that_is_all_pruned_first(
 def test_where_a_run_begins_counts_before_it_has_read_anything(ledger: Ledger) -> None:
     read(ledger, (0, 30), topic_id="A")
     ledger.batches.begin_checkpoint(planned(a_range(40, 40), run="new", topic_id="A"))
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert named(result) == [(FindingKind.SKIPPED, 30, 40)]
     assert (result.verdict, len(result.spans)) == (Verdict.SKIPPED, 1)
     assert ledger.proofs.missed("orders").skipped == 10
@@ -201,7 +193,7 @@ def test_what_was_lost_before_it_was_planned_explains_gaps_and_skips(ledger: Led
     lose(ledger, 15, 20)
     lose(ledger, 18, 25)
     lose(ledger, 40, 45)
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert named(result) == [
         (FindingKind.GAP, 10, 15),
         (FindingKind.GAP, 25, 30),
@@ -211,7 +203,7 @@ def test_what_was_lost_before_it_was_planned_explains_gaps_and_skips(ledger: Led
     ]
     assert (result.spans[0].missing, result.spans[0].lost) == (10, 10)
     read(ledger, (50, 60), run="another")
-    assert (FindingKind.SKIPPED, 45, 50) in named(verify(ledger, "orders"))
+    assert (FindingKind.SKIPPED, 45, 50) in named(ledger.proofs.verify("orders"))
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
@@ -227,7 +219,7 @@ def test_what_a_batch_could_not_read_is_lost_and_not_processed(
     clock.now_ms += 1_000
     if is_pruned:
         ledger.history.prune(clock())
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     (span,) = result.spans
     assert (span.processed + span.pruned, span.lost, span.open) == (14, 6, 10)
     lost = [it for it in result.findings if it.kind is FindingKind.LOST]
@@ -247,7 +239,7 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
     ledger.batches.attach(begun[2], 3, owner="me", lease_ms=1_000)
     letter = DeadLetter("orders", 0, 20, None, b"?", None, 1, 0, ERROR)
     convict(ledger, begun[2], letter)
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert named(result) == [
         (FindingKind.OPEN, 10, 20),
         (FindingKind.OPEN, 50, 60),
@@ -275,7 +267,7 @@ def test_what_is_done_of_a_batch_in_parts_is_processed(ledger: Ledger, status: S
     else:
         ledger.batches.mark_dead(key, "me", ERROR)
     kind = FindingKind.OPEN if status is Status.FAILED else FindingKind.DEAD
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert [(it.kind, it.offsets) for it in result.findings] == [
         (kind, a_range(8, 10)),
         (kind, a_range(7, 10, 1)),
@@ -292,7 +284,7 @@ def test_what_a_handler_rejected_is_not_processed(ledger: Ledger) -> None:
     letters = [DeadLetter("orders", 0, at, None, b"?", None, 1, 0, ERROR) for at in (3, 4, 7)]
     with ledger.batches.transaction(key, "me", rejected=lambda: letters):
         pass
-    result = verify(ledger, "orders")
+    result = ledger.proofs.verify("orders")
     assert named(result) == [(FindingKind.REJECTED, 3, 5), (FindingKind.REJECTED, 7, 8)]
     assert {it.error for it in result.findings} == {SHOWN_ERROR}
     assert (result.spans[0].processed, result.spans[0].dead) == (7, 3)
@@ -300,7 +292,7 @@ def test_what_a_handler_rejected_is_not_processed(ledger: Ledger) -> None:
 
 
 def test_a_gate_that_has_read_nothing_has_nothing_to_prove(ledger: Ledger) -> None:
-    assert verify(ledger, "orders") == Verification((), ())
+    assert ledger.proofs.verify("orders") == Verification((), ())
 
 
 def test_a_gate_that_goes_on_meanwhile_is_proven_as_of_one_moment(url: str, ledger: Ledger) -> None:
@@ -318,7 +310,7 @@ def test_a_gate_that_goes_on_meanwhile_is_proven_as_of_one_moment(url: str, ledg
     with Ledger.open(url, create=False) as reader:
         event.listen(Engine, "after_cursor_execute", go_on)
         try:
-            result = verify(reader, "orders")
+            result = reader.proofs.verify("orders")
         finally:
             event.remove(Engine, "after_cursor_execute", go_on)
     assert reached > 16

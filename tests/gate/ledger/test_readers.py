@@ -12,7 +12,7 @@ from tests.operate.cli.outcomes import invoke
 from tests.services.postgresql import NewUrl, url_as_new_role
 
 from headrace.errors import LedgerError
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 COMMANDS = {
     "status": ["status", "--json"],

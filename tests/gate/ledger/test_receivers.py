@@ -5,8 +5,9 @@ from tests.gate.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
-from headrace.gate.ledger.receivers import PRESENT_MS, REMEMBERED_MS
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.receivers import PRESENT_MS, REMEMBERED_MS, ReceiverRecord, StreamRate
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.testing import ManualClock
 
 

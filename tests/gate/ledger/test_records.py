@@ -9,8 +9,13 @@ from tests.gate.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
-from headrace.gate.ledger import ErrorReport, batch_key
-from headrace.gate.ledger.error_report import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH, root_cause
+from headrace.gate.ledger.error_report import (
+    MAX_MESSAGE_LENGTH,
+    MAX_TRACE_LENGTH,
+    ErrorReport,
+    root_cause,
+)
+from headrace.gate.ledger.records import batch_key
 
 
 def raised(error: BaseException) -> BaseException:

@@ -6,8 +6,11 @@ from tests.gate.ledger.conftest import Execute
 from tests.gate.ledger.samples import batch_number, convict, declare_clicks, stored
 
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, DeadLetterStatus
 from headrace.gate.ledger.tables import dead_letter as dead_letter_table
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 

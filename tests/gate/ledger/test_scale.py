@@ -13,15 +13,10 @@ from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    DeadLetter,
-    DeadLetterStatus,
-    ErrorReport,
-    Ledger,
-    RateSample,
-    Status,
-    part_key,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, DeadLetterStatus, RateSample, part_key
+from headrace.gate.ledger.transitions import Status
 
 GATE = GATES[0]
 SHORT, LONG = 400, 4_000

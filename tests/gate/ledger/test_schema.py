@@ -13,11 +13,8 @@ from tests.services.ledgers import make_tables
 from tests.services.postgresql import NewUrl, url_as_new_role
 
 from headrace.errors import LedgerError, LedgerSchemaError
-from headrace.gate.ledger import (
-    Ledger,
-    normalize_url,
-)
-from headrace.gate.ledger.ledger import MIGRATIONS
+from headrace.gate.ledger.connection import normalize_url
+from headrace.gate.ledger.ledger import MIGRATIONS, Ledger
 from headrace.gate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())

@@ -21,8 +21,13 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.gate.ledger import DEFECTS, DeadLetter, ErrorReport, Ledger, Status, Timeouts, verify
+from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database, make_durable
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import DEFECTS
+from headrace.gate.ledger.records import DeadLetter
+from headrace.gate.ledger.transitions import Status
 
 GATES: Final = ("a", "b", "c", "d")
 LEASE_MS: Final = 60_000
@@ -113,7 +118,7 @@ class Worker:
         assert set(self.rejected) <= {letter.batch_key for letter in letters}
         self.sequences.append(ledger.gates.next_sequence(self.gate))
         assert self.sequences[-1] > self.sequences[-2]
-        assert not DEFECTS & {it.kind for it in verify(ledger, self.gate).findings}
+        assert not DEFECTS & {it.kind for it in ledger.proofs.verify(self.gate).findings}
 
 
 def a_letter(number: int) -> DeadLetter:

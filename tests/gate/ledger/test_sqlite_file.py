@@ -8,9 +8,10 @@ from tests.gate.ledger.conftest import Ordinary
 from tests.gate.ledger.samples import batch_number
 
 from headrace.errors import LedgerError, LedgerSchemaError
-from headrace.gate.ledger import Ledger, Timeouts
+from headrace.gate.ledger.connection import Timeouts
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.engines import LOG_BYTES
+from headrace.gate.ledger.ledger import Ledger
 
 SOON = Timeouts(lock_s=0.05)
 

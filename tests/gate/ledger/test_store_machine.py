@@ -22,18 +22,17 @@ from tests.services.examples import examples
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import (
+from headrace.gate.ledger.error_report import OWNER_GONE, ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import (
     Attached,
     BatchRecord,
-    ErrorReport,
-    Ledger,
     Loss,
     PlannedBatch,
     Pruned,
     RateSample,
-    Status,
 )
-from headrace.gate.ledger.error_report import OWNER_GONE
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 GATES = ("orders", "clicks")

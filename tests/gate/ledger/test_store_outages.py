@@ -13,16 +13,13 @@ from tests.services.postgresql import NewUrl
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import (
-    DeadLetter,
-    DeadLetterStatus,
-    ErrorReport,
-    Ledger,
-    Missed,
-    Status,
-    Timeouts,
-)
+from headrace.gate.ledger.connection import Timeouts
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Missed
+from headrace.gate.ledger.records import DeadLetter, DeadLetterStatus
 from headrace.gate.ledger.tables import gate, metadata
+from headrace.gate.ledger.transitions import Status
 from headrace.testing import ManualClock
 
 KEY = batch_number(0).batch_key

@@ -10,7 +10,8 @@ from tests.gate.ledger.samples import stored
 from tests.gate.ledger.worker import Worker, wide_batch
 from tests.services.postgresql import NewUrl
 
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 
 ROUNDS = 20
 

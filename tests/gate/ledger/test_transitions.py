@@ -13,11 +13,6 @@ from tests.services.ledgers import make_tables
 from headrace.errors import LedgerError
 from headrace.gate.control.parts import Progress
 from headrace.gate.ledger import (
-    TRANSITIONS,
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    Status,
     batch_queries,
     batch_rows,
     batches,
@@ -31,7 +26,11 @@ from headrace.gate.ledger import (
     receivers,
     transitions,
 )
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter
 from headrace.gate.ledger.tables import batch_table
+from headrace.gate.ledger.transitions import TRANSITIONS, Status
 from headrace.testing import ManualClock
 
 

@@ -17,8 +17,14 @@ from tests.services.postgresql import NewUrl
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.gate.ledger import Ledger, Timeouts, normalize_url, redact_url
-from headrace.gate.ledger.connection import NO_RETRIES, without_secrets
+from headrace.gate.ledger.connection import (
+    NO_RETRIES,
+    Timeouts,
+    normalize_url,
+    redact_url,
+    without_secrets,
+)
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.tables import metadata
 
 

@@ -14,7 +14,9 @@ from tests.gate.ledger.samples import a_batch, a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import ErrorReport, Ledger, PlannedBatch
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch
 
 RANGES = 20
 

@@ -14,7 +14,11 @@ from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.errors import OptionError, SourceError
-from headrace.gate.ledger import FindingKind, GateClaim, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import FindingKind
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.checkpoint import Checkpoint, export
 from headrace.gate.source.comparison import (
     Comparison,

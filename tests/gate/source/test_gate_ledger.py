@@ -16,15 +16,15 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of, this_process
 from headrace.errors import GateInUseError, LedgerError
-from headrace.gate.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
-from headrace.gate.ledger import (
-    GateQuery,
-    Ledger,
-    PlannedRange,
-    RateSample,
-    Status,
-    batch_key,
-)
+from headrace.gate.control.limits import BatchLimits
+from headrace.gate.control.plan import plan
+from headrace.gate.control.pressure import RateLimit
+from headrace.gate.control.rate_law import Reason
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.ledger.gates import GateQuery
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedRange, RateSample, batch_key
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.gate_ledger import GateIdentity, GateLedger, await_turn, describe_process
 from headrace.gate.source.stream_offset import StreamOffset
 from headrace.testing import ManualClock

@@ -12,7 +12,7 @@ from tests.services.ledgers import gated_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.losses import LossAccount, Losses
 
 BATCH = a_batch(OffsetRange("orders", 0, 0, 100), OffsetRange("orders", 1, 0, 100))

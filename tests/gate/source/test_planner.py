@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.planner import StreamPlanner
 from headrace.gate.source.read_bounds import Edge
 from headrace.gate.source.source_options import parse_source_options

@@ -20,7 +20,8 @@ from headrace.core.timing import LEASE_MS
 from headrace.errors import GateInUseError, OptionError
 from headrace.gate.execution.batch import Batch
 from headrace.gate.execution.policy import Last, OnFailure, retry
-from headrace.gate.ledger import DEFECTS, Status, Verdict, verify
+from headrace.gate.ledger.proof import DEFECTS, Verdict
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.comparison import compare_with_checkpoint
 from headrace.gate.source.read_bounds import Edge, starting_bound
 from headrace.gate.source.resumption import UNKNOWN_OUTCOME
@@ -292,7 +293,7 @@ def test_each_record_is_in_the_sink_once_or_named(
             assert not listed, "a batch is left that nobody runs"
         if stream.policy.skips:
             assert listed == world.unknown(), "a batch is left that a backfill could run"
-        found = verify(stream.ledger, GATE)
+        found = stream.ledger.proofs.verify(GATE)
         assert not DEFECTS & {it.kind for it in found.findings}
         if world.logged:
             known, path = stream.ledger.history.checkpoints(GATE), str(world.write_checkpoint())
@@ -387,7 +388,7 @@ def test_a_restart_settles_what_it_reads_again(tmp_path: Path, crash: str | None
         assert settled is not None
         assert settled.resolution == "a restart of the gate reads it again (headrace)"
         assert stream.ledger.batches.unresolved() == ()
-        assert verify(stream.ledger, GATE).verdict is Verdict.PROVEN
+        assert stream.ledger.proofs.verify(GATE).verdict is Verdict.PROVEN
 
 
 @pytest.mark.parametrize("starting", ["latest", '{"records": {"0": 9, "1": 9}}'])
@@ -495,4 +496,4 @@ def test_an_older_ledger_under_a_running_query_names_what_it_lacks(tmp_path: Pat
         world.run()
         assert sink.values == [*range(20), *range(30, 40)]
         assert [each.status for each in stream.ledger.batches.unresolved()] == [Status.DEAD]
-        assert not DEFECTS & {it.kind for it in verify(stream.ledger, GATE).findings}
+        assert not DEFECTS & {it.kind for it in stream.ledger.proofs.verify(GATE).findings}

@@ -30,7 +30,7 @@ from headrace.errors import JournalError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.receivers import Hosting, Intake, IntakeSettings, Receipt
 from headrace.journal.receivers.deduplicator import StoredIds, newest_ids
-from headrace.journal.receivers.host import serve
+from headrace.journal.receivers.hosting import serve
 from headrace.journal.records import Records
 
 

@@ -25,7 +25,8 @@ from headrace.errors import (
     NoJournalError,
     ReceiverError,
 )
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal, repair
 from headrace.journal.receivers import (
     Hosting,
@@ -36,7 +37,7 @@ from headrace.journal.receivers import (
     RetryAfter,
 )
 from headrace.journal.receivers.event_log import event_of
-from headrace.journal.receivers.host import serve
+from headrace.journal.receivers.hosting import serve
 from headrace.journal.records import Records
 
 

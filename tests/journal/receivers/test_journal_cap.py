@@ -11,7 +11,8 @@ from tests.journal.receivers.serving import in_loop, until
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal
 from headrace.journal.receivers import CapSettings, Hosting, Intake, IntakeSettings, RetryAfter
 from headrace.journal.receivers.journal_cap import JournalCap, came_ms

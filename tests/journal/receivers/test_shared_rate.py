@@ -18,10 +18,10 @@ from tests.services.waiting import wait_until
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
 from headrace.gate.ledger.database import Database
 from headrace.gate.ledger.gates import GateClaim
-from headrace.gate.ledger.receivers import ReceiverStore
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.receivers import ReceiverRecord, ReceiverReport, ReceiverStore, StreamRate
 from headrace.journal.receivers.event_log import event_of
 from headrace.journal.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 from headrace.testing import ManualClock

@@ -8,7 +8,8 @@ from tests.operate.cli.outcomes import Shop
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.operate.cli import main
 
 

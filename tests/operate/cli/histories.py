@@ -7,15 +7,12 @@ from io import StringIO
 from rich.console import Console, RenderableType
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control import EstimatorSettings, SourceCost
-from headrace.gate.ledger import (
-    BatchRecord,
-    ErrorReport,
-    GateRecord,
-    PlannedRange,
-    ReceiverRecord,
-    Status,
-)
+from headrace.gate.control.batch_cost import SourceCost
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.receivers import ReceiverRecord
+from headrace.gate.ledger.records import BatchRecord, GateRecord, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.status.states import GateHistory
 
 NOW_MS = 1_700_000_000_000

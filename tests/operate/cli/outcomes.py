@@ -14,14 +14,9 @@ from typer.testing import CliRunner, Result
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, DeadLetter, PlannedBatch, PlannedRange
 from headrace.operate.cli.app import app
 
 NOW_MS = 1_700_000_000_000

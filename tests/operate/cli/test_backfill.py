@@ -17,10 +17,13 @@ from tests.services.kafka import Topic, TopicFactory
 
 import headrace
 from headrace.core.ranges import OffsetRange
-from headrace.gate.execution import Batch, Gate, OnFailure
-from headrace.gate.execution.policy import STOP
+from headrace.gate.execution.batch import Batch
+from headrace.gate.execution.gate import Gate
+from headrace.gate.execution.policy import STOP, OnFailure
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.backfill_run import (
     Job,
     ManualBackfill,

@@ -7,7 +7,7 @@ from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import Shop, add_failed, invoke
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.connector import Connector
 
 HANDLER = ["--handler", "operator:is_"]

@@ -21,7 +21,9 @@ from tests.operate.cli.outcomes import (
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.gate.control.parts import Progress
-from headrace.gate.ledger import DeadLetterStatus, Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetterStatus
+from headrace.gate.ledger.transitions import Status
 
 NEWEST_FIRST = ("open", "isolated", "dead", "left", "busy", "failed", "good")
 SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"

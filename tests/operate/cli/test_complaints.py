@@ -16,7 +16,8 @@ from tests.operate.cli.conftest import Complain
 from tests.operate.cli.outcomes import Shop, damage, invoke, planned
 from tests.operate.cli.test_flows import SHOP
 
-from headrace.gate.ledger import DeadLetterStatus, Ledger
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetterStatus
 from headrace.journal import Journal
 
 LETTER_EDITS = """

@@ -12,7 +12,8 @@ from tests.gate.ledger.samples import convict
 from tests.operate.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 from tests.services.kafka import Topic, TopicFactory, records_in
 
-from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, DeadLetterRecord, DeadLetterStatus
 from headrace.operate.cli.dead_letters_command import PAGE
 
 EDITS = """

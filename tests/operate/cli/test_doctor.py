@@ -14,8 +14,8 @@ from tests.operate.cli.commands import run
 from typer.testing import CliRunner
 
 from headrace.errors import SetupError
-from headrace.gate.execution import RECOMMENDED_CONF
-from headrace.gate.ledger import Ledger
+from headrace.gate.execution.spark_session import RECOMMENDED_CONF
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.cli import doctor
 from headrace.operate.cli.app import app
 from headrace.operate.cli.doctor import Check, Level

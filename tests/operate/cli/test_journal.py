@@ -8,7 +8,8 @@ from tests.journal.samples import numbered, values_of
 from tests.operate.cli.outcomes import rows, told
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.journal import Journal
 
 DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "

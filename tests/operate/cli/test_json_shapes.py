@@ -15,7 +15,7 @@ from tests.operate.cli.outcomes import Shop, rows
 from tests.operate.cli.test_flows import SHOP
 from tests.operate.cli.test_journal import a_journal, damage, read
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.connector import Connector
 
 FILE: Final = Path(__file__).parent / "json_shapes.txt"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.operate.cli.histories import NOW_MS, a_batch, with_lags
 
-from headrace.gate.ledger import BatchRecord
+from headrace.gate.ledger.records import BatchRecord
 from headrace.operate.status.trends import WINDOW, LagChange, Trend, drain_trend, newest_run
 
 steps = st.lists(

@@ -11,7 +11,8 @@ from tests.operate.cli.outcomes import invoke
 from tests.operate.cli.test_flows import SHOP
 
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.gate.ledger import GateClaim, Ledger
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
 
 
 def test_a_pause_says_who_and_why_and_stays_until_it_is_resumed(ledger_url: str) -> None:

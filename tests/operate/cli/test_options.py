@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.errors import OptionError
 from headrace.gate.kafka.kafka_source import KAFKA
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.cli.printing import full_time, short_time
 from headrace.operate.cli.receive import OptionValues, options_from
 from headrace.operate.cli.shared_options import moment_ms, secret_of, source_options

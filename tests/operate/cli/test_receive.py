@@ -19,7 +19,7 @@ from tests.operate.cli.conftest import Complain
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal
 from headrace.journal.receivers.settings_file import default_file
 from headrace.operate.cli.shared_options import DEFAULT_LEDGER

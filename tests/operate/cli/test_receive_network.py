@@ -15,7 +15,7 @@ from tests.operate.cli.commands import run
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal
 
 pytestmark = pytest.mark.nightly

@@ -17,29 +17,20 @@ from tests.operate.cli.histories import (
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control import (
-    EstimatorSettings,
-    OperatorAction,
-    OperatorActionKind,
-    OperatorLimits,
-)
+from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.control.schema_fit import FitCount
-from headrace.gate.ledger import (
-    ErrorReport,
-    Ledger,
-    Missed,
-    PlannedBatch,
-    PlannedRange,
-    RateSample,
-    Status,
-    Unresolved,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Missed
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample, Unresolved
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.gate_view import GateView
 from headrace.operate.cli.status import status_view
+from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.observer import read_histories
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import take_snapshot
 from headrace.operate.status.states import GateHistory, GateState
 
 

@@ -8,8 +8,8 @@ from tests.gate.ledger.samples import a_batch
 from typer.testing import CliRunner, Result
 
 from headrace.errors import OptionError
-from headrace.gate.control import OperatorActionKind
-from headrace.gate.ledger import Ledger
+from headrace.gate.control.limits import OperatorActionKind
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.cli.app import app
 
 

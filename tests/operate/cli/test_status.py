@@ -20,7 +20,9 @@ import headrace
 from headrace.core.system import this_process
 from headrace.core.timing import wall_clock_ms
 from headrace.flow.signal_codec import encode
-from headrace.gate.ledger import GateClaim, Ledger, RateSample
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import RateSample
 from headrace.operate.status.snapshot import GateSnapshot
 
 

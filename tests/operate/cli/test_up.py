@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tests.operate.cli.commands import in_a_terminal, press_ctrl_c, run
 from tests.services.waiting import wait_until
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal
 
 pytestmark = pytest.mark.nightly

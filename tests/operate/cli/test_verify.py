@@ -12,11 +12,8 @@ from tests.operate.cli.outcomes import ERROR, damage, invoke, planned, rows, tol
 from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import (
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-)
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.gate.ledger.tables import batch_range
 from headrace.journal import Journal
 

@@ -27,30 +27,31 @@ from tests.services.ledgers import gated_ledger, new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signal_codec import encode
-from headrace.gate.ledger import (
+from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.fleet import IsolationProgress
+from headrace.gate.ledger.gates import GateQuery
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import (
+    Finding,
+    FindingKind,
+    Missed,
+    Span,
+    Verification,
+)
+from headrace.gate.ledger.receivers import ReceiverRecord
+from headrace.gate.ledger.records import (
     BatchRecord,
     DeadLetterRecord,
     DeadLetterStatus,
-    ErrorReport,
-    Finding,
-    FindingKind,
-    GateQuery,
     GateRecord,
-    IsolatedBatches,
-    IsolationProgress,
-    Ledger,
     Loss,
-    Missed,
     PlannedRange,
     RateSample,
-    ReceiverRecord,
-    Span,
-    Status,
     Unresolved,
-    Verification,
 )
-from headrace.gate.ledger import verify as verify_gate
 from headrace.gate.ledger.tables import batch_range
+from headrace.gate.ledger.transitions import Status
 from headrace.journal import (
     Journal,
     JournalFinding,
@@ -68,9 +69,8 @@ from headrace.operate.cli.journal_command import journal_view, pruned_table
 from headrace.operate.cli.printing import middle_cut
 from headrace.operate.cli.status import stages_view, status_view
 from headrace.operate.cli.verify import verification_view
-from headrace.operate.status.attention import gate_needs
+from headrace.operate.status.attention import gate_needs, take_snapshot
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.snapshot import take_snapshot
 from headrace.operate.status.stages import stages_of
 from headrace.operate.status.states import GateHistory
 
@@ -280,7 +280,7 @@ def a_plan(folder: Path) -> RenderableType:
 
 def what_is_open(folder: Path) -> RenderableType:
     with Ledger.open(Shop(folder).url) as ledger:
-        return verification_view("orders", verify_gate(ledger, "orders"), ["A note."])
+        return verification_view("orders", ledger.proofs.verify("orders"), ["A note."])
 
 
 def what_is_broken(folder: Path) -> RenderableType:
@@ -293,7 +293,7 @@ def what_is_broken(folder: Path) -> RenderableType:
         ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
         damage(url, delete(batch_range).where(batch_range.c.start_offset == 20))
-        shown = [verification_view(each, verify_gate(ledger, each)) for each in ("orders", "new")]
+        shown = [verification_view(each, ledger.proofs.verify(each)) for each in ("orders", "new")]
     return Group(*shown)
 
 
@@ -301,7 +301,7 @@ def what_is_pruned(folder: Path) -> RenderableType:
     url = f"sqlite:///{folder}/pruned.db"
     with gated_ledger(url, "orders", *FIVE, clock=lambda: NOW_MS) as ledger:
         ledger.history.prune(NOW_MS * 2)
-        return verification_view("orders", verify_gate(ledger, "orders"))
+        return verification_view("orders", ledger.proofs.verify("orders"))
 
 
 def a_span(partition: int, processed: int = 0, still_open: int = 0, missing: int = 0) -> Span:

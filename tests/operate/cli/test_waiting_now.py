@@ -15,7 +15,7 @@ from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import PlannedBatch, PlannedRange
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.operate.local.servers import free_ports
 
 HOUR_MS = 3_600_000

@@ -8,9 +8,11 @@ from tests.operate.cli.outcomes import rows, told
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.control import EstimatorSettings, SourceCost
+from headrace.gate.control.batch_cost import SourceCost
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample
 
 NOW_MS = 1_700_000_000_000
 ALL = "everything available"

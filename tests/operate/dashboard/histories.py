@@ -6,14 +6,9 @@ from tests.gate.ledger.samples import convict
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import (
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    RateSample,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, PlannedBatch, PlannedRange, RateSample
 
 HOSTILE: Final = "<script>document.title='owned'</script>\u202egpj.\x1b[31m\"'&"
 """Markup, a mark that turns the direction of writing, what a terminal obeys, quotes."""

@@ -17,8 +17,9 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.control import EstimatorSettings
-from headrace.gate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange, RateSample
 
 PICTURE: Final = Path(__file__).parents[3] / "docs/images/dashboard.png"
 GATES: Final = {"orders": -420, "payments": 0, "clicks": 310, "returns": -900}

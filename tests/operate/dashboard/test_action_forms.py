@@ -2,7 +2,8 @@ import pytest
 from tests.operate.dashboard.histories import a_ledger, add_dead_letter, add_failure
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import DeadLetterStatus, Ledger
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetterStatus
 from headrace.operate.dashboard.action_forms import perform
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment

@@ -10,7 +10,8 @@ from tests.operate.dashboard.histories import add_dead_letter, add_failure
 from tests.services.kafka import TopicFactory, records_in
 
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.gate.ledger import DeadLetterStatus, Ledger
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetterStatus
 
 pytestmark = pytest.mark.nightly
 SignIn = Callable[[str], Page]

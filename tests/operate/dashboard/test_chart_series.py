@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.operate.dashboard.histories import add_batch
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.dashboard.gate_page import SHORTEST_MS, chart_range, series_of
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from tests.operate.dashboard.histories import (
 from tests.operate.dashboard.test_lists import page_at
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.dashboard.fleet import Fleet
 
 

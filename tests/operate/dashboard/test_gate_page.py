@@ -7,13 +7,16 @@ from tests.operate.cli.histories import NOW_MS, learnt, with_lags
 from tests.operate.dashboard.histories import add_batch
 from tests.operate.dashboard.test_failure_lists import regions
 
-from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger import GateClaim, GateQuery, Ledger, QueryEnd
+from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.ledger.gates import GateClaim, GateQuery
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import QueryEnd
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.gate_page import beyond_state, by_lag, cells_of, impossible_actions
 from headrace.operate.dashboard.pages import environment
+from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import PartitionSnapshot, take_snapshot
+from headrace.operate.status.snapshot import PartitionSnapshot
 from headrace.operate.status.states import GateState
 
 

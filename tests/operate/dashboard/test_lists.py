@@ -10,7 +10,9 @@ from tests.operate.dashboard.histories import a_ledger, add_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import ErrorReport, Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.operate.dashboard.app import PAGES
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import LedgerLink

@@ -16,7 +16,8 @@ from tests.operate.dashboard.histories import (
 )
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import Ledger, ReceiverReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.receivers import ReceiverReport
 
 pytestmark = pytest.mark.nightly
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.operate.cli.histories import NOW_MS, with_lags
 
 from headrace.operate.dashboard.overview_page import Choice
-from headrace.operate.status.snapshot import take_snapshot
+from headrace.operate.status.attention import take_snapshot
 
 BEHIND = take_snapshot(with_lags(9_000, 9_500, 10_000), NOW_MS)
 """The gate ``orders``, which falls behind."""

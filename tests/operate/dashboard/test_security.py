@@ -14,7 +14,7 @@ import pytest
 from tests.operate.dashboard.conftest import TOKEN, Serve, dashboards
 from tests.operate.dashboard.histories import a_ledger, add_failure
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.nightly
 

@@ -9,7 +9,10 @@ from tests.operate.cli.histories import NOW_MS, with_lags
 from tests.operate.dashboard.histories import HOSTILE, add_failure
 from tests.operate.dashboard.test_failure_lists import regions
 
-from headrace.gate.ledger import BatchRecord, GateQuery, Ledger, RateSample, Status
+from headrace.gate.ledger.gates import GateQuery
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, RateSample
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.dashboard.timeline import Timeline, timeline_of
 from headrace.operate.status.states import GateHistory
 

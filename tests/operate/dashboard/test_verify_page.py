@@ -10,7 +10,7 @@ from tests.operate.cli.outcomes import planned
 from tests.operate.dashboard.conftest import Serve
 from tests.services.ledgers import gated_ledger
 
-from headrace.gate.ledger import Verdict, verify
+from headrace.gate.ledger.proof import Verdict
 
 pytestmark = pytest.mark.nightly
 
@@ -28,7 +28,7 @@ def test_what_two_checkpoints_skip_is_on_the_page_until_somebody_accepts_it(
     with gated_ledger(
         url, "skipping", planned(0, 50, "skipping"), replace(later, gate="skipping")
     ) as ledger:
-        assert verify(ledger, "skipping").verdict is Verdict.SKIPPED
+        assert ledger.proofs.verify("skipping").verdict is Verdict.SKIPPED
         page = f"{serve(url)}/verify?gate=skipping"
         before = httpx.get(page)
         ledger.repairs.accept("skipping", ledger.proofs.missed("skipping"), 10, "ada", "begun anew")

@@ -1,14 +1,9 @@
 """Ledgers with gates that fare in different ways, for metrics."""
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetter,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, DeadLetter, PlannedBatch, PlannedRange
 from headrace.testing import ManualClock
 
 ERROR = ErrorReport("ValueError", "no", "")

@@ -19,8 +19,9 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.flow.signal_codec import encode
 from headrace.gate.control.size_ceiling import SizeCeiling
-from headrace.gate.ledger import GateClaim, Ledger
-from headrace.operate.metrics import MetricsMemory, exposition
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.operate.metrics.scrape import MetricsMemory, exposition
 from headrace.operate.status.stages import BOTTLENECK, stages_of
 from headrace.testing import ManualClock
 

@@ -18,15 +18,12 @@ from tests.services.debian import program
 from tests.services.waiting import wait_until
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import GateClaim, Ledger
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local.servers import free_ports
-from headrace.operate.metrics import (
-    OPENMETRICS_TYPE,
-    MetricsMemory,
-    alert_rules,
-    exposition,
-    grafana_dashboard,
-)
+from headrace.operate.metrics import OPENMETRICS_TYPE
+from headrace.operate.metrics.scrape import MetricsMemory, exposition
+from headrace.operate.metrics.shipped import alert_rules, grafana_dashboard
 
 pytestmark = pytest.mark.nightly
 

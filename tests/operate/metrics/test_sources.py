@@ -10,9 +10,9 @@ from tests.operate.metrics.test_exposition import scrape, value
 from tests.services.kafka import TopicFactory
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.operate.local.servers import free_ports
-from headrace.operate.metrics import MetricsMemory
+from headrace.operate.metrics.scrape import MetricsMemory
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.sources import Sources
 from headrace.testing import ManualClock

@@ -3,7 +3,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from tests.operate.metrics.fleets import done
 
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.metric_rows import GateNow
 from headrace.operate.metrics.families import Totals
 from headrace.testing import ManualClock, temporary_ledger

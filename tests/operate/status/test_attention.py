@@ -16,21 +16,18 @@ from tests.operate.cli.histories import (
     with_lags,
 )
 
-from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger import ErrorReport, GateQuery, IsolatedBatches, Status, Unresolved
-from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.gate.control.limits import OperatorAction, OperatorActionKind, OperatorLimits
+from headrace.gate.ledger.batch_queries import IsolatedBatches
+from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport
+from headrace.gate.ledger.gates import GateQuery
+from headrace.gate.ledger.records import Unresolved
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.gate_view import GateView
 from headrace.operate.cli.status import status_view
-from headrace.operate.status.attention import (
-    HANGS,
-    SHORTEST_HANGS_MS,
-    Need,
-    Where,
-    gate_needs,
-    grouped,
-)
+from headrace.operate.status.attention import HANGS, SHORTEST_HANGS_MS, gate_needs, take_snapshot
 from headrace.operate.status.lags import GateLag
-from headrace.operate.status.snapshot import IsolatedSnapshot, take_snapshot
+from headrace.operate.status.needs import Need, Where, grouped
+from headrace.operate.status.snapshot import IsolatedSnapshot
 from headrace.operate.status.states import GateHistory, GateState, Urgency
 
 HANGS_MS = max(HANGS * INTERVAL_MS, SHORTEST_HANGS_MS)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.gate.control import EstimatorSettings, SourceCost
+from headrace.gate.control.batch_cost import SourceCost
 from headrace.gate.control.interval import IntervalLaw
+from headrace.gate.control.rates import EstimatorSettings
 from headrace.operate.status.trends import Measured, diagnose
 
 

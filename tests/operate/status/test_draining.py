@@ -7,7 +7,10 @@ import pytest
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import ErrorReport, GateClaim, Ledger, PlannedBatch, PlannedRange
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
 from headrace.operate.status.limiting import FlowDrain, drain_state
 from headrace.testing import ManualClock
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import ErrorReport, Finding, FindingKind, Status
-from headrace.gate.ledger.error_report import query_stopped
+from headrace.gate.ledger.error_report import ErrorReport, query_stopped
+from headrace.gate.ledger.proof import Finding, FindingKind
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.status.sentences import finding_sentences
 
 

@@ -11,14 +11,9 @@ from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.gate.ledger import (
-    DeadLetter,
-    DeadLetterStatus,
-    ErrorReport,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-)
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import DeadLetter, DeadLetterStatus, PlannedBatch, PlannedRange
 from headrace.operate.status.letter_sending import LetterSender
 
 

@@ -9,7 +9,10 @@ from tests.operate.cli.histories import NOW_MS, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
-from headrace.gate.ledger import GateClaim, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.gate.ledger.gates import GateClaim
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import PlannedBatch, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.status.limiting import RetryQueue, is_queued
 from headrace.testing import ManualClock
 

@@ -15,20 +15,21 @@ from typer.testing import CliRunner
 from headrace.core.system import new_owner
 from headrace.errors import OptionError
 from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.ledger import Ledger, Status
 from headrace.gate.ledger.gates import GateClaim, GateQuery
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.operate.cli.app import app
 from headrace.operate.dashboard.action_forms import perform
 from headrace.operate.dashboard.gate_page import impossible_actions
 from headrace.operate.dashboard.live import LedgerLink
 from headrace.operate.dashboard.pages import Site, environment
 from headrace.operate.metrics.scrape import exposition
+from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.explanation import explain
 from headrace.operate.status.lags import GateLag
 from headrace.operate.status.limiting import drain_state
 from headrace.operate.status.observer import read_histories
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import take_snapshot
 from headrace.operate.status.states import GateHistory, GateState, Urgency
 
 REFUSED = "psycopg.OperationalError: 127.0.0.1:5432 refused"

@@ -10,7 +10,10 @@ from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import LONGEST_LEASE_MS
 from headrace.gate.control.limits import OperatorActionKind
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedRange
+from headrace.gate.ledger.transitions import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from cronsim import CronSim, CronSimError
 
 from headrace.core.timing import WallClock
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.ledger import Ledger, RateSample
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import RateSample
 
 _UNITS_MS: Final = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")

@@ -35,7 +35,10 @@ from headrace.gate.backfill.monitor import (
     Skipped,
 )
 from headrace.gate.backfill.schedule import BackfillBudget, Cost, Schedule, Timetable
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status, without
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedRange, without
+from headrace.gate.ledger.transitions import Status
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 

@@ -17,18 +17,22 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from headrace.core.ranges import OffsetRange, TopicPartition
-from headrace.decoding.decode import decode
+from headrace.decoding import decode
 from headrace.errors import SourceError
 from headrace.gate.execution.rejections import Place, RecordReader, letters_in
 from headrace.gate.execution.spark_session import hide_secrets
 from headrace.gate.execution.stream_reader import SOURCE_EVOLUTION, name_of_source
-from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.records import DeadLetter, PlannedRange
 from headrace.gate.source.connector import (
     OF_A_GATE,
     Connector,

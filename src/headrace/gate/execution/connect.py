@@ -16,7 +16,7 @@ from pyspark.sql.connect.streaming.readwriter import DataStreamReader, DataStrea
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.timing import wall_clock_ms
-from headrace.decoding.decode import link_tasks, open_link
+from headrace.decoding import link_tasks, open_link
 from headrace.errors import MachineryError
 from headrace.gate.execution.gate_state import ledger_of, state_of
 from headrace.gate.execution.handler import GatedHandler

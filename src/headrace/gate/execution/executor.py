@@ -25,8 +25,9 @@ from headrace.gate.execution.isolator import (
     nothing_passes,
 )
 from headrace.gate.execution.sink_waiting import SinkWaiting, is_away
-from headrace.gate.ledger import Attached, BatchRecord, ErrorReport, Status, without
-from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
+from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE, ErrorReport
+from headrace.gate.ledger.records import Attached, BatchRecord, without
+from headrace.gate.ledger.transitions import Status
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

@@ -12,12 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headrace.core.options import gate_name, interval_ms
-from headrace.decoding.formats import Format
+from headrace.decoding import Format
 from headrace.errors import OptionError, SourceError
-from headrace.gate.backfill import (
-    parse_schedule,
-)
-from headrace.gate.control import AUTO, OperatorActionKind
+from headrace.gate.backfill.schedule import parse_schedule
+from headrace.gate.control.interval import AUTO
+from headrace.gate.control.limits import OperatorActionKind
 from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.execution.batch import Handler, check_handler
 from headrace.gate.execution.batch_reader import DerivedStream
@@ -40,7 +39,8 @@ from headrace.gate.execution.stream_reader import (
     state_of_plan,
 )
 from headrace.gate.execution.stream_writer import GatedStreamWriter, GatedWriting, Handling
-from headrace.gate.ledger import Ledger, normalize_url, redact_url
+from headrace.gate.ledger.connection import normalize_url, redact_url
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.checkpoint import Checkpoint
 from headrace.gate.source.comparison import gates_in
 from headrace.gate.source.gate_ledger import await_turn
@@ -50,7 +50,7 @@ from headrace.gate.source.stream_offset import StreamOffset
 from headrace.spark_versions import is_remote
 
 if TYPE_CHECKING:
-    from headrace.operate.status.snapshot import GateSnapshot
+    from headrace.operate import GateSnapshot
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -288,7 +288,7 @@ class Gate:
             OptionError: the gate is not declared yet: no query has started behind it.
         """
         # Above this package: what operators see is worked out from all that is below it.
-        from headrace.operate.status.observer import Observer  # noqa: PLC0415
+        from headrace.operate import Observer  # noqa: PLC0415
 
         with Ledger.open(self._ledger_url, create=False) as ledger:
             record = ledger.gates.get(self.name)

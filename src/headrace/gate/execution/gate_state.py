@@ -17,10 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.core.system import this_program
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
-from headrace.gate.backfill import LiveStream
-from headrace.gate.control import BatchProgress
-from headrace.gate.ledger import ErrorReport, Ledger, QueryEnd, Timeouts
-from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.backfill.schedule import LiveStream
+from headrace.gate.control.rates import BatchProgress
+from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import QueryEnd
 from headrace.spark_versions import Py4JError, Py4JNetworkError, active_context
 
 _LOG: Final = logging.getLogger("headrace.execution")

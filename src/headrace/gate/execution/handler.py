@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.core.system import is_gone
 from headrace.core.timing import cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
-from headrace.gate.backfill import MAX_BACKFILLS
+from headrace.gate.backfill.scheduler import MAX_BACKFILLS
 from headrace.gate.control.bisection import Isolated
 from headrace.gate.control.rate_law import is_limited
 from headrace.gate.control.size_ceiling import SizeCeiling, known_ceiling
@@ -24,7 +24,9 @@ from headrace.gate.execution.handler_errors import exits_as_errors, shorten_inte
 from headrace.gate.execution.handler_runs import OWNER_POLL_S, RunContext
 from headrace.gate.execution.rejections import Rejections
 from headrace.gate.execution.stopping import watch_for_stops
-from headrace.gate.ledger import Attached, BatchRecord, Kind, Ledger, Status, batch_key
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import Attached, BatchRecord, batch_key
+from headrace.gate.ledger.transitions import Kind, Status
 from headrace.spark_versions import is_remote
 
 _LOG: Final = logging.getLogger("headrace.execution")

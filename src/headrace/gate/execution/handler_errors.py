@@ -27,8 +27,7 @@ from headrace.errors import (
 )
 from headrace.gate.execution.outage_signs import NETWORK_NAMES, java_says, python_says
 from headrace.gate.execution.sink_outage import sink_is_away, text_of
-from headrace.gate.ledger import ErrorReport
-from headrace.gate.ledger.error_report import was_open_too_long
+from headrace.gate.ledger.error_report import ErrorReport, was_open_too_long
 from headrace.spark_versions import Py4JError, Py4JJavaError, Py4JNetworkError
 
 _INTERRUPTED: Final = "java.lang.InterruptedException"

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from headrace.core.ranges import OffsetRange
 from headrace.core.system import new_owner
 from headrace.core.timing import LEASE_MS, LeaseRenewal
-from headrace.decoding.decode import new_run, reported_to
+from headrace.decoding import new_run, reported_to
 from headrace.errors import HandlerExitError, NotProcessedError, OptionError
-from headrace.gate.backfill import MAX_BACKFILLS
+from headrace.gate.backfill.scheduler import MAX_BACKFILLS
 from headrace.gate.control.parts import WHOLE, Progress, Ranges, above
 from headrace.gate.control.schema_fit import (
     FIT_BATCHES,
@@ -31,16 +31,10 @@ from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.handler_errors import ends_query, machinery_error, not_the_records
 from headrace.gate.execution.policy import STOP, OnFailure
 from headrace.gate.execution.rejections import RecordReader, Rejections
-from headrace.gate.ledger import (
-    BatchRecord,
-    ErrorReport,
-    Kind,
-    Ledger,
-    PlannedRange,
-    Status,
-    part_key,
-)
-from headrace.gate.ledger.error_report import query_stopped
+from headrace.gate.ledger.error_report import ErrorReport, query_stopped
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, PlannedRange, part_key
+from headrace.gate.ledger.transitions import Kind, Status
 from headrace.gate.source.source_options import FAIL_ON_MISFIT
 from headrace.gate.source.stream_offset import planned_ids
 

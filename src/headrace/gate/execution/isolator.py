@@ -24,7 +24,9 @@ from headrace.gate.execution.batch_reader import BatchReader
 from headrace.gate.execution.handler_errors import ends_query, no_connection, not_the_records
 from headrace.gate.execution.handler_runs import BatchPart, HandlerRuns, RunContext
 from headrace.gate.execution.sink_waiting import is_away
-from headrace.gate.ledger import BatchRecord, DeadLetter, ErrorReport, PlannedRange, Status, without
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.records import BatchRecord, DeadLetter, PlannedRange, without
+from headrace.gate.ledger.transitions import Status
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

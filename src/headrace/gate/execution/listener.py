@@ -26,17 +26,12 @@ from pyspark.sql.streaming.listener import (
 from headrace.core.system import is_gone, is_here
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError, OptionError
-from headrace.gate.control import (
-    BatchProgress,
-    EstimatorSettings,
-    LearntRate,
-    QueryRates,
-    SourceCost,
-)
+from headrace.gate.control.batch_cost import SourceCost
+from headrace.gate.control.rates import BatchProgress, EstimatorSettings, LearntRate, QueryRates
 from headrace.gate.execution.gate_state import all_states, record_end, state_of
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, batch_key
-from headrace.gate.ledger.error_report import root_cause
-from headrace.gate.ledger.records import QueryEnd
+from headrace.gate.ledger.error_report import ErrorReport, root_cause
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import BatchRecord, QueryEnd, RateSample, batch_key
 from headrace.gate.source.stream_offset import StreamOffset
 from headrace.spark_versions import PLANS_FROM_START, active_context
 

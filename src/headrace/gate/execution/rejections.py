@@ -7,14 +7,17 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812
+)
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
-from headrace.decoding.decode import MAX_REPORTED, REPORTS, new_run, reported_to
+from headrace.decoding import MAX_REPORTED, REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, RejectionError, TooManyRejectedError
-from headrace.gate.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.gate.ledger.error_report import BAD_VALUE, REJECTED
+from headrace.gate.ledger.error_report import BAD_VALUE, REJECTED, ErrorReport
+from headrace.gate.ledger.records import DeadLetter, PlannedRange
 from headrace.gate.source.connector import DeadLetterSink
 from headrace.gate.source.losses import OnLoss
 

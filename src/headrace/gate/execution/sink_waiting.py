@@ -15,8 +15,8 @@ from headrace.gate.execution.handler_errors import (
 )
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.sink_outage import sink_is_away
-from headrace.gate.ledger import BatchRecord, ErrorReport
-from headrace.gate.ledger.error_report import query_stopped
+from headrace.gate.ledger.error_report import ErrorReport, query_stopped
+from headrace.gate.ledger.records import BatchRecord
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

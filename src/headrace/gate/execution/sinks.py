@@ -17,8 +17,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812
+)
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError

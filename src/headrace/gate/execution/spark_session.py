@@ -26,14 +26,13 @@ from pyspark.sql.datasource import DataSource
 
 from headrace.core.log_lines import show_lines
 from headrace.core.system import this_program
-from headrace.decoding.decode import SessionReporter, reporter_of
-from headrace.decoding.decode_option import OPTION, has_secret
+from headrace.decoding import OPTION, SessionReporter, has_secret, reporter_of
 from headrace.errors import SetupError
 from headrace.gate.execution.connectors import SOURCES, connector_of
 from headrace.gate.execution.gate_state import EVENTS_S, ledger_of, shared_ledger
 from headrace.gate.execution.listener import GateListener
 from headrace.gate.kafka.client.option_values import REDACTED, is_secret
-from headrace.gate.ledger import normalize_url, without_secrets
+from headrace.gate.ledger.connection import normalize_url, without_secrets
 from headrace.gate.source.source_options import LEDGERS
 from headrace.spark_versions import (
     Py4JError,

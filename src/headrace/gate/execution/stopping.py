@@ -19,10 +19,11 @@ from pyspark.errors import PySparkException
 
 from headrace.core.timing import cancel_when
 from headrace.errors import HeadraceError
-from headrace.gate.control import OperatorAction
+from headrace.gate.control.limits import OperatorAction
 from headrace.gate.execution.gate_state import StreamState, all_states, has_ended, shared_ledger
 from headrace.gate.execution.sink_outage import text_of
-from headrace.gate.ledger import Ledger, Status
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.transitions import Status
 from headrace.spark_versions import Py4JError
 
 _LOG: Final = logging.getLogger("headrace.execution")

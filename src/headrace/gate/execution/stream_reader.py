@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from headrace.decoding.decode_option import OPTION
-from headrace.decoding.formats import Format
+from headrace.decoding import OPTION, Format
 from headrace.errors import OptionError
 from headrace.gate.execution.gate_state import use_ledger
 from headrace.gate.execution.spark_session import hide_secrets

@@ -15,16 +15,11 @@ from pyspark.sql.types import StructType
 from headrace.core.options import duration_ms
 from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
-from headrace.decoding.decode_option import OPTION
+from headrace.decoding import OPTION
 from headrace.errors import OptionError
-from headrace.gate.backfill import (
-    BackfillScheduler,
-    InProcessBudget,
-    LiveStream,
-    Monitor,
-    OwnerSettings,
-    Schedule,
-)
+from headrace.gate.backfill.monitor import Monitor
+from headrace.gate.backfill.schedule import InProcessBudget, LiveStream, Schedule
+from headrace.gate.backfill.scheduler import BackfillScheduler, OwnerSettings
 from headrace.gate.execution.batch import Handler
 from headrace.gate.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.gate.execution.executor import BatchExecutor
@@ -32,7 +27,7 @@ from headrace.gate.execution.gate_state import has_ended, state_of, use_ledger
 from headrace.gate.execution.handler import GatedHandler
 from headrace.gate.execution.handler_runs import RunContext
 from headrace.gate.execution.policy import OnFailure
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.source.connector import Connector
 from headrace.gate.source.source_options import fails_on_misfit
 

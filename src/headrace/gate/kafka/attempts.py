@@ -15,7 +15,7 @@ from headrace.gate.kafka.producing import ProducedRecord, produce_all
 from headrace.gate.source.log import Topic
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import Ledger
+    from headrace.gate.ledger.ledger import Ledger
 
 HEADER: Final = "headrace-batch"
 """The header of the records that a stage has written; its value is that of `tag`."""
@@ -111,8 +111,8 @@ class Attempts:
     def _ledger(self) -> "Ledger":
         if self._opened is None:
             # Here, for a task needs none, and its import takes longer than a small task.
-            from headrace.gate.ledger import Ledger  # noqa: PLC0415
             from headrace.gate.ledger.connection import OF_A_QUERY  # noqa: PLC0415
+            from headrace.gate.ledger.ledger import Ledger  # noqa: PLC0415
 
             self._opened = Ledger.open(self._url, timeouts=OF_A_QUERY)
         return self._opened

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition as Position
 
 from headrace.core.ranges import TopicPartition
 from headrace.gate.kafka.client.tokens import with_tokens

@@ -23,7 +23,7 @@ from headrace.gate.kafka.producing import (
 )
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import DeadLetter
+    from headrace.gate.ledger.records import DeadLetter
 
 ORIGIN: Final = "headrace.dead-letter."
 """Prefix of the headers with a dead letter's origin: ``topic``, ``partition``, ``offset``."""

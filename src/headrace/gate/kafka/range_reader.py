@@ -10,8 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition as Position
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError

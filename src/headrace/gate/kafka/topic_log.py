@@ -8,8 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition as Position
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import SourceError

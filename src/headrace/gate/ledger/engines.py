@@ -24,8 +24,8 @@ from sqlalchemy.exc import (
     InvalidRequestError,
     OperationalError,
     SQLAlchemyError,
+    TimeoutError as PoolTimeoutError,
 )
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.core.named_functions import call, load_function

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -28,8 +28,7 @@ from sqlalchemy import (
 )
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
-from headrace.gate.control.parts import Progress
-from headrace.gate.control.parts import ranges_of as part_of
+from headrace.gate.control.parts import Progress, ranges_of as part_of
 from headrace.gate.ledger.batch_queries import ranges_of
 from headrace.gate.ledger.batch_rows import offsets_in
 from headrace.gate.ledger.database import Store
@@ -39,9 +38,6 @@ from headrace.gate.ledger.pruning import COVERED
 from headrace.gate.ledger.records import Rejected, was_interrupted
 from headrace.gate.ledger.tables import accepted, batch_table, checkpoint, lost, pruned
 from headrace.gate.ledger.transitions import Status
-
-if TYPE_CHECKING:
-    from headrace.gate.ledger.ledger import Ledger
 
 
 class FindingKind(StrEnum):
@@ -299,7 +295,14 @@ class ProofStore(Store):
     """The proof of gates, and what they have missed."""
 
     def verify(self, gate_name: str) -> Verification:
-        """Prove the outcome of everything that a gate has read, as `verify` does."""
+        """Prove the outcome of everything that a gate has read.
+
+        The right to read is enough. It may be done while the gate runs: all is read as of one
+        moment. Memory is taken by spans and findings, not by history.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
         with self._database.snapshot() as connection:
             return _proven(connection, {"gate": gate_name, "every": False})
 
@@ -322,18 +325,6 @@ class ProofStore(Store):
             for name in sorted({*losses, *runs})
         }
         return {name: missed for name, missed in by_gate.items() if missed.offsets}
-
-
-def verify(ledger: "Ledger", gate_name: str) -> Verification:
-    """Prove from a ledger the outcome of everything that a gate has read.
-
-    The right to read is enough. It may be done while the gate runs: all is read as of one moment.
-    Memory is taken by spans and findings, not by history.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
-    return ledger.proofs.verify(gate_name)
 
 
 def extended(

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, partitions_of
 from headrace.errors import OptionError
-from headrace.gate.ledger import CheckpointRecord, Finding, FindingKind, Ledger, batch_key
+from headrace.gate.ledger.checkpoints import CheckpointRecord
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.proof import Finding, FindingKind
+from headrace.gate.ledger.records import batch_key
 from headrace.gate.source.checkpoint import Checkpoint, PlannedRead
 from headrace.gate.source.log import Log, Topic
 from headrace.gate.source.stream_offset import StreamOffset

@@ -16,7 +16,7 @@ from headrace.gate.source.losses import Losses, OnLoss
 from headrace.gate.source.readers import SourceFormat, SourceTask, marked_as_read
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import DeadLetter, PlannedRange
+    from headrace.gate.ledger.records import DeadLetter, PlannedRange
 
 
 class DeadLetterSink(Protocol):
@@ -83,7 +83,7 @@ class Connector:
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
         """Return the log's first offset in each of these ranges' existing partitions."""
-        from headrace.gate.ledger import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
+        from headrace.gate.ledger.records import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
 
         planned = [PlannedRange(each) for each in ranges]
         with self._log_of_planned(options, planned) as log:

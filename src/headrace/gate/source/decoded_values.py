@@ -12,17 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from headrace.decoding.decode import (
+from headrace.decoding import (
     HEADERS,
+    MODE,
+    OPTION,
     PLACE,
     DecodeTask,
+    Format,
+    Mode,
     Reporter,
     fitting,
+    format_of,
+    mode_of,
+    nullable,
     places_of,
     reads_headers,
 )
-from headrace.decoding.decode_option import MODE, OPTION, Mode, format_of, mode_of
-from headrace.decoding.formats import Format, nullable
 from headrace.errors import DecodeError, OptionError, SetupError
 
 CORRUPT: Final = "_corrupt_record"

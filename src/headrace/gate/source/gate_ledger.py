@@ -21,20 +21,15 @@ from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.core.system import is_gone, new_owner, number_of
 from headrace.core.timing import GATE_LEASE_MS, Clock, LeaseRenewal, cancel_when
 from headrace.errors import GateInUseError, HeadraceError, LedgerError
-from headrace.gate.control import EstimatorSettings, OperatorActionKind, OperatorLimits, Plan
-from headrace.gate.ledger import (
-    Admission,
-    GateClaim,
-    GateQuery,
-    Ledger,
-    PlannedBatch,
-    PlannedRange,
-    Status,
-    Timeouts,
-    redact_url,
-)
-from headrace.gate.ledger.connection import OF_A_QUERY
+from headrace.gate.control.limits import OperatorActionKind, OperatorLimits
+from headrace.gate.control.plan import Plan
+from headrace.gate.control.rates import EstimatorSettings
+from headrace.gate.ledger.connection import OF_A_QUERY, Timeouts, redact_url
+from headrace.gate.ledger.gates import GateClaim, GateQuery
+from headrace.gate.ledger.ledger import Ledger
 from headrace.gate.ledger.proof import FindingKind
+from headrace.gate.ledger.records import Admission, PlannedBatch, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.losses import LossAccount, MissingOffsets
 from headrace.gate.source.resumption import GateMemory, unknown_outcome
 from headrace.gate.source.stream_offset import StreamOffset

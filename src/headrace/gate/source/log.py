@@ -10,7 +10,7 @@ from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.gate.source.stream_offset import Checksums, ChecksumsBefore
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import PlannedRange
+    from headrace.gate.ledger.records import PlannedRange
 
 HEADERS: Final = pa.list_(
     pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -14,7 +14,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError, LedgerError
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import Ledger
+    from headrace.gate.ledger.ledger import Ledger
 
 _LOG: Final = logging.getLogger("headrace.source")
 
@@ -101,7 +101,8 @@ class LossAccount:
         """
         try:
             # Here, for a task that loses nothing needs none of it, and the import takes long.
-            from headrace.gate.ledger import Ledger, Timeouts  # noqa: PLC0415
+            from headrace.gate.ledger.connection import Timeouts  # noqa: PLC0415
+            from headrace.gate.ledger.ledger import Ledger  # noqa: PLC0415
 
             with Ledger.join(self.ledger, timeouts=Timeouts(retry_s=_PATIENCE_S)) as ledger:
                 if not self._is_recorded(ledger, missing):

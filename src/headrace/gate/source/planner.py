@@ -15,8 +15,9 @@ from typing import Any, Final
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.core.timing import Clock
 from headrace.errors import BrokerError, DataLossError, OptionError
-from headrace.gate.control import Plan, empty_plan, plan, should_wait
-from headrace.gate.ledger import Admission, Ledger, PlannedRange
+from headrace.gate.control.plan import Plan, empty_plan, plan, should_wait
+from headrace.gate.ledger.ledger import Ledger
+from headrace.gate.ledger.records import Admission, PlannedRange
 from headrace.gate.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
 from headrace.gate.source.log import CheckedLog, Log, Topic, declared_lost, gone
 from headrace.gate.source.losses import LossAccount, MissingOffsets, describe_losses

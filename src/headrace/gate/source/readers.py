@@ -33,7 +33,7 @@ from headrace.gate.source.stream_offset import ChecksumsBefore
 from headrace.spark_versions import VersionedStreamReader
 
 if TYPE_CHECKING:
-    from headrace.decoding.decode import Reporter
+    from headrace.decoding import Reporter
     from headrace.gate.source.decoded_values import DecodedValues, ValueTask
     from headrace.gate.source.planner import StreamPlanner
 

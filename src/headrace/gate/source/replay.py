@@ -23,7 +23,7 @@ from headrace.gate.source.source_options import RANGES
 from headrace.gate.source.stream_offset import StreamOffset, planned_ids
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import PlannedRange
+    from headrace.gate.ledger.records import PlannedRange
 
 
 def replay_bounds(ranges: Iterable[OffsetRange]) -> dict[str, str]:

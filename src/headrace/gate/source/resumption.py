@@ -25,8 +25,10 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import OptionError
-from headrace.gate.ledger import BatchRecord, ErrorReport, PlannedRange, Status
 from headrace.gate.ledger.checkpoints import CheckpointRecord
+from headrace.gate.ledger.error_report import ErrorReport
+from headrace.gate.ledger.records import BatchRecord, PlannedRange
+from headrace.gate.ledger.transitions import Status
 from headrace.gate.source.source_options import NEW_CHECKPOINT
 from headrace.gate.source.stream_offset import StreamOffset
 

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 from headrace.core import options as text_of
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.control import (
-    AUTO,
-    BatchLimits,
-    EstimatorSettings,
-    IntervalLaw,
-    LawName,
-    PartitionLimit,
-)
-from headrace.gate.control.interval import SHORTEST_INTERVAL_MS
+from headrace.gate.control.interval import AUTO, SHORTEST_INTERVAL_MS, IntervalLaw
+from headrace.gate.control.limits import BatchLimits, PartitionLimit
+from headrace.gate.control.rates import EstimatorSettings, LawName
 from headrace.gate.control.sink_outage import OutageSettings
 from headrace.gate.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
@@ -448,7 +442,7 @@ def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 
 def _ledger(option: str, url: str, secrets: Mapping[str, str]) -> str:
     # Here, for most sources have no ledger, and its import takes long.
-    from headrace.gate.ledger import normalize_url, without_secrets  # noqa: PLC0415
+    from headrace.gate.ledger.connection import normalize_url, without_secrets  # noqa: PLC0415
 
     try:
         public = without_secrets(url)

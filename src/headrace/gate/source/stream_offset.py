@@ -38,7 +38,7 @@ from headrace.core.ranges import (
 from headrace.errors import OptionError, SourceError
 
 if TYPE_CHECKING:
-    from headrace.gate.ledger import PlannedRange
+    from headrace.gate.ledger.records import PlannedRange
 
 Checksums = Mapping[TopicPartition, int]
 """See `headrace.gate.source.log.Log.checksums`."""

@@ -13,7 +13,7 @@ from headrace.core.options import require_number, require_whole
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import JournalError, LedgerError
-from headrace.gate.ledger import Ledger
+from headrace.gate import Ledger
 from headrace.journal import BlockRef, Journal
 from headrace.journal.receivers.event_log import event
 from headrace.journal.receivers.intake import Intake

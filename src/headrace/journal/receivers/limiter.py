@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from headrace.gate.control import TokenBucket
+from headrace.gate import TokenBucket
 from headrace.journal.receivers.memory_budget import memory_bytes
 from headrace.journal.records import Records
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from headrace.errors import OptionError
-from headrace.journal.receivers.host import Hosting
+from headrace.journal.receivers.hosting import Hosting
 from headrace.journal.receivers.journal_cap import CapSettings
 from headrace.journal.receivers.settings import (
     HttpSettings,

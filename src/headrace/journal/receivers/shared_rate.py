@@ -12,8 +12,7 @@ from typing import Final, Self
 from headrace.core.options import require_number
 from headrace.core.timing import WarnOnce
 from headrace.errors import LedgerError
-from headrace.gate.control import Demand, catch_up_rate, fair_shares
-from headrace.gate.ledger import Ledger, ReceiverReport, StreamRate
+from headrace.gate import Demand, Ledger, ReceiverReport, StreamRate, catch_up_rate, fair_shares
 from headrace.journal.receivers.event_log import event, readable
 
 POLL_S: Final = 0.5

@@ -11,18 +11,16 @@ from rich.table import Table
 from headrace.core.ranges import OffsetRange
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.backfill import MAX_BACKFILLS
-from headrace.gate.ledger import BatchRecord, Ledger, Status
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.gate import MAX_BACKFILLS, BatchRecord, Ledger, Status
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.batches_command import gate_or_batch, key_text, owner_word
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow, load_handler
 from headrace.operate.status.sources import SourceAccess, source_access
 
 if TYPE_CHECKING:
-    from headrace.flow.stage import Stage
-    from headrace.gate.execution.batch import Handler
+    from headrace.flow import Stage
+    from headrace.gate import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
 """The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
@@ -304,7 +302,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
 def _work_of_flow(name: str, ledger: str) -> Work:
     named = load_flow(name)
     url = opt.ledger_of_flow(named, ledger)
-    from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
+    from headrace.flow import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
 
     flow = named
     stages = {flow.gate(stage.name): stage for stage in flow.graph.stages.values()}

@@ -23,32 +23,37 @@ from rich.progress import (
 
 from headrace.core.system import new_owner
 from headrace.core.timing import cancel_when, wall_clock_ms
-from headrace.gate.backfill import (
+from headrace.gate import (
     MAX_BACKFILLS,
+    OF_A_QUERY,
+    STOP,
     BackfillEvent,
     BackfillScheduler,
-    ExternalBudget,
-    OwnerSettings,
-    UnlimitedBudget,
-)
-from headrace.gate.backfill.monitor import (
+    Batch,
+    BatchExecutor,
+    BatchRecord,
     Claimed,
     Done,
+    ErrorReport,
+    ExternalBudget,
     Failed,
+    Handler,
     LeaseLost,
+    Ledger,
     Lost,
     MarkedDead,
+    OnFailure,
+    OwnerSettings,
     PartlyDone,
+    RunContext,
     Skipped,
+    SparkBatchReader,
+    Status,
+    UnlimitedBudget,
+    call_handler,
+    exits_as_errors,
+    parse_on_failure,
 )
-from headrace.gate.execution.batch import Batch, Handler, call_handler
-from headrace.gate.execution.batch_reader import SparkBatchReader
-from headrace.gate.execution.executor import BatchExecutor
-from headrace.gate.execution.handler_errors import exits_as_errors
-from headrace.gate.execution.handler_runs import RunContext
-from headrace.gate.execution.policy import STOP, OnFailure, parse_on_failure
-from headrace.gate.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.gate.ledger.connection import OF_A_QUERY
 from headrace.operate.cli.exits import stopped_by_signals
 from headrace.operate.cli.printing import count, plural, print_json, printable
 from headrace.operate.cli.shared_options import start_spark

@@ -13,7 +13,8 @@ from rich.text import Text
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force, wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import (
+from headrace.gate import (
+    FAILS_AS_A_WHOLE,
     BatchRecord,
     ErrorReport,
     Ledger,
@@ -23,9 +24,7 @@ from headrace.gate.ledger import (
     lost_records,
     redact_url,
 )
-from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.status.sentences import SHORT
 from headrace.operate.status.states import batch_time_ms

@@ -8,11 +8,15 @@ import typer
 
 from headrace.core.ranges import TopicPartition, nested
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, redact_url
-from headrace.gate.source.checkpoint import Checkpoint
-from headrace.gate.source.checkpoint import export as export_checkpoint
-from headrace.gate.source.resumption import GateMemory, continued
-from headrace.gate.source.stream_offset import StreamOffset
+from headrace.gate import (
+    Checkpoint,
+    GateMemory,
+    Ledger,
+    StreamOffset,
+    continued,
+    export as export_checkpoint,
+    redact_url,
+)
 from headrace.operate.cli import shared_options as opt
 
 checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.gate import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.printing import show_or_watch
 from headrace.operate.cli.shared_options import load_function
 from headrace.operate.status.letter_sending import LetterSender

@@ -25,7 +25,7 @@ import typer
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
-from headrace.gate.ledger import Ledger
+from headrace.gate import Ledger
 from headrace.journal import Journal, Records
 from headrace.operate.cli.exits import ENDS, leave
 from headrace.operate.cli.printing import count
@@ -89,7 +89,7 @@ def handle(folder: Path, shop: sqlalchemy.Engine, df: Any, batch: Any) -> None:
 
 def drive(folder: Path) -> None:
     """Run both queries until SIGTERM, or until the query behind the gate stops."""
-    from headrace.gate.execution import Gate  # noqa: PLC0415
+    from headrace.gate import Gate  # noqa: PLC0415
     from headrace.operate.local.session import local_spark  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, leave)
@@ -129,7 +129,7 @@ def open_journal(cleanup: ExitStack, folder: Path) -> tuple[Append, dict[str, st
 
 
 def _open_topic(servers: str) -> tuple[Append, dict[str, str]]:
-    from headrace.gate.kafka.producing import ProducedRecord, produce_all  # noqa: PLC0415
+    from headrace.gate import ProducedRecord, produce_all  # noqa: PLC0415
 
     def append(lane: int, orders: Sequence[bytes]) -> None:
         records = [ProducedRecord(TOPIC, None, order, (), lane) for order in orders]

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.errors import HeadraceError, LedgerSchemaError
-from headrace.gate.kafka.lookup import Lookup
-from headrace.gate.ledger import Ledger, redact_url
+from headrace.gate import Ledger, Lookup, redact_url
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.printing import print_json
 from headrace.operate.cli.shared_options import AsJson

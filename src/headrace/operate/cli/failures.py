@@ -11,16 +11,8 @@ from rich.text import Text
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import (
-    BatchRecord,
-    DeadLetterRecord,
-    DeadLetterStatus,
-    Ledger,
-    Missed,
-    Status,
-)
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.gate import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Missed, Status
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.batches_command import (
     batch_values,
     find_batch,

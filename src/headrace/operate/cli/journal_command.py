@@ -12,23 +12,23 @@ from rich.text import Text
 from headrace.core.options import age_ms
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, Processed, Status
+from headrace.gate import Ledger, Processed, Status
 from headrace.journal import (
     DEFECTS,
+    MAX_OFFSET,
     Journal,
     JournalFinding,
     JournalFindingKind,
     JournalVerification,
     KeptReason,
     LanePruning,
+    lane_of,
     lost_records,
+    prune as prune_journal,
+    repair as repair_journal,
+    verify as verify_journal,
 )
-from headrace.journal import prune as prune_journal
-from headrace.journal import repair as repair_journal
-from headrace.journal import verify as verify_journal
-from headrace.journal.names import MAX_OFFSET, lane_of
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 
 FINDINGS: Final = 100

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger
+from headrace.gate import Ledger
 from headrace.operate.cli import shared_options as opt
 from headrace.operate.metrics.shipped import alert_rules, grafana_dashboard
 from headrace.operate.status.lags import LagWatch
@@ -50,7 +50,7 @@ def metrics(
     if dashboard:
         typer.echo(grafana_dashboard())
         return
-    from headrace.operate.metrics import MetricsMemory, exposition  # noqa: PLC0415  (they need an extra)
+    from headrace.operate.metrics.scrape import MetricsMemory, exposition  # noqa: PLC0415  (they need an extra)
 
     with Ledger.open(ledger, create=False) as opened:
         text = exposition(

@@ -11,11 +11,8 @@ import typer
 
 from headrace.core.options import age_ms
 from headrace.errors import HeadraceError, OptionError
-from headrace.gate.control import OperatorLimits
-from headrace.gate.ledger import Ledger
-from headrace.gate.ledger.repairs import MOST_AT_ONCE
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.gate import MOST_AT_ONCE, Ledger, OperatorLimits
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.cli.shared_options import load_flow
 from headrace.operate.status.limiting import (

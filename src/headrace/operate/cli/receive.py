@@ -15,22 +15,20 @@ import typer
 
 from headrace.errors import OptionError
 from headrace.journal.receivers import (
+    OPTIONS,
     Hosting,
     HttpReceiver,
     HttpSettings,
     MqttReceiver,
     MqttSettings,
     Receiver,
+    SettingsFile,
     TcpReceiver,
     TcpSettings,
-)
-from headrace.journal.receivers.event_log import event_of
-from headrace.journal.receivers.host import host
-from headrace.journal.receivers.settings_file import (
-    OPTIONS,
-    SettingsFile,
     default_file,
     described_fields,
+    event_of,
+    host,
     sentences,
 )
 from headrace.operate.cli.printing import TextLines, logged

@@ -19,14 +19,14 @@ import typer
 
 from headrace.core.options import duration_ms
 from headrace.errors import HeadraceError, OptionError, SetupError
-from headrace.gate.ledger import GateRecord, Ledger, normalize_url, redact_url
+from headrace.gate import GateRecord, Ledger, normalize_url, redact_url
 from headrace.operate.cli.printing import Watch, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.flow import Flow
-    from headrace.gate.execution.batch import Batch, Handler
+    from headrace.gate import Batch, Handler
 
 DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
 
@@ -312,7 +312,7 @@ def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
     """The function of ``--handler``, called with what ``--transform`` makes of each batch."""
-    from headrace.gate.execution.batch import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
+    from headrace.gate import check_handler, refuse_unrun  # noqa: PLC0415  (brings Spark)
 
     handle = load_function("--handler", handler)
     check_handler(handle)
@@ -391,7 +391,7 @@ def start_spark(name: str) -> "SparkSession":
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from headrace.gate.execution import configure, register  # noqa: PLC0415
+    from headrace.gate import configure, register  # noqa: PLC0415
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

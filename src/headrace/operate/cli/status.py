@@ -12,9 +12,8 @@ from rich.text import Text
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.gate import Ledger
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.gate_view import GateView, needs_view, overview
 from headrace.operate.cli.printing import Watch, show_or_watch
 from headrace.operate.status.attention import urgency_of

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import (
+from headrace.gate import (
     DEFECTS,
     CheckpointRecord,
     Finding,
@@ -26,9 +26,7 @@ from headrace.gate.ledger import (
     extended,
     redact_url,
 )
-from headrace.gate.ledger import verify as verify_gate
-from headrace.operate.cli import printing as out
-from headrace.operate.cli import shared_options as opt
+from headrace.operate.cli import printing as out, shared_options as opt
 from headrace.operate.cli.exits import ExitStatus
 from headrace.operate.status.sentences import (
     CANNOT,
@@ -42,7 +40,7 @@ from headrace.operate.status.sentences import (
 from headrace.operate.status.sources import source_access
 
 if TYPE_CHECKING:
-    from headrace.gate.source.comparison import Comparison
+    from headrace.gate import Comparison
 
 _EXIT_STATUS: Final = {
     Verdict.PROVEN: ExitStatus.DONE,
@@ -128,8 +126,7 @@ def verify(
     with Ledger.open(ledger, create=False) as opened:
         names = _names(opened, gate or (), ledger)
         if checkpoint is not None:
-            from headrace.gate.source.checkpoint import Checkpoint  # noqa: PLC0415
-            from headrace.gate.source.comparison import refuse_a_stranger  # noqa: PLC0415
+            from headrace.gate import Checkpoint, refuse_a_stranger  # noqa: PLC0415
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
         for each in names:
@@ -180,7 +177,7 @@ def _verified(
     ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
 ) -> tuple[Verification, list[str]]:
     known = ledger.history.checkpoints(gate)
-    verification, notes = verify_gate(ledger, gate), list[str]()
+    verification, notes = ledger.proofs.verify(gate), list[str]()
     for each in _comparisons(ledger, gate, known, checkpoint, given):
         verification = extended(verification, each.findings, each.contradictions)
         notes += each.notes
@@ -196,12 +193,12 @@ def _comparisons(
 ) -> "Iterator[Comparison]":
     # They read what sources write; a proof from the ledger alone does without.
     if checkpoint is not None:
-        from headrace.gate.source.comparison import compare_with_checkpoint  # noqa: PLC0415
+        from headrace.gate import compare_with_checkpoint  # noqa: PLC0415
 
         yield compare_with_checkpoint(ledger, gate, checkpoint, known)
     newest = () if given is None else ledger.batches.newest(gate, 1)
     if newest and given is not None:
-        from headrace.gate.source.comparison import compare_with_log  # noqa: PLC0415
+        from headrace.gate import compare_with_log  # noqa: PLC0415
 
         key = newest[0].batch_key
         connector, options = source_access(ledger, {key: gate}, given)[key]

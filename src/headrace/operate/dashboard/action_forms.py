@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
+from headrace.gate import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.dashboard.failure_pages import corrected, failed_alike, letters_alike
 from headrace.operate.dashboard.pages import NotFoundError, Site, whole_number
 from headrace.operate.status.letter_sending import LetterSender

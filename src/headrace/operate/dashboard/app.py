@@ -56,12 +56,8 @@ from headrace.operate.dashboard.security import (
     check_form,
     new_token,
 )
-from headrace.operate.metrics import (
-    OPENMETRICS_TYPE,
-    PROMETHEUS_TYPE,
-    MetricsMemory,
-    exposition,
-)
+from headrace.operate.metrics import OPENMETRICS_TYPE, PROMETHEUS_TYPE
+from headrace.operate.metrics.scrape import MetricsMemory, exposition
 
 _LOG: Final = logging.getLogger("headrace.dashboard")
 

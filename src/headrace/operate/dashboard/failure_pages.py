@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from markupsafe import escape
 
-from headrace.gate.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+from headrace.gate import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import NotFoundError, Page, Query, Site, whole_number

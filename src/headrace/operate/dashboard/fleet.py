@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.ledger import Ledger, Unresolved
+from headrace.gate import Ledger, Unresolved
 from headrace.operate.status.lags import LagWatch
 from headrace.operate.status.observer import OVERVIEW, Observer, by_gate, read_histories
 from headrace.operate.status.snapshot import GateSnapshot

@@ -6,8 +6,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from headrace.gate.control import OperatorAction, OperatorLimits
-from headrace.gate.ledger import Ledger, SeriesPoint
+from headrace.gate import Ledger, OperatorAction, OperatorLimits, SeriesPoint
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import (
@@ -20,11 +19,12 @@ from headrace.operate.dashboard.pages import (
     whole_number,
 )
 from headrace.operate.dashboard.timeline import timeline_of
-from headrace.operate.status.attention import BY_OPERATORS, Need
+from headrace.operate.status.attention import BY_OPERATORS, take_snapshot
 from headrace.operate.status.limiting import drain_state
+from headrace.operate.status.needs import Need
 from headrace.operate.status.observer import Observer, read_histories
 from headrace.operate.status.sentences import headline
-from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot, take_snapshot
+from headrace.operate.status.snapshot import GateSnapshot, PartitionSnapshot
 from headrace.operate.status.states import GateHistory
 from headrace.operate.status.words import plural
 

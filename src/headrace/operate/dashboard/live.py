@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import LedgerError, LedgerSchemaError, NoLedgerError
-from headrace.gate.ledger import Ledger, normalize_url, redact_url
+from headrace.gate import Ledger, normalize_url, redact_url
 from headrace.operate.dashboard.fleet import Fleet
 
 Answer = TypeVar("Answer")

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.gate.ledger import Ledger, Verdict, verify
+from headrace.gate import Ledger, Verdict
 from headrace.operate.dashboard.fleet import Fleet
 from headrace.operate.dashboard.live import View
 from headrace.operate.dashboard.pages import (
@@ -22,8 +22,9 @@ from headrace.operate.dashboard.pages import (
     region_id,
     whole_number,
 )
-from headrace.operate.status.attention import NeedGroup, Where, grouped, urgency_of
+from headrace.operate.status.attention import urgency_of
 from headrace.operate.status.gate_columns import GATE_COLUMNS, GateColumn
+from headrace.operate.status.needs import NeedGroup, Where, grouped
 from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets
 from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.operate.status.stages import BOTTLENECK, StageSnapshot, flow_needs
@@ -246,7 +247,7 @@ def _verified(ledger: Ledger, gate: str, skip: int) -> dict[str, Any]:
         raise OptionError("Another verification is running; load the page again when it is done.")
     try:
         began_ms = wall_clock_ms()
-        found = verify(ledger, gate)
+        found = ledger.proofs.verify(gate)
     finally:
         _one_at_a_time.release()
     gone, accepted = gone_offsets(found.findings)

@@ -16,12 +16,11 @@ from markupsafe import Markup, escape
 
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
-from headrace.gate.control.limits import LAST_MS
-from headrace.gate.ledger import GateRecord, Ledger, without_secrets
+from headrace.gate import LAST_MS, GateRecord, Ledger, without_secrets
 from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.operate.status import sentences, words
-from headrace.operate.status.attention import Need, Where
 from headrace.operate.status.gate_columns import ARROWS
+from headrace.operate.status.needs import Need, Where
 
 Query = Mapping[str, str]
 """The query of an address; of a name that comes twice, the last."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.gate.ledger import BatchRecord, RateSample, Status
+from headrace.gate import BatchRecord, RateSample, Status
 from headrace.operate.status.states import GateHistory
 
 MOST: Final = 40

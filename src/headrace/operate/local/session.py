@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.errors import SetupError
-from headrace.gate.execution import RECOMMENDED_CONF
+from headrace.gate import RECOMMENDED_CONF
 
 
 @contextmanager

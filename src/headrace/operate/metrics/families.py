@@ -9,14 +9,15 @@ import prometheus_client
 import prometheus_client.openmetrics.exposition as openmetrics_text
 from prometheus_client.core import Metric
 
-from headrace.gate.control import Reason
-from headrace.gate.ledger import Ledger, Status
-from headrace.gate.ledger.metric_rows import (
+from headrace.gate import (
     BUCKETS_MS,
     NO_SUMS,
     BatchCount,
     GateNow,
+    Ledger,
     OpenBatches,
+    Reason,
+    Status,
     Sums,
     pruned_counts,
 )

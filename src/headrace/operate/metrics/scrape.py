@@ -8,11 +8,15 @@ from functools import lru_cache
 
 from headrace.core.timing import WallClock, wall_clock_ms
 from headrace.errors import LedgerError, OptionError
-from headrace.gate.control import SourceCost
-from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger import Ledger, Status
-from headrace.gate.ledger.metric_rows import GateNow, OpenBatches
+from headrace.gate import (
+    GateNow,
+    Ledger,
+    OpenBatches,
+    SinkOutage,
+    SourceCost,
+    Status,
+    known_ceiling,
+)
 from headrace.operate.metrics.families import Family, Totals, gauge, render
 from headrace.operate.status.lags import GateLag, LagWatch, may_be_more
 from headrace.operate.status.sources import SourceAnswer

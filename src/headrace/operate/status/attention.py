@@ -2,20 +2,18 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
 
 from headrace.errors import GateInUseError, OptionError
-from headrace.gate.control.schema_fit import FIT_BATCHES
-from headrace.gate.ledger.error_report import BAD_VALUE
+from headrace.gate import BAD_VALUE, FIT_BATCHES
 from headrace.operate.status import words as out
+from headrace.operate.status.lags import GateLag
+from headrace.operate.status.needs import Need, Where
 from headrace.operate.status.sentences import headline, records_in_all, records_waiting, since
-from headrace.operate.status.states import WHY, GateState, ReceiverState, Urgency
-
-if TYPE_CHECKING:
-    from headrace.operate.status.snapshot import GateSnapshot
+from headrace.operate.status.snapshot import GateSnapshot, without_needs
+from headrace.operate.status.states import WHY, GateHistory, GateState, ReceiverState, Urgency
 
 RETENTION_IS_NEAR_S: Final = 3_600.0
 """Before the source deletes a record that is not read, so soon somebody has to know (s)."""
@@ -31,89 +29,6 @@ BY_OPERATORS: Final = {GateState.PAUSED, GateState.LIMITED}
 
 _REFUSALS: Final = tuple(f"({refusal.__name__})" for refusal in (OptionError, GateInUseError))
 """Ends of the errors by which a query is refused, whose sentences may name the command to run."""
-
-
-class Where(StrEnum):
-    """Place that acts on a need."""
-
-    GATE = "gate"
-    FAILURES = "failures"
-    VERIFY = "verify"
-    RECEIVERS = "receivers"
-    FLOWS = "flows"
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Something that needs somebody.
-
-    Attributes:
-        kind: What is wrong, such as ``dead letters``, or a value of `GateState`. Needs of one kind
-            are mended alike, so lists show them as one.
-        urgency: How soon: 0 is now, 1 soon, 2 means that it may get worse.
-        about: The gate, or the stage of a flow.
-        sentence: What it is, in one sentence without the gate's name.
-        where: What acts on it.
-        command: The command that acts on it, or shows the next step.
-        records: The records that are at stake; 0 where their number is not known.
-    """
-
-    kind: str
-    urgency: Urgency
-    about: str
-    sentence: str
-    where: Where
-    command: str
-    records: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NeedGroup:
-    """Needs of one kind, the most urgent first, then those with the most records."""
-
-    kind: str
-    needs: tuple[Need, ...]
-    """One or more."""
-
-    @property
-    def urgency(self) -> Urgency:
-        """Urgency of the most urgent need."""
-        return self.needs[0].urgency
-
-    @property
-    def number(self) -> int:
-        """Number of gates or stages."""
-        return len({need.about for need in self.needs})
-
-    @property
-    def records(self) -> int:
-        """The records that are at stake, as far as their number is known."""
-        return sum(need.records for need in self.needs)
-
-    @property
-    def sentence(self) -> str:
-        """Sentence for all of them, such as "3 gates: falling behind, with 1,200 records."."""
-        noun = "stage" if self.needs[0].where is Where.FLOWS else "gate"
-        records = f", with {out.plural(self.records, 'record')}" if self.records else ""
-        return f"{out.plural(self.number, noun)}: {self.kind}{records}."
-
-    @property
-    def command(self) -> str:
-        """The command that lists all of them, or acts on the worst."""
-        worst = self.needs[0]
-        if self.number == 1 or worst.where not in (Where.FAILURES, Where.VERIFY):
-            return worst.command
-        of_all = worst.command.replace(f" {shlex.quote(worst.about)}", "")
-        return "headrace failures" if of_all == worst.command else of_all
-
-
-def grouped(needs: Iterable[Need]) -> list[NeedGroup]:
-    """Needs by their kind: the most urgent kind first, then by gates, then by records."""
-    kinds: dict[str, list[Need]] = {}
-    for need in sorted(needs, key=lambda each: (each.urgency, -each.records, each.about)):
-        kinds.setdefault(need.kind, []).append(need)
-    groups = [NeedGroup(kind, tuple(of_kind)) for kind, of_kind in kinds.items()]
-    return sorted(groups, key=lambda each: (each.urgency, -each.number, -each.records))
 
 
 Facts = Iterator[tuple[str, int]]
@@ -136,9 +51,9 @@ class NeedKind:
     urgency: Urgency
     where: Where
     command: str
-    facts: "Callable[[GateSnapshot], Facts]"
+    facts: Callable[[GateSnapshot], Facts]
 
-    def of(self, snapshot: "GateSnapshot") -> Iterator[Need]:
+    def of(self, snapshot: GateSnapshot) -> Iterator[Need]:
         """The needs of this kind that a gate has."""
         command = self.command.format(gate=shlex.quote(snapshot.gate))
         for sentence, records in self.facts(snapshot):
@@ -147,14 +62,14 @@ class NeedKind:
             )
 
 
-def gate_needs(snapshot: "GateSnapshot") -> Iterator[Need]:
+def gate_needs(snapshot: GateSnapshot) -> Iterator[Need]:
     """Return a gate's needs, the worst first."""
     needs = [need for kind in GATE_NEEDS for need in kind.of(snapshot)]
     needs += [*_of_its_state(snapshot), *_silent_receivers(snapshot)]
     return iter(sorted(needs, key=lambda need: need.urgency))
 
 
-def _of_its_state(snapshot: "GateSnapshot") -> Iterator[Need]:
+def _of_its_state(snapshot: GateSnapshot) -> Iterator[Need]:
     state, newest, urgency = snapshot.state, snapshot.newest, snapshot.state.urgency
     if urgency is Urgency.FINE or (state is GateState.STOPPED and snapshot.ended_error is None):
         return  # a query that was stopped on purpose, or by its program, needs nobody
@@ -197,7 +112,7 @@ def _command_of(error: str | None) -> str | None:
     return None if command is None else command[1]
 
 
-def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
+def _silent_receivers(snapshot: GateSnapshot) -> Iterator[Need]:
     silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
     if silent:
         last = max(silent, key=lambda each: each.seen_ms)
@@ -209,17 +124,17 @@ def _silent_receivers(snapshot: "GateSnapshot") -> Iterator[Need]:
         )
 
 
-def _lost(snapshot: "GateSnapshot") -> Facts:
+def _lost(snapshot: GateSnapshot) -> Facts:
     if lost := snapshot.lost_records:
         yield f"{out.plural(lost, 'record')} lost before they were read.", lost
 
 
-def _skipped(snapshot: "GateSnapshot") -> Facts:
+def _skipped(snapshot: GateSnapshot) -> Facts:
     if skipped := snapshot.skipped_records:
         yield f"{out.plural(skipped, 'record')} skipped between two checkpoints.", skipped
 
 
-def _retention(snapshot: "GateSnapshot") -> Facts:
+def _retention(snapshot: GateSnapshot) -> Facts:
     left_s = snapshot.retention_left_s
     if left_s is not None and left_s < RETENTION_IS_NEAR_S:
         when = f"in {out.duration(left_s * 1000)}" if left_s else "already"
@@ -227,21 +142,21 @@ def _retention(snapshot: "GateSnapshot") -> Facts:
         yield sentence, records_waiting(snapshot)
 
 
-def _dead_batches(snapshot: "GateSnapshot") -> Facts:
+def _dead_batches(snapshot: GateSnapshot) -> Facts:
     if snapshot.dead:
         # The error that is known is of the newest that failed.
         why = "." if snapshot.failed else _error(snapshot)
         yield f"{out.plural(snapshot.dead, 'dead batch')}{why}", 0
 
 
-def _failed_batches(snapshot: "GateSnapshot") -> Facts:
+def _failed_batches(snapshot: GateSnapshot) -> Facts:
     if snapshot.failed and snapshot.state is not GateState.FAILED:
         failed = out.plural(snapshot.failed, "failed batch")
         # Whether anybody runs it again depends on the program's on_failure, which no row has.
         yield f"{failed}{_error(snapshot)}", 0
 
 
-def _abandoned_batches(snapshot: "GateSnapshot") -> Facts:
+def _abandoned_batches(snapshot: GateSnapshot) -> Facts:
     if number := snapshot.abandoned:
         batches = out.plural(number, "batch")
         left = "is" if number == 1 else "are"
@@ -249,7 +164,7 @@ def _abandoned_batches(snapshot: "GateSnapshot") -> Facts:
         yield f"{batches} {left} in progress, and run by no process; {fails}.", 0
 
 
-def _dead_letters(snapshot: "GateSnapshot") -> Facts:
+def _dead_letters(snapshot: GateSnapshot) -> Facts:
     if number := snapshot.dead_letters:
         waits = "waits" if number == 1 else "wait"
         letters = out.plural(number, "dead letter")
@@ -258,7 +173,7 @@ def _dead_letters(snapshot: "GateSnapshot") -> Facts:
         yield f"{letters} {waits} to be {again}, or dropped.", number
 
 
-def _misfit(snapshot: "GateSnapshot") -> Facts:
+def _misfit(snapshot: GateSnapshot) -> Facts:
     if number := snapshot.unfit_records:
         sentence = (
             f"The schema does not fit {out.plural(number, 'record')} of the last {FIT_BATCHES}"
@@ -267,25 +182,25 @@ def _misfit(snapshot: "GateSnapshot") -> Facts:
         yield sentence, number
 
 
-def _waiting_senders(snapshot: "GateSnapshot") -> Facts:
+def _waiting_senders(snapshot: GateSnapshot) -> Facts:
     refusing = [each for each in snapshot.receivers if each.state is ReceiverState.REFUSING]
     for reason in sorted({each.refusing.rstrip(".") for each in refusing if each.refusing}):
         yield f"Senders wait: {reason}{_in_force(snapshot)}.", 0
 
 
-def _bad_records(snapshot: "GateSnapshot") -> Facts:
+def _bad_records(snapshot: GateSnapshot) -> Facts:
     isolated = snapshot.isolated
     if isolated is not None and not isolated.is_of_wholes and isolated.advice is not None:
         yield isolated.advice, 0
 
 
-def _failing_wholes(snapshot: "GateSnapshot") -> Facts:
+def _failing_wholes(snapshot: GateSnapshot) -> Facts:
     isolated = snapshot.isolated
     if isolated is not None and isolated.is_of_wholes and isolated.advice is not None:
         yield isolated.advice, 0
 
 
-def _new_checkpoint(snapshot: "GateSnapshot") -> Facts:
+def _new_checkpoint(snapshot: GateSnapshot) -> Facts:
     if (where := snapshot.new_checkpoint) is not None:
         command = _RESTART.format(gate=shlex.quote(snapshot.gate))
         yield (
@@ -295,18 +210,18 @@ def _new_checkpoint(snapshot: "GateSnapshot") -> Facts:
         )
 
 
-def _advice(snapshot: "GateSnapshot") -> Facts:
+def _advice(snapshot: GateSnapshot) -> Facts:
     # A held gate's rate is the operator's, and nothing that the job could mend.
     if snapshot.state not in BY_OPERATORS:
         for advice in snapshot.advice:
             yield advice, 0
 
 
-def _error(snapshot: "GateSnapshot") -> str:
+def _error(snapshot: GateSnapshot) -> str:
     return f": {snapshot.error}" if snapshot.error else "."
 
 
-def _in_force(snapshot: "GateSnapshot") -> str:
+def _in_force(snapshot: GateSnapshot) -> str:
     return f"; the gate is {snapshot.operator_limits}" if snapshot.operator_limits else ""
 
 
@@ -337,7 +252,13 @@ GATE_NEEDS: Final = (
 _RANKS: Final = {state: rank for rank, state in enumerate(GateState)}
 
 
-def urgency_of(snapshot: "GateSnapshot") -> tuple[int, int, int, str]:
+def urgency_of(snapshot: GateSnapshot) -> tuple[int, int, int, str]:
     """Sorts gates, the most urgent first: by what they need, then their state, then their lag."""
     needed = min((need.urgency for need in snapshot.needs), default=Urgency.FINE)
     return needed, _RANKS[snapshot.state], -(records_waiting(snapshot)), snapshot.gate
+
+
+def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+    snapshot = without_needs(history, now_ms, lag)
+    return replace(snapshot, needs=tuple(gate_needs(snapshot)))

@@ -5,10 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.gate.control import LawName, OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.control.rate_law import Reason
-from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger import BatchRecord, GateRecord, Ledger, PlannedRange, RateSample
+from headrace.gate import (
+    BatchRecord,
+    GateRecord,
+    LawName,
+    Ledger,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
+    PlannedRange,
+    RateSample,
+    Reason,
+    known_ceiling,
+)
 from headrace.operate.status import words as out
 from headrace.operate.status.trends import batch_cost_of, law_of
 

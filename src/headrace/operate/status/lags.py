@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.gate.ledger import BatchRecord, Ledger
-from headrace.gate.ledger.metric_rows import GateNow
+from headrace.gate import BatchRecord, GateNow, Ledger
 from headrace.operate.status.sources import SourceAnswer, Sources
 from headrace.operate.status.states import silence_ms
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OptionError
-from headrace.gate.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
-from headrace.gate.ledger.dead_letters import ClaimedLetters
+from headrace.gate import ClaimedLetters, DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 from headrace.operate.status import words
 from headrace.operate.status.sources import source_access
 
 if TYPE_CHECKING:
-    from headrace.gate.kafka.dead_letter_producer import DeadLetterProducer
+    from headrace.gate import DeadLetterProducer
 
 
 _Chosen = tuple[DeadLetterRecord, DeadLetter]
@@ -87,7 +86,7 @@ class LetterSender:
         Returns:
             Why the others were refused.
         """
-        from headrace.gate.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
+        from headrace.gate import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
 
         producer = self.producers.get(servers)
         if producer is None:

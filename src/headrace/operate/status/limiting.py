@@ -8,8 +8,14 @@ from typing import Final, Self
 from headrace.core.options import age_ms
 from headrace.core.timing import is_in_force
 from headrace.errors import OptionError
-from headrace.gate.control import OperatorAction, OperatorActionKind, OperatorLimits
-from headrace.gate.ledger import BatchRecord, Ledger, Status
+from headrace.gate import (
+    BatchRecord,
+    Ledger,
+    OperatorAction,
+    OperatorActionKind,
+    OperatorLimits,
+    Status,
+)
 from headrace.operate.status.states import query_behind
 from headrace.operate.status.words import plural
 

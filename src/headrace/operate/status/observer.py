@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.timing import wall_clock_ms
-from headrace.gate.control.schema_fit import LOOKED_AT
-from headrace.gate.ledger import (
+from headrace.gate import (
+    LOOKED_AT,
     BatchRecord,
     GateRecord,
     Ledger,
@@ -16,8 +16,9 @@ from headrace.gate.ledger import (
     Status,
     Unresolved,
 )
+from headrace.operate.status.attention import take_snapshot
 from headrace.operate.status.lags import LagWatch
-from headrace.operate.status.snapshot import GateSnapshot, take_snapshot
+from headrace.operate.status.snapshot import GateSnapshot
 from headrace.operate.status.sources import WAIT_FOR_SOURCES_S
 from headrace.operate.status.states import HISTORY, GateHistory, sorted_query
 from headrace.operate.status.words import short_error

@@ -3,17 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headrace.gate.ledger import Finding, FindingKind, IsolationProgress
+from headrace.gate import Finding, FindingKind, IsolationProgress
 from headrace.operate.status import words as out
+from headrace.operate.status.snapshot import BatchSnapshot, GateSnapshot
 from headrace.operate.status.trends import Trend
 
-if TYPE_CHECKING:
-    from headrace.operate.status.snapshot import BatchSnapshot, GateSnapshot
 
-
-def headline(snapshot: "GateSnapshot") -> str:
+def headline(snapshot: GateSnapshot) -> str:
     """Return the first thing that somebody who is woken at night wants to know."""
     newest = snapshot.newest
     ended_ms = newest.planned_ms + newest.duration_ms if newest else None
@@ -48,7 +46,7 @@ def headline(snapshot: "GateSnapshot") -> str:
     )
 
 
-def _none_left(snapshot: "GateSnapshot") -> str:
+def _none_left(snapshot: GateSnapshot) -> str:
     if snapshot.lag is not None:
         return "nothing left waiting"
     before = since(snapshot, snapshot.newest.planned_ms if snapshot.newest else None)
@@ -56,7 +54,7 @@ def _none_left(snapshot: "GateSnapshot") -> str:
     return f"what waits now is not known{known}"
 
 
-def _waits_in(snapshot: "GateSnapshot") -> str:
+def _waits_in(snapshot: GateSnapshot) -> str:
     if snapshot.waits_with is not None:
         return f"its query waits for the sink of gate {snapshot.waits_with!r}"
     if snapshot.newest is not None and snapshot.newest.id is None:
@@ -79,14 +77,14 @@ def isolated(found: IsolationProgress | None, batch: str) -> str:
     return f"{batch}: {out.plural(found.runs, 'run')}, {left}"
 
 
-def _for_what(snapshot: "GateSnapshot") -> str:
+def _for_what(snapshot: GateSnapshot) -> str:
     outage = snapshot.waiting
     if outage is None or not outage.is_certain:
         return "with a batch of which no part passes"
     return f"for {outage.awaited}"
 
 
-def _away(snapshot: "GateSnapshot") -> str:
+def _away(snapshot: GateSnapshot) -> str:
     outage = snapshot.waiting
     if outage is None:
         return out.UNKNOWN
@@ -97,7 +95,7 @@ def _away(snapshot: "GateSnapshot") -> str:
     return f"{began}: {out.reason_first(outage.error)}; {tried}"
 
 
-def _waiting_for_it(snapshot: "GateSnapshot") -> str:
+def _waiting_for_it(snapshot: GateSnapshot) -> str:
     records = records_in_all(snapshot)
     waits = "waits" if records == 1 else "wait"
     old = snapshot.lag_seconds
@@ -105,33 +103,33 @@ def _waiting_for_it(snapshot: "GateSnapshot") -> str:
     return f"{out.plural(records, 'record')} {waits}{oldest}"
 
 
-def records_in_all(snapshot: "GateSnapshot") -> int:
+def records_in_all(snapshot: GateSnapshot) -> int:
     """Return the records that wait for a sink that is away, with those of the tried batch."""
     return (snapshot.newest.records if snapshot.newest else 0) + records_waiting(snapshot)
 
 
-def records_waiting(snapshot: "GateSnapshot") -> int:
+def records_waiting(snapshot: GateSnapshot) -> int:
     """The records that no batch has begun, as its headline says."""
     return (snapshot.left_over if snapshot.lag_now is None else snapshot.lag_now) or 0
 
 
-def _why_ended(snapshot: "GateSnapshot") -> str:
+def _why_ended(snapshot: GateSnapshot) -> str:
     if snapshot.stopped_by is not None:
         return f" by {snapshot.stopped_by}"
     return f" by an error: {snapshot.ended_error.rstrip('.')}" if snapshot.ended_error else ""
 
 
-def _ended(snapshot: "GateSnapshot") -> str:
+def _ended(snapshot: GateSnapshot) -> str:
     return _moment(snapshot, snapshot.query.ended_ms if snapshot.query is not None else None)
 
 
-def _moment(snapshot: "GateSnapshot", then_ms: int | None) -> str:
+def _moment(snapshot: GateSnapshot, then_ms: int | None) -> str:
     if then_ms is None:
         return out.UNKNOWN
     return f"{out.short_time(then_ms)} ({since(snapshot, then_ms)} ago)"
 
 
-def _all_records(snapshot: "GateSnapshot") -> str:
+def _all_records(snapshot: GateSnapshot) -> str:
     records = snapshot.run_records
     taken = "all records" if records is None else out.plural(records, "record")
     counted = (
@@ -149,12 +147,12 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def since(snapshot: "GateSnapshot", then_ms: int | None) -> str:
+def since(snapshot: GateSnapshot, then_ms: int | None) -> str:
     """Return the time from then until the snapshot was taken."""
     return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
 
 
-def _to_go(snapshot: "GateSnapshot") -> str:
+def _to_go(snapshot: GateSnapshot) -> str:
     if snapshot.drain_s is None:
         return "fewer each time"
     trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""

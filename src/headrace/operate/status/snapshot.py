@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from headrace.core.timing import GATE_LEASE_MS
-from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger import (
+from headrace.gate import (
+    FAILS_AS_A_WHOLE,
     BatchRecord,
     GateQuery,
     GateRecord,
@@ -18,12 +17,13 @@ from headrace.gate.ledger import (
     PlannedRange,
     QueryEnd,
     ReceiverRecord,
+    SinkOutage,
     Status,
+    known_ceiling,
     lost_records,
 )
-from headrace.gate.ledger.error_report import FAILS_AS_A_WHOLE
-from headrace.operate.status.attention import Need, gate_needs
 from headrace.operate.status.lags import GateLag
+from headrace.operate.status.needs import Need
 from headrace.operate.status.states import (
     GateHistory,
     GateState,
@@ -382,8 +382,8 @@ class GateSnapshot:
         return self.lag_age_ms is not None and self.lag_age_ms > silence_ms(self.interval_ms)
 
 
-def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
-    """Work out a snapshot from the ledger's records, and what is known of what waits."""
+def without_needs(history: GateHistory, now_ms: int, lag: GateLag | None = None) -> GateSnapshot:
+    """Work out a snapshot, without its needs, from the ledger's records and what waits."""
     snapshot = _snapshot(history, now_ms, lag or GateLag())
     if (outage := snapshot.waiting) is not None:
         # Nothing moves until it is through.
@@ -400,7 +400,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag: GateLag | None = None)
     if history.operator_limits is not None and history.operator_limits.closed_by is not None:
         # Nothing is drained until somebody resumes it.
         snapshot = replace(snapshot, drain_s=None, drain_trend=None)
-    return replace(snapshot, needs=tuple(gate_needs(snapshot)))
+    return snapshot
 
 
 _TERMS: Final = ("processing_rate_per_s", "proportional", "integral", "derivative")

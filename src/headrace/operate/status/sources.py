@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import HeadraceError
-from headrace.gate.execution.connectors import connector_of
-from headrace.gate.ledger import GateRecord, Ledger, PlannedRange
+from headrace.gate import GateRecord, Ledger, PlannedRange, connector_of
 from headrace.operate.status.states import GateHistory
 
 if TYPE_CHECKING:
-    from headrace.gate.source.connector import Connector
+    from headrace.gate import Connector
 
 
 class SourceAccess(NamedTuple):
@@ -237,7 +236,7 @@ def _answer(
 def _times(
     connector: "Connector", options: Mapping[str, str], wanted: Mapping[_Place, int]
 ) -> dict[_Place, int]:
-    from headrace.gate.source.connector import read_directly  # noqa: PLC0415  (it brings pyspark)
+    from headrace.gate import read_directly  # noqa: PLC0415  (it brings pyspark)
 
     found = dict[_Place, int]()
     # One read has one range of a partition at most.

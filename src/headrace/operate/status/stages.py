@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.flow.ledger_transport import ledger_states
-from headrace.flow.signal_codec import StageState, bottlenecks
-from headrace.gate.ledger import Ledger
-from headrace.operate.status.attention import Need, Where
+from headrace.flow import StageState, bottlenecks, ledger_states
+from headrace.gate import Ledger
+from headrace.operate.status.needs import Need, Where
 from headrace.operate.status.states import Urgency
 
 BOTTLENECK: Final = "bottleneck"

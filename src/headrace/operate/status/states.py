@@ -6,12 +6,10 @@ from enum import IntEnum, StrEnum
 from typing import Final, Self
 
 from headrace.core.timing import is_in_force
-from headrace.gate.control import OperatorAction, OperatorLimits
-from headrace.gate.control.rate_law import Reason
-from headrace.gate.control.schema_fit import FIT_BATCHES, FitCount, stopped_fitting
-from headrace.gate.control.sink_outage import SinkOutage
-from headrace.gate.ledger import (
+from headrace.gate import (
+    FIT_BATCHES,
     BatchRecord,
+    FitCount,
     GateQuery,
     GateRecord,
     IsolatedBatches,
@@ -19,12 +17,17 @@ from headrace.gate.ledger import (
     Ledger,
     Loss,
     Missed,
+    OperatorAction,
+    OperatorLimits,
     PlannedRange,
     QueryEnd,
     RateSample,
+    Reason,
     ReceiverRecord,
+    SinkOutage,
     Status,
     Unresolved,
+    stopped_fitting,
 )
 from headrace.operate.status.trends import LagChange, Trend, newest_run
 

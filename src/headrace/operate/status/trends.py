@@ -8,12 +8,18 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headrace.errors import OptionError
-from headrace.gate.control import EstimatorSettings, SourceCost
-from headrace.gate.control.interval import rounded_up
-from headrace.gate.control.rate_law import Reason
-from headrace.gate.control.schema_fit import FitCount
-from headrace.gate.control.size_ceiling import known_ceiling
-from headrace.gate.ledger import BatchRecord, GateRecord, RateSample, Status
+from headrace.gate import (
+    BatchRecord,
+    EstimatorSettings,
+    FitCount,
+    GateRecord,
+    RateSample,
+    Reason,
+    SourceCost,
+    Status,
+    known_ceiling,
+    rounded_up,
+)
 from headrace.operate.status.words import count, duration, fine_duration
 
 BATCHES: Final = 3

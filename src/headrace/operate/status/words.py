@@ -4,8 +4,7 @@ import re
 from datetime import datetime
 from typing import Final
 
-from headrace.gate.control.limits import LAST_MS
-from headrace.gate.ledger import BatchRecord, ErrorReport
+from headrace.gate import LAST_MS, BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
 """Text for a value that is not known yet."""

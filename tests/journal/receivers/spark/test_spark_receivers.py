@@ -20,7 +20,7 @@ from tests.services.waiting import wait_until
 
 import headrace
 from headrace.errors import LedgerError, OptionError, ReceiverError
-from headrace.gate.ledger import Ledger
+from headrace.gate.ledger.ledger import Ledger
 from headrace.journal import Journal
 from headrace.journal.receivers import (
     Hosting,

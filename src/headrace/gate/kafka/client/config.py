@@ -21,8 +21,7 @@ from headrace.gate.kafka.client.option_values import (
     value_type,
 )
 from headrace.gate.kafka.client.security import sasl_config, tls_config
-from headrace.gate.kafka.client.tokens import OPTION as TOKEN
-from headrace.gate.kafka.client.tokens import check_tokens
+from headrace.gate.kafka.client.tokens import OPTION as TOKEN, check_tokens
 
 _Client = type[Consumer] | type[Producer]
 

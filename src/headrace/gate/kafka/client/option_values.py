@@ -78,7 +78,7 @@ def describe(option: str, value: str) -> str:
 def _redacted(option: str, value: str) -> str:
     if option.lower() not in LEDGERS:
         return REDACTED
-    from headrace.gate.ledger import redact_url  # noqa: PLC0415  (no task needs a ledger)
+    from headrace.gate.ledger.connection import redact_url  # noqa: PLC0415  (no task needs a ledger)
 
     try:
         return redact_url(value)

@@ -1,6 +1,7 @@
 """Receivers on Spark's executors: started, watched, restarted and stopped by the driver."""
 
-from headrace.journal.receivers.spark.spark_receivers import HostedReceivers, Receivers
-from headrace.journal.receivers.spark.supervisor import HostedState, ReceiverStatus
+from headrace.core.system import door
 
-__all__ = ["HostedReceivers", "HostedState", "ReceiverStatus", "Receivers"]
+__all__, __dir__, __getattr__ = door(
+    __name__, {"spark": "headrace.{name}", "receivers": "Receiving records"}
+)

@@ -18,7 +18,7 @@ from headrace.errors import (
 )
 from headrace.journal import Journal
 from headrace.journal.receivers import Hosting, HttpReceiver, Intake, Receiver, TcpReceiver
-from headrace.journal.receivers.host import serve
+from headrace.journal.receivers.hosting import serve
 from headrace.journal.receivers.memory_budget import warm_up
 from headrace.journal.receivers.spark.reporting import (
     MAX_LINE_BYTES,

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from headrace.core.system import needs_extra
 from headrace.core.timing import wall_clock_ms
 from headrace.errors import CorruptionError, NoJournalError, OptionError
-from headrace.gate.ledger import Ledger, ReceiverReport
+from headrace.gate import Ledger, ReceiverReport
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.receivers.deduplicator import newest_ids
