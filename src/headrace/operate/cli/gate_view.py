@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.gate import IsolationProgress
 from headrace.operate.cli import printing as out
-from headrace.operate.status.gate_columns import ARROWS, GATE_COLUMNS, GateColumn
+from headrace.operate.status.facts import ARROWS, GATE_COLUMNS, GateColumn
 from headrace.operate.status.needs import Need, NeedGroup, Where, grouped
 from headrace.operate.status.sentences import SHORT, drained_in, headline, since
 from headrace.operate.status.snapshot import (

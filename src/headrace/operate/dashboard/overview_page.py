@@ -23,7 +23,7 @@ from headrace.operate.dashboard.pages import (
     whole_number,
 )
 from headrace.operate.status.attention import urgency_of
-from headrace.operate.status.gate_columns import GATE_COLUMNS, GateColumn
+from headrace.operate.status.facts import GATE_COLUMNS, GateColumn
 from headrace.operate.status.needs import NeedGroup, Where, grouped
 from headrace.operate.status.sentences import PRUNED, finding_sentences, gone_offsets
 from headrace.operate.status.snapshot import GateSnapshot, ReceiverSnapshot

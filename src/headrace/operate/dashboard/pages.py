@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.gate import LAST_MS, GateRecord, Ledger, without_secrets
 from headrace.operate.dashboard.live import LedgerLink, Look, Revision
 from headrace.operate.status import sentences, words
-from headrace.operate.status.gate_columns import ARROWS
+from headrace.operate.status.facts import ARROWS
 from headrace.operate.status.needs import Need, Where
 
 Query = Mapping[str, str]

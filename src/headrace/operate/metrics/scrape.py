@@ -4,20 +4,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from headrace.core.timing import WallClock, wall_clock_ms
-from headrace.errors import LedgerError, OptionError
+from headrace.errors import LedgerError
 from headrace.gate import (
     GateNow,
     Ledger,
     OpenBatches,
-    SinkOutage,
-    SourceCost,
     Status,
-    known_ceiling,
 )
 from headrace.operate.metrics.families import Family, Totals, gauge, render
+from headrace.operate.status.facts import GATE_METRICS
 from headrace.operate.status.lags import GateLag, LagWatch, may_be_more
 from headrace.operate.status.sources import SourceAnswer
 from headrace.operate.status.stages import BOTTLENECK, stages_of
@@ -107,44 +104,17 @@ def lag_families(gates: Sequence[GateNow], lags: Mapping[str, GateLag]) -> list[
     return list(families.values())
 
 
-def rate_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
-    """The rate of each gate, and what it goes by."""
-    limit = gauge("rate_limit_records_per_second", "The most that a batch is planned for.")
-    capacity = gauge("capacity_records_per_second", "How fast the last batch was processed.")
-    fixed = gauge("batch_fixed_cost_seconds", "What a batch costs before its first record.")
-    interval = gauge("batch_interval_seconds", "The time that a batch should take.")
-    ceiling = gauge("batch_ceiling_records", "The largest batch that the handler takes.")
-    paused = gauge("paused", "1 while an operator has paused or drained the gate.")
-    away = gauge("sink_away_seconds", "For how long its batch has waited for its sink; 0: not.")
-    running = gauge("query_running", "1 while a query stands behind the gate.")
-    for gate in gates:
-        own = {"gate": gate.name}
-        rates = [each for each in (gate.rate_per_s, gate.limit_per_s) if each is not None]
-        if rates:
-            limit.add(own, min(rates))
-        if gate.capacity_per_s is not None:
-            capacity.add(own, gate.capacity_per_s)
-        if (cost_s := _fixed_cost_s(gate.batch_cost)) is not None:
-            fixed.add(own, cost_s)
-        if (known := known_ceiling(gate.size_ceiling)) is not None:
-            ceiling.add(own, known.records)
-        interval.add(own, gate.interval_ms / 1000)
-        paused.add(own, gate.held)
-        outage = SinkOutage.from_text(gate.sink_outage) if gate.has_query else None
-        away.add(own, max(now_ms - outage.since_ms, 0) / 1000 if outage else 0)
-        running.add(own, gate.has_query)
-    return [limit, capacity, fixed, ceiling, interval, paused, away, running]
-
-
-@lru_cache(maxsize=10_000)
-def _fixed_cost_s(batch_cost: str | None) -> float | None:
-    """Return a batch's known fixed cost; None if there is none, or another version wrote it."""
-    if batch_cost is None:
-        return None
-    try:
-        return SourceCost.from_text(batch_cost).fixed_s
-    except OptionError:
-        return None
+def fact_families(gates: Sequence[GateNow], now_ms: int) -> list[Family]:
+    """Return the metrics of each gate's facts: see `FACTS`."""
+    families = []
+    for metric in GATE_METRICS:
+        family = gauge(metric.name, metric.help)
+        for gate in gates:
+            value = metric.value(gate, now_ms)
+            if value is not None:
+                family.add({"gate": gate.name}, value)
+        families.append(family)
+    return families
 
 
 def open_families(
@@ -262,7 +232,7 @@ class _Scrape:
                 )
         return [
             *lag_families(gates, lags),
-            *rate_families(gates, now_ms),
+            *fact_families(gates, now_ms),
             *open_families(gates, open_batches, letters, now_ms),
             *totals,
             *flows,
