@@ -150,7 +150,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     code = """if True:
         from headrace.errors import SetupError
         from headrace.journal import Journal
-        from headrace.gate.ledger import Ledger
+        from headrace.gate import Ledger
         for use in (
             lambda: Ledger.open("postgresql://app@127.0.0.1:1/orders"),
             lambda: Journal.open("s3://bucket/orders"),
