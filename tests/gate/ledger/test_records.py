@@ -145,7 +145,8 @@ def test_the_id_is_the_same_in_every_process_and_version() -> None:
     known = "df10f41d56d43a69259e8831d5fe4b63"
     assert batch_key("orders", "run", [OffsetRange("orders", 0, 10, 20)]) == known
     code = (
-        "from headrace.gate.ledger.records import batch_key; from headrace.core.ranges import OffsetRange;"
+        "from headrace.gate.ledger.records import batch_key;"
+        "from headrace.core.ranges import OffsetRange;"
         "print(batch_key('orders', 'run', [OffsetRange('orders', 0, 10, 20)]))"
     )
     answer = subprocess.run(
